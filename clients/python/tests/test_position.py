@@ -139,7 +139,7 @@ class Server:
 
 
 @given(scripts, st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
     events = events_of(script)

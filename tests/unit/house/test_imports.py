@@ -25,6 +25,8 @@ from tests.support.house import (
     modules,
 )
 
+pytestmark = pytest.mark.xdist_group("tree")  # one worker reads the tree once
+
 # Which of our packages each of our packages may import, besides itself (DESIGN.md §8).
 MAY_IMPORT: dict[str, set[str]] = {
     "sessions": set(),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.house import Module, class_names_defined_twice, everything, ruled_out_names
+
+pytestmark = pytest.mark.xdist_group("tree")  # one worker reads the tree once
 
 
 def test_each_public_class_name_exists_once() -> None:

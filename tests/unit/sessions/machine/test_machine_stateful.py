@@ -280,5 +280,5 @@ class AnyHistory(RuleBasedStateMachine):
 
 # A failure is shrunk for minutes, and only then shown.
 pytestmark = pytest.mark.timeout(420)
-AnyHistory.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+AnyHistory.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestAnyHistory = AnyHistory.TestCase

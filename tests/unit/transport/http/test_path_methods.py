@@ -22,35 +22,31 @@ both = pytest.mark.parametrize("client", [True, False], indirect=True, ids=["wit
 
 
 @both
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
-@pytest.mark.parametrize("path", ["/v1/nothing", "/nothing", "/v1/responses/", "/v1/chat", "/v1"])
-async def test_a_path_that_is_not_there_is_404_by_every_method(
-    client: httpx.AsyncClient, method: str, path: str
-) -> None:
-    answer = await client.request(method, path)
-    assert answer.status_code == 404 and "allow" not in answer.headers
-    assert method == "HEAD" or answer.json()["error"]["code"] == "not_found"
+async def test_a_path_that_is_not_there_is_404_by_every_method(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/nothing", "/nothing", "/v1/responses/", "/v1/chat", "/v1"):
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
+            answer = await client.request(method, path)
+            assert answer.status_code == 404 and "allow" not in answer.headers, (method, path)
+            assert method == "HEAD" or answer.json()["error"]["code"] == "not_found"
+
+
+WRONG_METHODS = (
+    ("GET", "/v1/responses", "POST"),
+    ("HEAD", "/v1/responses", "POST"),
+    ("PUT", "/v1/conversations/c", "DELETE, GET, HEAD, POST"),
+    ("POST", "/v1/sessions/s", "DELETE, GET, HEAD, PATCH"),
+    ("PUT", "/v1/sessions", "GET, HEAD"),
+    ("DELETE", "/health", "GET, HEAD"),
+    ("POST", "/openapi.json", "GET, HEAD"),
+)
 
 
 @both
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("GET", "/v1/responses", "POST"),
-        ("HEAD", "/v1/responses", "POST"),
-        ("PUT", "/v1/conversations/c", "DELETE, GET, HEAD, POST"),
-        ("POST", "/v1/sessions/s", "DELETE, GET, HEAD, PATCH"),
-        ("PUT", "/v1/sessions", "GET, HEAD"),
-        ("DELETE", "/health", "GET, HEAD"),
-        ("POST", "/openapi.json", "GET, HEAD"),
-    ],
-)
-async def test_a_wrong_method_is_405_and_names_all_that_are_right(
-    client: httpx.AsyncClient, method: str, path: str, allowed: str
-) -> None:
-    answer = await client.request(method, path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
-    assert method == "HEAD" or answer.json()["error"]["code"] == "method_not_allowed"
+async def test_a_wrong_method_is_405_and_names_all_that_are_right(client: httpx.AsyncClient) -> None:
+    for method, path, allowed in WRONG_METHODS:
+        answer = await client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed), (method, path)
+        assert method == "HEAD" or answer.json()["error"]["code"] == "method_not_allowed"
 
 
 @pytest.mark.parametrize("client", [True], indirect=True)
@@ -61,11 +57,11 @@ async def test_the_page_has_get_and_head(client: httpx.AsyncClient) -> None:
 
 
 @both
-@pytest.mark.parametrize("path", ["/health", "/healthz", "/readyz", "/v1/sessions", "/openapi.json"])
-async def test_head_is_get_without_its_body(client: httpx.AsyncClient, path: str) -> None:
-    got, head = await client.get(path), await client.head(path)
-    assert got.status_code == head.status_code == 200 and head.content == b"" and got.content
-    assert head.headers.get("content-type") == got.headers["content-type"]
+async def test_head_is_get_without_its_body(client: httpx.AsyncClient) -> None:
+    for path in ("/health", "/healthz", "/readyz", "/v1/sessions", "/openapi.json"):
+        got, head = await client.get(path), await client.head(path)
+        assert got.status_code == head.status_code == 200 and head.content == b"" and got.content, path
+        assert head.headers.get("content-type") == got.headers["content-type"]
 
 
 @both
