@@ -1,6 +1,6 @@
 """Each command loads what it needs and no more: which of the heavy parts are in memory when it ends.
 
-A part that is not loaded takes no time, so nothing here is measured.
+A part that is not loaded takes no time, so nothing here is measured. Commands that are made like another one are `slow`.
 """
 
 from __future__ import annotations
@@ -28,24 +28,44 @@ atexit.register(lambda: print("loaded", *sorted(sys.modules), file=sys.stderr))
     ("words", "not_loaded"),
     [
         (("--help",), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
-        (("--version",), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
+        pytest.param(("--version",), (*SERVER, *DATABASES, *ENGINES, *LITTLE), marks=pytest.mark.slow),
         (("serve", "--help"), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
         (("keys", "create", "--help"), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
-        (("srve",), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
+        pytest.param(("srve",), (*SERVER, *DATABASES, *ENGINES, *LITTLE), marks=pytest.mark.slow),
         (("models", "list"), (*SERVER, *DATABASES, *ENGINES)),
         (("keys", "list", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
-        (("audit", "verify", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
-        (("encryption", "status", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
-        (("tokens", "list", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
-        (("users", "export", "mary", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
+        pytest.param(
+            ("audit", "verify", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("encryption", "status", "--url", "http://127.0.0.1:1"),
+            (*SERVER, *DATABASES, *ENGINES),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("tokens", "list", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("users", "export", "mary", "--url", "http://127.0.0.1:1"),
+            (*SERVER, *DATABASES, *ENGINES),
+            marks=pytest.mark.slow,
+        ),
         (("keys", "list", "--data", "nowhere"), (*SERVER, *ENGINES, "redis")),
-        (("audit", "verify", "--data", "nowhere"), (*SERVER, *ENGINES, "redis")),
-        (("users", "erase", "mary", "--tenant", "acme", "--data", "nowhere"), (*SERVER, *ENGINES, "redis")),
-        (("usage", "reconcile", "--data", "nowhere"), (*SERVER, *ENGINES, "redis")),
-        (("restore", "--from", "nowhere"), (*SERVER, *ENGINES, "redis")),
+        pytest.param(("audit", "verify", "--data", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
+        pytest.param(
+            ("users", "erase", "mary", "--tenant", "acme", "--data", "nowhere"),
+            (*SERVER, *ENGINES, "redis"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("usage", "reconcile", "--data", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
+        pytest.param(("restore", "--from", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
         (("plan", "--json"), (*SERVER, *DATABASES, *ENGINES)),
         (("replicas", "--directory", "redis://127.0.0.1:1"), ("transport.gateway", "uvicorn", *ENGINES)),
-        (("doctor", "--directory", "redis://127.0.0.1:1"), ("transport.gateway", "uvicorn", *ENGINES)),
+        pytest.param(
+            ("doctor", "--directory", "redis://127.0.0.1:1"),
+            ("transport.gateway", "uvicorn", *ENGINES),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: " ".join(value[:2]) if value and value[0] not in SERVER else "",
 )
