@@ -1,6 +1,7 @@
 """Each command loads what it needs and no more: which of the heavy parts are in memory when it ends.
 
-A part that is not loaded takes no time, so nothing here is measured. Commands that are made like another one are `slow`.
+A part that is not loaded takes no time, so nothing here is measured. Commands that are made like
+another one are `slow`.
 """
 
 from __future__ import annotations
@@ -24,57 +25,43 @@ atexit.register(lambda: print("loaded", *sorted(sys.modules), file=sys.stderr))
 """
 
 
+LIGHT = (*SERVER, *DATABASES, *ENGINES)
+ON_A_FOLDER = (*SERVER, *ENGINES, "redis")
+OF_A_CLUSTER = ("transport.gateway", "uvicorn", *ENGINES)
+COMMANDS: list[tuple[str, tuple[str, ...]]] = [
+    ("--help", (*LIGHT, *LITTLE)),
+    ("serve --help", (*LIGHT, *LITTLE)),
+    ("keys create --help", (*LIGHT, *LITTLE)),
+    ("models list", LIGHT),
+    ("keys list --url http://127.0.0.1:1", LIGHT),
+    ("keys list --data nowhere", ON_A_FOLDER),
+    ("plan --json", LIGHT),
+    ("replicas --directory redis://127.0.0.1:1", OF_A_CLUSTER),
+]
+MADE_LIKE_THEM: list[tuple[str, tuple[str, ...]]] = [
+    ("--version", (*LIGHT, *LITTLE)),
+    ("srve", (*LIGHT, *LITTLE)),
+    ("audit verify --url http://127.0.0.1:1", LIGHT),
+    ("encryption status --url http://127.0.0.1:1", LIGHT),
+    ("tokens list --url http://127.0.0.1:1", LIGHT),
+    ("users export mary --url http://127.0.0.1:1", LIGHT),
+    ("audit verify --data nowhere", ON_A_FOLDER),
+    ("users erase mary --tenant acme --data nowhere", ON_A_FOLDER),
+    ("usage reconcile --data nowhere", ON_A_FOLDER),
+    ("restore --from nowhere", ON_A_FOLDER),
+    ("doctor --directory redis://127.0.0.1:1", OF_A_CLUSTER),
+]
+
+
 @pytest.mark.parametrize(
-    ("words", "not_loaded"),
-    [
-        (("--help",), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
-        pytest.param(("--version",), (*SERVER, *DATABASES, *ENGINES, *LITTLE), marks=pytest.mark.slow),
-        (("serve", "--help"), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
-        (("keys", "create", "--help"), (*SERVER, *DATABASES, *ENGINES, *LITTLE)),
-        pytest.param(("srve",), (*SERVER, *DATABASES, *ENGINES, *LITTLE), marks=pytest.mark.slow),
-        (("models", "list"), (*SERVER, *DATABASES, *ENGINES)),
-        (("keys", "list", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES)),
-        pytest.param(
-            ("audit", "verify", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            ("encryption", "status", "--url", "http://127.0.0.1:1"),
-            (*SERVER, *DATABASES, *ENGINES),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("tokens", "list", "--url", "http://127.0.0.1:1"), (*SERVER, *DATABASES, *ENGINES), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            ("users", "export", "mary", "--url", "http://127.0.0.1:1"),
-            (*SERVER, *DATABASES, *ENGINES),
-            marks=pytest.mark.slow,
-        ),
-        (("keys", "list", "--data", "nowhere"), (*SERVER, *ENGINES, "redis")),
-        pytest.param(("audit", "verify", "--data", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
-        pytest.param(
-            ("users", "erase", "mary", "--tenant", "acme", "--data", "nowhere"),
-            (*SERVER, *ENGINES, "redis"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(("usage", "reconcile", "--data", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
-        pytest.param(("restore", "--from", "nowhere"), (*SERVER, *ENGINES, "redis"), marks=pytest.mark.slow),
-        (("plan", "--json"), (*SERVER, *DATABASES, *ENGINES)),
-        (("replicas", "--directory", "redis://127.0.0.1:1"), ("transport.gateway", "uvicorn", *ENGINES)),
-        pytest.param(
-            ("doctor", "--directory", "redis://127.0.0.1:1"),
-            ("transport.gateway", "uvicorn", *ENGINES),
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=lambda value: " ".join(value[:2]) if value and value[0] not in SERVER else "",
+    ("command", "not_loaded"),
+    [*COMMANDS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MADE_LIKE_THEM)],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_command_loads_only_what_it_needs(
-    words: tuple[str, ...], not_loaded: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_command_loads_only_what_it_needs(command: str, not_loaded: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(REPORT)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "app.py"), *words],
+        [sys.executable, str(ROOT / "app.py"), *command.split()],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
         capture_output=True,
