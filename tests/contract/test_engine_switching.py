@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.brownout_engine import BrownoutEngine, CombinedHoldings, make_brownout_engine
+from inference.brownout_engine import BrownoutEngine, make_brownout_engine
 from inference.kv.envelope import decode_header
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
@@ -247,24 +247,6 @@ async def test_together_they_hold_no_more_of_a_tenants_kv_than_it_may(
         await ask(engine, key("b"), prompt, max_tokens=4, model=small)
         await until(lambda: engine.holdings.bytes_of(tenant) <= both)
         assert engine.place(key("a")).tokens, "the smaller one made room among its own"
-
-
-def test_what_is_left_of_a_ceiling_is_what_the_other_does_not_hold() -> None:
-    class Held:
-        def __init__(self, held: int) -> None:
-            self.held = held
-            self.ceiling: Any = None
-
-        def bytes_of(self, tenant: TenantId) -> int:
-            return self.held
-
-    one, other, tenant = Held(30), Held(5), TenantId("t")
-    together = CombinedHoldings(one, other)
-    assert together.bytes_of(tenant) == 35 and one.ceiling(tenant) is None
-    together.ceiling = lambda _: 40
-    assert (one.ceiling(tenant), other.ceiling(tenant)) == (35, 10)
-    one.held = 90
-    assert other.ceiling(tenant) == 0
 
 
 # -- pairs that are refused ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The cluster as its commands start it: real processes, Valkey, PostgreSQL.
 
-OpenAI's own SDK speaks to a gateway, operators look at who has what, and an owner is killed in mid-answer.
+Operators look at who has what, and an owner is killed in mid-answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -120,36 +119,6 @@ async def sessions(cluster: Cluster, **wanted: Any) -> SessionPage:
     )
 
 
-async def test_the_official_sdk_speaks_to_a_gateway(cluster: Cluster) -> None:
-    """Each gateway answers for all: what one made, the other has."""
-    near, far = (
-        openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
-        for port in cluster.ports
-    )
-    async with near, far, asyncio.timeout(60):
-        (model,) = [each async for each in near.models.list()]
-        assert (await far.models.retrieve(model.id)).id == model.id
-        messages: Any = [{"role": "user", "content": "Hello"}]
-        chat = await near.chat.completions.create(model=model.id, messages=messages, max_tokens=5)
-        assert chat.choices[0].message.content and chat.usage and chat.usage.completion_tokens == 5
-        deltas = [
-            chunk.choices[0].delta.content or ""
-            async for chunk in await near.chat.completions.create(
-                model=model.id, messages=messages, max_tokens=5, stream=True
-            )
-            if chunk.choices
-        ]
-        assert "".join(deltas)
-        first = await near.responses.create(model=model.id, input="Hello", max_output_tokens=5)
-        again = await far.responses.create(
-            model=model.id, input="Go on", previous_response_id=first.id, max_output_tokens=5
-        )
-        assert (await near.responses.retrieve(again.id)).output_text == again.output_text != ""
-        with pytest.raises(openai.NotFoundError) as refused:
-            await near.responses.create(model="no-such-model", input="Hello")
-        assert refused.value.code == "model_not_found"
-
-
 async def test_a_ticket_of_one_gateway_is_good_at_the_other(cluster: Cluster) -> None:
     near, far = cluster.ports
     async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
@@ -161,20 +130,6 @@ async def test_a_ticket_of_one_gateway_is_good_at_the_other(cluster: Cluster) ->
             with pytest.raises(InvalidStatus, match="HTTP 401"):
                 async with connected(f"ws://127.0.0.1:{port}{path}"):
                     pass
-
-
-async def test_a_client_that_resends_its_history_finds_its_session_from_every_gateway(cluster: Cluster) -> None:
-    messages: Any = [{"role": "user", "content": "Hello"}]
-    sessions, cached = set(), 0
-    async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
-        for port in (*cluster.ports, *cluster.ports):
-            body = {"model": "simulated", "messages": messages, "max_tokens": 5}
-            said = await http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
-            sessions.add(said.headers["x-session-id"])
-            messages += [said.json()["choices"][0]["message"], {"role": "user", "content": "Go on"}]
-            assert said.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
-            cached += 1
-    assert len(sessions) == 1
 
 
 async def test_operators_see_who_has_what_and_why(cluster: Cluster) -> None:

@@ -50,12 +50,6 @@ def test_a_taken_port_is_refused_before_the_model_is_loaded(role: str, flag: str
     refused(done, f"port {port} of 127.0.0.1 is taken; .* with {flag}")
 
 
-def test_a_data_folder_that_cannot_be_written_to_is_called_that(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = run("serve", "--port", "0", *NO_MODEL, "--data", str(tmp_path / "file"))
-    refused(done, "the data folder cannot be written to .*--data")
-
-
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     done = run("serve", "--port", "0", *NO_MODEL, "--data", str(tmp_path / "data"), "--log-level", "error")
     refused(done, "no-such-model.gguf.* does not exist.*--model")

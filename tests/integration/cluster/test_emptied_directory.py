@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Unavailable
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey
-from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, advance, cluster, until
+from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, cluster, until
 from tests.support.cluster.steps import migrations
 from tests.support.virtual_time import outcome, virtual
 
@@ -112,20 +112,3 @@ async def test_an_owner_that_does_not_reach_the_journal_after_its_lease_is_repla
         await emptied(made, other)
         assert await other.replica.sweeps.recover() == 1
         assert made.owner(key).split(",").count(other.name) == 1
-
-
-@virtual
-async def test_a_session_of_a_replica_that_was_never_met_waits_a_lease_and_no_longer() -> None:
-    async with cluster(replicas=2) as made:
-        key, owner, other = await unread_answer(made, tokens=2_000)
-        keepers = other.replica.previous_owner
-        keepers._members.clear()
-        keepers._vanished.clear()
-        await owner.kill()
-        await emptied(made, other)
-        keepers._departed.clear()  # as if it had come and gone between two looks
-        head = made.store.head(key)
-        assert head is not None
-        assert isinstance(await outcome(keepers.find_owner(key, head)), Unavailable)
-        await advance(made.lease_ttl_s)
-        assert await outcome(keepers.find_owner(key, head)) is None

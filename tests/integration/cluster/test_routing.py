@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-import pytest
 
 from sessions.machine.appeals import decision_notice
-from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Gone, NotFound
 from sessions.model.events import ReviewDecided
 from sessions.model.request import request_of
 from sessions.model.reviews import Subject, case_of
-from sessions.model.types import CommandId, SessionId
+from sessions.model.types import CommandId
 from sessions.model.verdicts import Finding
-from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
+from tests.support.cluster.harness import Cluster, advance, cluster, until
 from tests.support.virtual_time import virtual
 
 
@@ -46,24 +43,6 @@ async def test_a_command_sent_twice_through_two_gateways_is_applied_once() -> No
         first, second = await asyncio.gather(near.say(key, id="same"), far.say(key, id="same"))
         assert first == second
         await made.at_rest(key)
-
-
-@virtual
-async def test_an_error_arrives_as_it_was_raised() -> None:
-    async with cluster() as made:
-        gateway = made.gateways["g1"]
-        with pytest.raises(NotFound) as missing:
-            await gateway.router.execute(
-                request_of(ALICE, cm.SessionDelete(id=CommandId("x"), session=SessionId("nowhere")))
-            )
-        assert missing.value.code == "session_not_found" and missing.value.param == "session"
-        key = await gateway.create("one")
-        with pytest.raises(Conflict) as twice:
-            await gateway.create("one")
-        assert twice.value.code == "session_exists" and not twice.value.retryable
-        await gateway.router.execute(request_of(ALICE, cm.SessionDelete(id=CommandId("y"), session=key.session)))
-        with pytest.raises(Gone):
-            await gateway.say(key)
 
 
 @virtual

@@ -1,11 +1,10 @@
-"""The glossary holds the code to its words: each word and each public class name once, each reference resolves."""
+"""The glossary holds the code to its words: each word once, each reference resolves."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -33,15 +32,6 @@ def public_classes(source: str) -> tuple[str, ...]:
     return tuple(node.name for node in classes if not node.name.startswith("_"))
 
 
-def duplicates(modules: Mapping[str, str]) -> dict[str, list[str]]:
-    """Public class names that more than one module defines, with the modules."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for module, source in sorted(modules.items()):
-        for name in public_classes(source):
-            places[name].append(module)
-    return {name: modules for name, modules in places.items() if len(modules) > 1}
-
-
 def entries(page: str) -> list[tuple[str, str, str]]:
     """(word, meaning, reference) of every row of the page's tables."""
     rows = [
@@ -58,10 +48,6 @@ def unresolved(references: Iterable[str], modules: Mapping[str, str]) -> list[st
 
 
 GLOSSARY = entries((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
-
-
-def test_each_public_class_name_exists_once() -> None:
-    assert duplicates(sources()) == {}
 
 
 def test_each_word_stands_once_with_a_meaning() -> None:
@@ -85,9 +71,6 @@ def test_references_in_the_pages_prose_exist() -> None:
 
 def test_the_checks_find_what_is_planted() -> None:
     modules = sources()
-    planted = modules | {"transport.planted": "class Actor: ...\nclass _Private: ...\n"}
-    assert duplicates(planted)["Actor"] == ["sessions.actor.actor", "transport.planted"]
-    assert "_Private" not in duplicates(planted | {"actors.planted": "class _Private: ...\n"})
     assert unresolved(
         ["sessions.actor.actor.Actor", "sessions.actor", "sessions.actor.actor.Nobody", "sessions.nowhere"], modules
     ) == [

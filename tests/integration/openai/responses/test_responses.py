@@ -52,15 +52,6 @@ async def test_a_response_goes_on_from_another(client: openai.AsyncOpenAI, serve
     assert caught.value.param == "previous_response_id"
 
 
-async def test_a_stream_ends_in_what_is_kept(client: openai.AsyncOpenAI) -> None:
-    async with client.responses.stream(model=SIMULATED, input="hello") as stream:
-        kinds = [event.type async for event in stream]
-        final = await stream.get_final_response()
-    assert kinds[:2] == ["response.created", "response.in_progress"] and kinds[-1] == "response.completed"
-    assert "response.output_text.delta" in kinds
-    assert final.output_text == (await client.responses.retrieve(final.id)).output_text
-
-
 async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: SimulatedOptions) -> None:
     keys = {key_digest("ann"): Principal(tenant=TenantId("acme"), key_id="k")}
     async with serving(options, keys=keys) as server, server.client("ann") as client:
@@ -75,26 +66,6 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
         assert (last.code, last.message, last.param) == ("invalid_api_key", "This key was revoked.", None)
         assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-async def test_a_background_response_is_resumed_where_its_reader_left(
-    client: openai.AsyncOpenAI, server: Serving
-) -> None:
-    server.engine.script.append("word " * 80)
-    stream = await client.responses.create(model=SIMULATED, input="hello", background=True, stream=True)
-    events: list[Any] = []
-    async for event in stream:
-        events.append(event)
-        if event.type == "response.output_text.delta":
-            break
-    await stream.close()
-    response_id = events[0].response.id
-    resumed = await client.responses.retrieve(response_id, stream=True, starting_after=events[-1].sequence_number)
-    events += [event async for event in resumed]
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    assert text == "word " * 80 == (await client.responses.retrieve(response_id)).output_text
-    assert server.usage == 1
 
 
 async def test_a_background_response_is_polled_and_cancelled(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -36,15 +36,3 @@ def test_an_entry_counts_while_its_lease_lives_in_either_direction_of_time() -> 
     assert state.locate(KEY, now=-TTL) is None, "a clock that went back keeps nobody alive"
     with pytest.raises(Unavailable):
         state.claim(KEY, owner("r1", "a2"), instead_of=None, now=TTL)
-
-
-def test_interest_lapses_and_only_those_who_watch_are_notified() -> None:
-    state = joined("r1")
-    stream = state.listen("g1")
-    state.watch("g1", [KEY], ttl=TTL, now=0.0)
-    state.activated(KEY, owner(), now=1.0)
-    state.activated(KEY, owner(), now=TTL)
-    assert state.watchers(KEY, now=1.0) == ["g1"] and state.watchers(KEY, now=TTL) == []
-    assert len(stream._unread) == 1
-    state.view(seen=0, now=TTL)
-    assert state.interest_count == 0

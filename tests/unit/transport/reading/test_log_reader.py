@@ -53,12 +53,6 @@ async def test_how_a_reader_goes_on(epoch: str | None, offset: int | None, mode:
     assert (plan.state is None) == (mode == "replay")
 
 
-async def test_a_reader_far_back_gets_a_snapshot() -> None:
-    _, source, feed = await opened(replay_records_max=2)
-    plan = await source.logs.standing(LOCAL_PRINCIPAL, feed, Epoch("ep_s"), 1)
-    assert (plan.mode, plan.reason) == ("snapshot", "too_far_back")
-
-
 async def test_what_may_not_be_read() -> None:
     sessions, source, feed = await opened()
     with pytest.raises(Forbidden):
