@@ -143,23 +143,25 @@ test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instru
 	$(STAGE)
 	@$(PY) -m tests.sdks.run $(ARGS)
 
+TYPESCRIPT := clients/typescript
+NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json
+
 # Popular clients as their registries have them, each group in an environment of its own. Of npm's, two fetch nothing but
 # put their program in its place when they are installed. `npm ci` refuses the lock, for one package's builds for other
 # systems are in no registry: `npm install` takes what the lock names, too.
 CLIENTS := tests/clients/node_modules/.package-lock.json
 CLIENT_GROUPS := clients clients-aider clients-crewai clients-litellm clients-lm-eval
+# Open WebUI wants torch, which is taken without CUDA: locked for Linux on x86-64 alone, as vLLM is.
+CLIENT_GROUPS_OVERRIDDEN := clients-open-webui
 $(CLIENTS): tests/clients/package-lock.json | setup-dev
 	@$(PYTHON) deploy/setup_env.py --venv .venv-node node
 	@cd tests/clients && export PATH=$(CURDIR)/.venv-node/bin:$$PATH && npm install --ignore-scripts --no-audit --no-fund && npm rebuild opencode-ai @anthropic-ai/claude-code
 	@touch $@
 
-test-clients: setup-dev model $(CLIENTS) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"
-	@for group in $(CLIENT_GROUPS); do $(PYTHON) deploy/setup_env.py --venv .venv-$$group $$group || exit 1; done
+test-clients: setup-dev model $(CLIENTS) $(NODE_MODULES) ## Codex, opencode and other popular clients, driven unchanged: make test-clients ARGS="Codex"
+	@for group in $(CLIENT_GROUPS) $(CLIENT_GROUPS_OVERRIDDEN); do $(PYTHON) deploy/setup_env.py --venv .venv-$$group $$group || echo "[setup] $$group cannot be installed: its clients fail"; done
 	$(STAGE)
 	@$(PY) -m tests.clients.run $(ARGS)
-
-TYPESCRIPT := clients/typescript
-NODE_MODULES := $(TYPESCRIPT)/node_modules/.package-lock.json
 
 $(NODE_MODULES): $(TYPESCRIPT)/package-lock.json | setup-dev
 	@cd $(TYPESCRIPT) && ../../deploy/with_node.sh npm ci --no-audit --no-fund
@@ -300,7 +302,7 @@ lock: setup ## make the locks anew from requirements/*.in
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.
 lock-vllm: setup ## make the locks of .venv-vllm and .venv-vllm-cuda anew
-	for group in vllm vllm-cuda; do \
+	for group in vllm vllm-cuda $(CLIENT_GROUPS_OVERRIDDEN); do \
 		$(subst --universal,--python-platform x86_64-manylinux_2_28,$(COMPILE)) --override requirements/$$group.overrides \
 			requirements/$$group.in -o requirements/$$group.lock; done
 

@@ -72,7 +72,7 @@ class DocumentWorkers:
     async def __aenter__(self) -> DocumentWorkers:
         layers = sandbox_layers()
         if "seccomp" in layers:
-            log.info("document_sandbox_found", layers=list(layers))
+            log.debug("document_sandbox_found", layers=list(layers))
         else:
             log.warning(
                 "document_sandbox_weak",

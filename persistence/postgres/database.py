@@ -140,7 +140,7 @@ class PostgresDatabase:
         except BaseException:
             await self._disconnect()
             raise
-        log.info("journal_opened", incarnation=self._incarnation, writer=self._writer_id)
+        log.debug("journal_opened", incarnation=self._incarnation, writer=self._writer_id)
 
     def _read_marker(self) -> None:
         """Who we were at our last start, if that is remembered."""

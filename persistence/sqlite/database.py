@@ -151,7 +151,7 @@ class SqliteDatabase:
         except BaseException:
             await self._close_files()
             raise
-        log.info("journal_opened", incarnation=self._incarnation, generation=self._generation)
+        log.debug("journal_opened", incarnation=self._incarnation, generation=self._generation)
 
     async def close(self) -> None:
         if not self._closed:

@@ -44,7 +44,7 @@ class Client:
 
     @property
     def has_tools(self) -> bool:
-        return self.shell is not None
+        return self.shell is not None or "built-in tools" in self.scenarios
 
 
 def call(name: str, arguments: Mapping[str, object]) -> str:
@@ -305,6 +305,15 @@ TOOL_FORMAT = "tool"
 general_settings: {{master_key: sk-client}}
 """
         },
+    ),
+    "Open WebUI": Client(
+        package="open-webui",
+        door="chat",
+        environment="clients-open-webui",
+        variables={"OPENAI_API_BASE_URL": "{url}/v1", "WEBUI_AUTH": "False", "DATA_DIR": "{home}/data"},
+        run=("node", "{here}/programs/open_webui.mjs"),
+        resume=("node", "{here}/programs/open_webui.mjs", "--resume"),
+        scenarios=("two turns", "built-in tools", "cancel", "restart"),
     ),
     "LangGraph": program("langgraph", "chat", "langgraph_agent.py"),
     "LangGraph, Responses": program("langgraph", "responses", "langgraph_agent.py"),

@@ -173,6 +173,7 @@ def words(text: str) -> str:
 
 FIRST: Final = "Rivers begin in the hills, and end in the sea."
 SECOND: Final = "Lakes have no end at all."
+LINE: Final = 'The quick brown fox jumps over the lazy dog, item {}: "it\'s" <b> & \\n.\n'
 
 
 async def two_turns(scene: Scene) -> None:
@@ -184,8 +185,7 @@ async def two_turns(scene: Scene) -> None:
 async def tools(scene: Scene) -> None:
     """A command, a long file, the command's output again, an answer; then a turn more."""
     client = scene.client
-    line = 'The quick brown fox jumps over the lazy dog, item {}: "it\'s" <b> & \\n.\n'
-    text = "".join(line.format(number) for number in range(LONG_CHARS // len(line)))
+    text = "".join(LINE.format(number) for number in range(LONG_CHARS // len(LINE)))
     path = scene.work / "long.txt"
     if client.shell is not None:
         write = client.write(str(path), text) if client.write else shell_write(client.shell, path, text)
@@ -214,6 +214,24 @@ async def invalid(scene: Scene) -> None:
     answers = [call("no_such_function", {"a": 1}), call(name, {}), call(*client.shell("echo $((6 * 7))-seen")), FIRST]
     steps = await scene.ask(client.run, "Do as you like.", *answers)
     check("42-seen" in decode(steps[-1].prompt), "the right call behind the wrong ones was not run")
+
+
+async def built_in(scene: Scene) -> None:
+    """Calls of the client's own tools: two that it cannot carry out, the time, a long note, a search for it."""
+    text = "".join(LINE.format(number) for number in range(LONG_CHARS // len(LINE)))
+    calls: list[Call] = [
+        ("no_such_function", {"a": 1}),
+        ("write_note", {}),
+        ("get_current_timestamp", {}),
+        ("write_note", {"title": "Foxes", "content": text}),
+        ("search_notes", {"query": "Foxes"}),
+    ]
+    answers = [*(call(*each) for each in calls), FIRST]
+    steps = await scene.ask(scene.client.run, "Do as you like, then write the note.", *answers)
+    told = [decode(after.prompt)[len(decode(before.prompt)) :] for before, after in pairwise(steps)]
+    check("current_timestamp" in told[2].partition("</tool_call>")[2], f"the time is not told: {told[2][-300:]!r}")
+    check('"snippet"' in told[4], f"the note was not found: {told[4][-300:]!r}")
+    await scene.ask(scene.client.resume, "Thank you. And lakes?", SECOND)
 
 
 async def cancel(scene: Scene) -> None:
@@ -270,6 +288,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], Awaitable[None]]]] = {
     "two turns": two_turns,
     "tools": tools,
     "invalid calls": invalid,
+    "built-in tools": built_in,
     "cancel": cancel,
     "restart": restart,
     "log-likelihoods": log_likelihoods,
@@ -347,6 +366,13 @@ def version(client: Client) -> str:
     return found[1]
 
 
+def is_installed(client: Client) -> bool:
+    if client.environment == "npm":
+        return (NPM / client.package / "package.json").exists()
+    wanted = f"lib/python*/site-packages/{client.package.replace('-', '_')}-*.dist-info"
+    return any((ROOT / f".venv-{client.environment}").glob(wanted))
+
+
 def page(rows: Mapping[str, str], last: str) -> str:
     """Returns docs/clients.md. Clients that have not been tried keep the row that they have on the page."""
     kept = {match[1]: match[0] for match in re.finditer(r"^\| ([^|]+) \|.*\|$", last, re.MULTILINE)}
@@ -358,7 +384,7 @@ def page(rows: Mapping[str, str], last: str) -> str:
         if client.variables:
             parts.append(fence("text", "\n".join(f"{key}={value}" for key, value in client.variables.items())))
     parts.insert(1, CONFIGURED)
-    return "\n\n".join(parts).replace("{url}", "http://127.0.0.1:8080") + "\n"
+    return "\n\n".join(parts).replace("{url}", "http://127.0.0.1:8080").replace("{home}", "~") + "\n"
 
 
 def fence(language: str, text: str) -> str:
@@ -380,7 +406,10 @@ Each is given a scripted model and a home folder of its own, and does this:
 * *two turns*: a question, and a second one in the same conversation when the program is started anew (its *resume*);
 * *tools*: a command, a file of 8,000 tokens, another command, an answer, and one turn more;
 * *invalid calls*: the model calls a function that is not there, and leaves out arguments; then it calls rightly;
-* *cancel*: Ctrl-C while an answer is written: the server stops writing, and the conversation goes on;
+* *built-in tools*, where it has no command and no file: two calls that it cannot carry out, the time, a note of 8,000
+  tokens, a search for it, an answer, and one turn more;
+* *cancel*: Ctrl-C (in a page: its stop button) while an answer is written: the server stops writing, and the
+  conversation goes on;
 * *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
 * *log-likelihoods*: for an evaluation instead of these, 200 multiple-choice items on a small model: the scores are the
   engine's own within 0.001, and so is every pick.
@@ -389,7 +418,7 @@ Each is given a scripted model and a home folder of its own, and does this:
 first. *Door* is which API it speaks: `chat` is `/v1/chat/completions`, `responses` is `/v1/responses`, `messages` is
 `/v1/messages`, `completions` is `/v1/completions`.
 
-Not tried yet: Open WebUI in a browser.
+Open WebUI is a page: it is used in Chromium, as installed, and asks for titles, tags and next questions besides.
 
 ## What works
 
@@ -402,6 +431,10 @@ none."""
 
 async def try_client(name: str, scenarios: Sequence[str], keep: Path | None) -> Row:
     client, row = CLIENTS[name], Row(name=name)
+    if not is_installed(client):
+        print(f"{name}: {client.package} is not installed in {client.environment}", flush=True)
+        row.failed, row.notes = True, ["it could not be installed"]
+        return row
     for scenario in scenarios:
         if scenario in client.lacks:
             row.notes.append(f"{scenario}: {client.lacks[scenario]}")

@@ -40,6 +40,14 @@ def test_an_answer_outlives_its_server(tmp_path: Path, model_path: Path) -> None
     assert text.startswith(shown) and len(text) > len(shown)
 
 
+def test_a_start_says_what_a_user_can_use_and_no_more(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with ServerProcess("--engine", "sim", "--log-level", "info", data=str(tmp_path / "data"), log=log):
+        pass
+    said = [json.loads(line)["event"] for line in log.read_text().splitlines() if line.startswith("{")]
+    assert said[: said.index("stopping")] == ["server_started"]
+
+
 def http(server: ServerProcess) -> httpx.Client:
     return httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=120)
 

@@ -266,10 +266,8 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
                     wanted = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
                     raise _missing(f"{at}.{next(name for name, value in wanted.items() if value is None)}")
                 call = cm.NewCall(call_id=CallId(item.call_id), name=item.name, arguments=item.arguments)
-                if units and units[-1].answer:
-                    units[-1] = Unit((*units[-1].items, call), answer=True)
-                else:
-                    units.append(Unit((call,), answer=True))
+                said = units.pop().items if units and units[-1].answer else ()
+                units.append(Unit((*filter(_says_anything, said), call), answer=True))
             case "function_call_output":
                 if item.call_id is None:
                     raise _missing(f"{at}.call_id")
@@ -285,6 +283,11 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
             case other:
                 raise unsupported(f"{other!r} is no kind of item that this server takes.", f"{at}.type")
     return units
+
+
+def _says_anything(item: cm.NewItem) -> bool:
+    """Whether it is no empty message, which LangChain sends in front of a call that had no words."""
+    return not isinstance(item, cm.NewMessage) or any(part.text for part in cm.content_parts(item.content))
 
 
 def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:

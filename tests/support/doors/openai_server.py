@@ -47,7 +47,9 @@ def smallest(schema: Mapping[str, Any]) -> Any:
     if schema.get("type") == "object":
         properties = schema.get("properties", {})
         return {name: smallest(properties[name]) for name in schema.get("required", ())}
-    return {"integer": 1, "number": 0.5, "boolean": True, "array": [], "string": "x"}[schema["type"]]
+    kind = schema["type"]
+    first = kind[0] if isinstance(kind, list) else kind
+    return {"integer": 1, "number": 0.5, "boolean": True, "array": [], "string": "x"}[first]
 
 
 class ScriptedEngine(SimulatedEngine):

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from sessions.machine.event_writer import CallArguments, CallBegin
 from sessions.machine.inputs_and_effects import ModelChosen
-from sessions.machine.model_routing import ROUTING_NOTE
+from sessions.machine.model_routing import ROUTING_NOTE, alias_of
 from sessions.machine.routed_turns import ROUTING, RoutedTurns
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -63,6 +63,43 @@ def test_it_leaves_with_its_reason_and_arrives_where_it_is_active_next() -> None
     assert body.metadata[ROUTING_NOTE] == "big from sim: hard, score 0.2, 7 tokens computed anew"
     assert ground.state.routed is not None and not ground.state.routed.switched
     ground.answer(response_id)
+    ground.check()
+
+
+ASKED = ev.SessionRouting(alias="", target="big", source="sim", why="asked", command="c")
+
+
+def test_a_session_keeps_the_model_that_a_turn_named_from_its_arrival_on() -> None:
+    ground = Ground()
+    ground.create()
+    ground.input(ModelChosen(ASKED))
+    assert ground.patch is not None and ground.patch.model == "sim", "until it has arrived it belongs here"
+    ground.default_model = "big"
+    ground.activate(cause="handoff")
+    info = ground.state.info
+    assert info is not None and (info.model, info.routing) == ("big", UNSET)
+    assert ground.patch is not None and ground.patch.model == "big"
+    ground.check()
+
+
+def test_one_that_did_not_arrive_there_keeps_its_model() -> None:
+    ground = Ground()
+    ground.create()
+    ground.input(ModelChosen(ASKED))
+    ground.activate(cause="failover")
+    info = ground.state.info
+    assert info is not None and info.model == "sim" and not alias_of(info)
+    ground.check()
+
+
+def test_a_turn_may_call_the_model_by_an_alias_or_by_its_own_name_again() -> None:
+    ground = Ground()
+    ground.create()
+    for adopts, shown in (("auto", "auto=sim"), ("sim", "sim")):
+        ground.adopts = adopts
+        response_id = ground.say().response_id
+        assert response_id is not None and ground.patch is not None and ground.patch.model == shown
+        ground.answer(response_id)
     ground.check()
 
 
