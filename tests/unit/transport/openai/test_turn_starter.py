@@ -116,7 +116,7 @@ async def test_choices_are_responses_to_one_question(world: World) -> None:
 
 @pytest.mark.parametrize("attended", [True, False])
 async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refused(attended: bool) -> None:
-    """They went on to their ends, and nobody read them: 12 requests of 16 choices at 32 turns left 32 answers behind."""
+    """They went on to their ends, and nobody read them: of 12 × 16 at 32 turns at least 32 answers were left."""
     sessions = await memory_sessions()
     answering(sessions)
     begin, cancelled = sessions.answer, asyncio.Event()
