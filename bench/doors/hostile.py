@@ -46,6 +46,7 @@ ANSWER_S: Final = 60.0
 GROWTH_MAX: Final = 0.10
 HELD_MAX_S: Final = 0.1
 SAMPLE_S: Final = 0.5
+IDLE_S: Final = 10.0  # sessions that were begun leave memory within the quiet
 LIMITS: Final = "[default]\n"  # no ceilings: what is refused costs nothing
 CHAT: Final = "POST /v1/chat/completions"
 RESPONSES: Final = "POST /v1/responses"
@@ -328,7 +329,7 @@ async def main(options: argparse.Namespace) -> bool:
         limits = Path(folder) / "limits.toml"
         limits.write_text(LIMITS)
         flags = ["--limits", str(limits), "--keys", str(keys), "--grpc-port", str(grpc_port)]
-        flags += ["--metrics-port", str(metrics_port), "--loop-stall-ms", "100"]
+        flags += ["--metrics-port", str(metrics_port), "--loop-stall-ms", "100", "--idle-s", str(IDLE_S)]
         flags += ["--log-level", "warning", "--log-format", "json"]
         log = Path(folder) / "log"
         with ServerProcess("--engine", "sim", *flags, log=log) as server:
