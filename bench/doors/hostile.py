@@ -266,7 +266,7 @@ def memory(pid: int) -> int:
     return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
 
 
-class Row(NamedTuple):
+class KindReport(NamedTuple):
     """What one kind did to the server."""
 
     name: str
@@ -322,7 +322,7 @@ async def main(options: argparse.Namespace) -> bool:
     chosen = every[int(first or 1) - 1 : int(last or len(every))]
     each = -(-options.requests // len(every))
     grpc_port, metrics_port = free_ports(2)
-    rows = list[Row]()
+    rows = list[KindReport]()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.toml"
         keys.write_text(f'[[keys]]\nid = "good"\ntenant = "acme"\nrole = "service"\nsha256 = "{key_digest(GOOD)}"\n')
@@ -346,7 +346,9 @@ async def main(options: argparse.Namespace) -> bool:
                     most = max(most, memory(server.pid))
                 rss = memory(server.pid)
                 most = max(most, rss)
-                row = Row(kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result())
+                row = KindReport(
+                    kind.name, each, time.monotonic() - began, *await watch.held(), rss / 2**20, work.result()
+                )
                 rows.append(row)
                 print(f"{number:3} {row.described()}", flush=True)
             await stranger.close()
