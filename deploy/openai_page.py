@@ -208,7 +208,10 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
             {"summary": "auto"},
             "reasoning.summary",
         ),
-        "max_tool_calls": warned("the tools file has its own bounds", 3),
+        "max_tool_calls": honoured(
+            "of calls that the server carries out; further ones are answered with an error, and not made",
+            "test_server_tools.py::test_no_more_calls_are_made_than_a_request_allows",
+        ),
         "access_programs": refused(NOT_HERE, []),
         "image": refused(NOT_HERE, {}),
         "moderation": refused("a tenant's policy says it", {"model": "x"}),

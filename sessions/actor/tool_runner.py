@@ -48,6 +48,7 @@ from sessions.turn.ledger import Ledger
 log = structlog.get_logger(__name__)
 
 _REFUSED = "content_filter: what this tool answered was refused."
+_EXCESS = "max_tool_calls: this answer may make no more calls, and this one was not made."
 _FAILED = "tool_failed: carrying this call out failed on our side."
 
 
@@ -141,6 +142,9 @@ class ToolRunner:
                     whole=False,
                 )
             )
+        elif call.is_excess:
+            self._count(call, "not_sent")
+            self._post(ToolAnswered(response_id=response_id, call_id=call.call_id, output=_EXCESS, is_error=True))
         elif tool is None:
             self._answer_gone(response_id, call)
         elif call.execution_id:

@@ -19,6 +19,7 @@ from sessions.model.events import (
     ToolApprovalRequested,
     ToolCallStarted,
 )
+from sessions.model.generation import TOOL_CALLS_MADE
 from sessions.model.types import CallId, FunctionCall, Json, McpSource, Principal, ProgramPoint
 
 ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | ProgramCalled | ProgramReturned
@@ -34,6 +35,7 @@ class ServerCall(Struct, kw_only=True):
     name: str
     must_ask: bool = False  # its client wants to be asked, whatever the tools file says
     execution_id: str = ""
+    is_excess: bool = False  # beyond the request's `max_tool_calls`: it is not made
     approval: Literal["", "asked", "approved"] = ""
     program: CallId | None = None
     arguments: str = ""
@@ -102,18 +104,33 @@ def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
     return {**request, "tools": kept}
 
 
+def _calls_of(request: dict[str, Json] | UnsetType) -> tuple[int, int | None]:
+    """How many server calls an answer has made before this response, and how many it may make."""
+    given = {} if request is UNSET else request
+    before, most = given.get(TOOL_CALLS_MADE, 0), given.get("max_tool_calls")
+    return before if isinstance(before, int) else 0, most if isinstance(most, int) else None
+
+
 def _must_ask(item: FunctionCall) -> bool:
     return isinstance(item.mcp, McpSource) and item.mcp.approval is True
 
 
 def server_calls(body: ResponseBody, principal: Principal, round: int) -> ServerCalls | None:
     """What of a response that has ended the server carries out; None: nothing."""
-    calls = {
-        item.call_id: ServerCall(call_id=item.call_id, name=item.name, must_ask=_must_ask(item))
-        for item in body.output
-        if isinstance(item, FunctionCall) and item.server is True
-    }
-    if not calls:
+    made = [item for item in body.output if isinstance(item, FunctionCall) and item.server is True]
+    if not made:
         return None
     request = _without_listings(body.request) if body.request is not UNSET else UNSET
+    before, most = _calls_of(request)
+    calls = {
+        item.call_id: ServerCall(
+            call_id=item.call_id,
+            name=item.name,
+            must_ask=_must_ask(item),
+            is_excess=most is not None and number >= most,
+        )
+        for number, item in enumerate(made, before)
+    }
+    if most is not None and request is not UNSET:
+        request[TOOL_CALLS_MADE] = before + len(made)
     return ServerCalls(calls=calls, principal=principal, round=round, request=request, metadata=dict(body.metadata))

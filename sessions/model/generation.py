@@ -21,6 +21,7 @@ ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many 
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
 
+TOOL_CALLS_MADE: Final = "tool_calls_made"  # in a response's request: server calls of the answer that it goes on with
 ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
 
 

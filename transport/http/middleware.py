@@ -135,8 +135,8 @@ class RequestContextMiddleware:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 self.access.check_host(headers.get(b"host", b"").decode("latin-1"))
-                if (refused := state.get(REFUSED)) is not None:
-                    raise refused
+                if REFUSED in state:
+                    raise state.pop(REFUSED)
                 if int(headers.get(b"content-length", b"0")) > bytes_max:
                     raise _too_large(bytes_max, uploads)
                 if principal is not None and self.arrivals is not None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from sessions.model.errors import NotFound
 from transport.http.compression import gzipped, worth_packing
+from transport.protocol.decoding import clipped
 
 PAGES: Final = {"": "index.html", "docs": "docs.html", "operator": "operator.html", "share": "share.html"}
 
@@ -88,15 +89,14 @@ class PageFiles:
                 yield from self._imported(module, seen)
 
     def _read(self, name: str) -> CachedFile:
-        nothing = NotFound("not_found", f"There is nothing at /{name}.")
         try:
             path = (self._folder / name).resolve()
             below = path.is_relative_to(self._folder) and not any(part.startswith(".") for part in Path(name).parts)
             if not below or not path.is_file():
-                raise nothing
+                raise _nothing_at(name)
             stat = path.stat()
         except (OSError, ValueError) as error:  # names that no file system has
-            raise nothing from error
+            raise _nothing_at(name) from error
         stamp = (stat.st_mtime_ns, stat.st_size)
         kept = self._kept.get(path)
         if kept is None or kept.stamp != stamp:
@@ -106,6 +106,11 @@ class PageFiles:
             self._forget_some()
             kept = self._kept[path] = _cached(stamp, path.read_bytes(), media_type)
         return kept
+
+
+def _nothing_at(name: str) -> NotFound:
+    """Returns an error that no frame keeps: one that did would be a cycle, with the request in it."""
+    return NotFound("not_found", f"There is nothing at /{clipped(name)}.")
 
 
 def _cached(stamp: tuple[int, int], body: bytes, media_type: str) -> CachedFile:

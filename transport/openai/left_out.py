@@ -19,8 +19,10 @@ from transport.openai.parse_request import is_unreadable
 from transport.openai.request_models import (
     QUIET_ITEMS,
     UNKNOWN_MAX,
+    ChatFunction,
     ChatMessageParam,
     ChatRequest,
+    ChatTool,
     CompactRequest,
     ContentPart,
     InputItem,
@@ -92,8 +94,6 @@ def _of_response(body: ResponsesRequest) -> Iterator[str]:
     for name, value in (body.reasoning or {}).items():
         if value is not None and (name, value) != ("effort", "none"):
             yield f"reasoning.{name}"
-    if body.max_tool_calls is not None:
-        yield "max_tool_calls"
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         yield "top_logprobs"
     yield from include_left_out(body.include)
@@ -139,6 +139,10 @@ def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], para
 
 def _of_tools(tools: Sequence[object]) -> Iterator[tuple[str, str]]:
     for index, tool in enumerate(tools):
+        function = tool.function if isinstance(tool, ChatTool) else tool
+        if isinstance(function, ChatFunction):
+            at = f"tools[{index}].function" if isinstance(tool, ChatTool) else f"tools[{index}]"
+            yield from _fields(function, at)
         if isinstance(tool, OtherTool):
             yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
         elif isinstance(tool, McpToolParam) and tool.server_description:
@@ -159,7 +163,7 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
             yield from _fields(part, f"{at}.content[{number}]")
 
 
-def _fields(given: ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:
+def _fields(given: ChatFunction | ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:
     if isinstance(given, ChatMessageParam) and given.name and given.role != "tool":
         yield "ChatMessageParam name", f"{at}.name"
     for name, value in itertools.islice((given.model_extra or {}).items(), UNKNOWN_MAX):

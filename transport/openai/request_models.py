@@ -84,7 +84,7 @@ class LenientModel(BoundedModel):
 
 
 class ResentModel(LenientModel):
-    """Base of messages and their parts: unknown fields have no effect, which the answer's `Warning` says."""
+    """Base of messages, their parts and functions: unknown fields have no effect, which the answer's `Warning` says."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -143,7 +143,7 @@ class SamplingRequest(RequestModel):
 # -- chat -----------------------------------------------------------------------------------------------------------
 
 
-class ChatFunction(LenientModel):
+class ChatFunction(ResentModel):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None

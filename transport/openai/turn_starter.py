@@ -29,6 +29,7 @@ import structlog
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, SessileError, Unavailable
 from sessions.model.events import ResponseBody
+from sessions.model.generation import is_attended
 from sessions.model.journal_types import ResponsePlace
 from sessions.model.types import (
     INTEGER_MAX,
@@ -329,7 +330,12 @@ class TurnStarter:
                     request=turn.request,
                     **(msgspec.structs.asdict(given.sampling) | {"seed": seed}),
                 )
-                ok = await self.gateway.execute(principal, another)
+                try:
+                    ok = await self.gateway.execute(principal, another)
+                except SessileError:
+                    if is_attended(turn.request):  # nobody comes back to those that were begun
+                        self.cancel_soon(principal, turn.session, responses)
+                    raise
                 assert ok.response_id is not None
                 responses += (ok.response_id,)
             if sent.last is not None:  # the question: its client may resend it with another answer behind it

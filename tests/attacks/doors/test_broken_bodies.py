@@ -77,6 +77,21 @@ async def test_a_body_that_is_refused_is_freed(port: int, path: bytes, body: byt
     await freed()
 
 
+@pytest.mark.parametrize("path", [b"/" + b"a" * 30_000, b"/nothing.js", b"/.hidden", b"/v1/nothing", b"/v1/sessions/s"])
+@pytest.mark.usefixtures("no_collector")
+async def test_a_request_for_nothing_is_freed(path: bytes) -> None:
+    """Paths of 30 kB that no file has: 1,400 of them held 220 MB."""
+    server = Server(gateway_over(await memory_sessions()), host="127.0.0.1", port=0)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path)
+    async with asyncio.timeout(60):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+    writer.transport.abort()
+    await freed()
+    await server.stop()
+
+
 @pytest.mark.parametrize(("path", "part"), [(CHAT, TEXT), (RESPONSES, TEXT), (FILES, FORM)])
 @pytest.mark.parametrize("fields", [[], [GZIP]], ids=["plain", "gzip"])
 @pytest.mark.usefixtures("no_collector")

@@ -53,6 +53,22 @@ async def server(service: ToolService, tmp_path: Path) -> AsyncIterator[Serving]
         yield made
 
 
+async def test_no_more_calls_are_made_than_a_request_allows(
+    client: openai.AsyncOpenAI, server: Serving, service: ToolService
+) -> None:
+    """`max_tool_calls` was named in a `Warning`, and every call was made."""
+    both = CALL + CALL.removeprefix("Let me see. ").replace("Rome", "Oslo")
+    server.engine.script += [CALL, both, "It is 18 degrees."]
+    done = await client.responses.create(
+        model=SIMULATED, input="how is the weather", tools=[OURS], max_tool_calls=2, parallel_tool_calls=True
+    )
+    assert [json.loads(asked.body)["city"] for asked in service.asked] == ["Rome", "Rome"]
+    outputs = [each.output for each in done.output if each.type == "function_call_output"]
+    assert len(outputs) == 3 and sum(str(output).startswith("max_tool_calls: ") for output in outputs) == 1
+    assert done.output_text.endswith("It is 18 degrees.") and done.max_tool_calls == 2
+    assert "tool_calls_made" not in done.model_dump_json()
+
+
 async def test_a_call_its_output_and_the_words_behind_it_are_one_answer(
     client: openai.AsyncOpenAI, server: Serving, service: ToolService
 ) -> None:

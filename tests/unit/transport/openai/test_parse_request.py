@@ -231,6 +231,19 @@ AGENTS: list[dict[str, Any]] = [
 ]
 
 
+def test_fields_of_functions_that_have_no_effect_are_named() -> None:
+    """They were dropped, and nobody said so."""
+    made_up = {**TOOL, "cache_control": {"type": "ephemeral"}, "examples": None, "max_calls": 3}
+    tools = [
+        {"type": "function", "function": each} for each in (TOOL, {**made_up, "name": "b"}, {**made_up, "name": "c"})
+    ]
+    names = ["tools[1].function.cache_control", "tools[1].function.max_calls"]
+    assert left_out(chat(tools=tools)) == names
+    given = ResponsesRequest.model_validate({"input": "hi", "tools": [{"type": "function", **made_up}]})
+    assert left_out(given) == ["tools[0].cache_control", "tools[0].max_calls"]
+    assert response_tools(given.tools)[0] == chat_tools(chat(tools=tools).tools)[0]
+
+
 def test_tools_of_kinds_that_nobody_here_carries_out_are_left_out() -> None:
     request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS})
     assert [tool.name for tool in response_tools(request.tools)] == ["add"]

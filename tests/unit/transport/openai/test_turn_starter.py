@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from sessions.model import commands as cm
-from sessions.model.errors import NotFound
+from sessions.model.commands import ActorCommand
+from sessions.model.errors import Limited, NotFound
+from sessions.model.generation import ATTENDED
 from sessions.model.request import Request
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, ResponseId, Sampling, SessionId, Tool
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CommandId,
+    Json,
+    Principal,
+    ResponseId,
+    Sampling,
+    SessionId,
+    Tool,
+)
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.history_index import MemoryHistory, Unit
 from transport.http.headers import EventId
@@ -58,6 +70,35 @@ async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -
     assert second.cursor.key == first.cursor.key
     other = World(world.sessions)  # which knows nothing of the history
     assert (await other.start(ASK, ANSWER, MORE, key="k")).responses == second.responses
+
+
+@pytest.mark.parametrize("attended", [True, False])
+async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refused(attended: bool) -> None:
+    """They went on to their ends, and nobody read them: of 12 × 16 at 32 turns at least 32 answers were left."""
+    sessions = await memory_sessions()
+    answering(sessions)
+    begin, cancelled = sessions.answer, asyncio.Event()
+
+    def answer(principal: Principal, command: ActorCommand) -> Any:
+        if isinstance(command, cm.ResponseCancel):
+            if sum(isinstance(each, cm.ResponseCancel) for each in sessions.executed) == 2:
+                cancelled.set()
+            return cm.Ok(id=command.id, session=command.session)
+        if isinstance(command, cm.TurnCreate) and command.id.endswith(".2"):
+            raise Limited("rate_limited", "None left.")
+        return begin(principal, command)
+
+    sessions.answer = answer
+    starter = TurnStarter(gateway_over(sessions))
+    request: dict[str, Json] = {ATTENDED: True} if attended else {}
+    given = TurnInput("m", None, None, (), [ASK], Sampling(), 4, request=request)
+    with pytest.raises(Limited):
+        await starter.start(TurnRequest(LOCAL_PRINCIPAL, "chat", given, b"x"))
+    if attended:
+        await asyncio.wait_for(cancelled.wait(), 60)
+    else:
+        await starter.gateway.tasks.close()
+        assert not any(isinstance(each, cm.ResponseCancel) for each in sessions.executed), "its repeat finds them"
 
 
 async def test_a_key_is_bound_to_one_session(world: World) -> None:
