@@ -73,7 +73,8 @@ class PeerNetwork:
 
 
 class Replica:
-    """An async context: inside it the replica is a member. Its stores are open and its engine has started."""
+    """An async context: inside it the replica is a member. Its stores are open and its engine has started. Its
+    attributes are the parts of a replica; it only starts and ends them, in their order."""
 
     def __init__(
         self,

@@ -30,7 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 class EngineSettings(Protocol):
-    """What of the application's settings concerns engines; their meaning is documented by `--help`."""
+    """What of the application's settings concerns engines; their meaning is documented by `--help`. It has a property
+    for each setting."""
 
     @property
     def engine(self) -> Literal["llama", "vllm", "remote", "sim"]: ...

@@ -83,7 +83,8 @@ class _Tenant:
 
 
 class FairQueue(Generic[T]):
-    """The claims on `slots` slots, of which at most `waiting_max` wait."""
+    """The claims on `slots` slots, of which at most `waiting_max` wait. Its methods are many because each rule of whose
+    turn it is has one of its own."""
 
     def __init__(self, slots: int, waiting_max: int, *, reserve: int = 0) -> None:
         self.slots = slots

@@ -139,7 +139,8 @@ Family = Counter | Histograms | Gauge
 
 
 class Metrics:
-    """The families of one process."""
+    """The families of one process. It has an attribute for each family, so that whoever counts names it where it
+    counts."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         """`tracer` None: nothing is traced."""

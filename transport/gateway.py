@@ -110,7 +110,8 @@ class GatewayServices(NamedTuple):
 
 
 class Gateway:
-    """The operations. `start` and `close` belong to one event loop."""
+    """The operations. `start` and `close` belong to one event loop. Its attributes are what doors use of a server,
+    gathered so that every door gets one object; its methods are the operations that all doors have in common."""
 
     def __init__(
         self,

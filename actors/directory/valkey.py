@@ -66,7 +66,7 @@ Activation = tuple[SessionKey, Owner]
 
 
 class ValkeyDirectory:
-    """Implements `actors.directory.Leases`."""
+    """Implements `actors.directory.Leases`. Its methods are those of that port, and a script for each."""
 
     def __init__(
         self,

@@ -72,7 +72,8 @@ UNREADABLE = ("body_unreadable", "journal_hole")
 class Runtime:
     """The actors of one replica; implements the `Sessions` port for sessions that live here.
 
-    Used as an async context: leaving it passivates every actor.
+    Used as an async context: leaving it passivates every actor. It is large because it is where a replica's parts meet:
+    ownership, activation, subscribers and the end of each actor. They decide; it calls them in their order.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ Knock = Callable[[], Awaitable[None]]  # at the other end's host: see `Dialer.kn
 
 
 class Wire:
-    """One end of a link."""
+    """One end of a link. Its attributes are the times and sizes by which one end of a link is judged alive."""
 
     def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
         """`knock` None: silence is measured by beats alone."""

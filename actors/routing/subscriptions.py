@@ -49,7 +49,8 @@ ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs:
 
 
 class SessionSubscription:
-    """One session that is read here: a `Watcher`."""
+    """One session that is read here: a `Watcher`. Its attributes say where a session is and what was heard of it last,
+    which changes together."""
 
     def __init__(self, key: SessionKey, subscriptions: Subscriptions) -> None:
         self.key = key
@@ -115,7 +116,8 @@ class SessionSubscription:
 
 
 class Subscriptions:
-    """All watches of a gateway."""
+    """All watches of a gateway. It is large because links, takeovers and watches of a gateway meet here, and each moves
+    the others."""
 
     def __init__(
         self,

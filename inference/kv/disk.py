@@ -85,7 +85,8 @@ class _Write:
 
 
 class DiskTier:
-    """Snapshots of one engine identity. `open` first."""
+    """Snapshots of one engine identity. `open` first. Its methods are those of a tier, each half of which runs in a
+    thread."""
 
     name: str = "disk"
 

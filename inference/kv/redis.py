@@ -108,7 +108,8 @@ class RedisSnapshot(ColdSnapshot):
 
 
 class RedisTier:
-    """Implements `ColdTier` for one engine identity; others may share the server and the bound."""
+    """Implements `ColdTier` for one engine identity; others may share the server and the bound. Its methods are those
+    of the port, each with what is done while the server is away."""
 
     name: str = "redis"
 

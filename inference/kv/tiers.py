@@ -56,7 +56,8 @@ class _PostponedCopy(NamedTuple):
 
 
 class Tiers:
-    """`open` first; `close` moves what it can to disk. Everything else may be called at any time between."""
+    """`open` first; `close` moves what it can to disk. Everything else may be called at any time between. Its methods
+    are the ways in which snapshots come, move between tiers and go."""
 
     def __init__(self, identity: KvIdentity, catalog: SnapshotCatalog, quota: TenantKvQuota) -> None:
         self.identity = identity

@@ -60,8 +60,8 @@ _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
 
 class LlamaCompletion:
-    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held`
-    says what the slot holds for certain."""
+    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held` says
+    what the slot holds for certain. Its attributes are what one answer's stream has said so far."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class _Started(NamedTuple):
 
 
 class LlamaEngine:
-    """Implements `Engine` and `ScoresPrompts`."""
+    """Implements `Engine` and `ScoresPrompts`. Its methods are those of the two ports."""
 
     def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""

@@ -110,7 +110,7 @@ class SimulatedStream:
 
 
 class SimulatedEngine:
-    """Implements `Engine`."""
+    """Implements `Engine`. Its methods are those of the port, and those by which tests make it fail."""
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()

@@ -42,6 +42,9 @@ _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, 
 
 
 class BlockCopier:
+    """Copies blocks between a rank's device and the snapshots' files. Its attributes are the copies under way, in both
+    directions."""
+
     def __init__(self, sender: WorkerEventSender, rank: int, world: int, device: KvDevice | None = None) -> None:
         """`device` None: that of the tensors."""
         self.sender = sender

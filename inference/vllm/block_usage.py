@@ -52,7 +52,7 @@ class _Beginning:
 
 
 class BlockUsage:
-    """Implements `DeviceKv`."""
+    """Implements `DeviceKv`. Its methods are those of that port."""
 
     def __init__(
         self,

@@ -101,7 +101,8 @@ class _Run:
 
 
 class VllmEngine:
-    """Implements `Engine`."""
+    """Implements `Engine`. Its methods are those of the port; its attributes the parts that a run passes, and what is
+    known of sessions between runs."""
 
     def __init__(
         self,

@@ -89,6 +89,9 @@ class OffloadPlan:
 
 
 class KvOffload:
+    """Saves and restores sessions' blocks beside vLLM. Its methods are the events of a run at which one of both begins
+    or ends."""
+
     def __init__(
         self,
         tiers: Tiers,

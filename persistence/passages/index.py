@@ -77,7 +77,7 @@ _chunk_body = msgspec.msgpack.Decoder(_ChunkBody).decode
 
 
 class SqlPassageIndex:
-    """Good while its database is open."""
+    """Good while its database is open. Its methods are those of the port and what both databases spell differently."""
 
     def __init__(self, database: PassageDatabase, codec: Codec) -> None:
         self._database = database

@@ -64,7 +64,9 @@ T = TypeVar("T")
 class PostgresDatabase:
     """A schema of a PostgreSQL database; good from `open` to `close`.
 
-    The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`."""
+    The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`. Its
+    attributes are a connection's and the commit group's; the tables are in views.
+    """
 
     def __init__(
         self,

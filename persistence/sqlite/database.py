@@ -76,7 +76,9 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
 class SqliteDatabase:
     """`folder/journal.db`, one per folder; good from `open` to `close`.
 
-    The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`."""
+    The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`. Its attributes are
+    the file's and the commit group's; the tables are in views.
+    """
 
     def __init__(
         self,

@@ -79,7 +79,9 @@ class Phase(enum.Enum):
 
 
 class Actor:
-    """One session in memory. Made by the runtime after its grant has committed and its log is loaded."""
+    """One session in memory. Made by the runtime after its grant has committed and its log is loaded. It is large
+    because order is its whole task: every command, effect and end of a session passes through its one mailbox. What
+    needs no order is in objects of its own (`Mailbox`, `RunningTurns`, `Titles`, `KvHints`)."""
 
     def __init__(
         self, machine: Machine, head: Head, context: ActorContext, *, on_end: Callable[[Actor], None], snapshot_at: int

@@ -102,7 +102,8 @@ class AttemptsEnd(msgspec.Struct, frozen=True):
 
 
 class Attempts:
-    """The engine runs of one generation."""
+    """The engine runs of one generation. Its attributes are many because a run that fails is followed by another one,
+    and what both have in common lives here for the whole generation."""
 
     def __init__(
         self,

@@ -42,7 +42,8 @@ class Inbox(Protocol):
 
 class OutputAccumulator:
     """The released output of one generation. `written` is the ledger as released so far, packed, `tail` the raw text
-    behind it; both hold what the actor has not taken, too."""
+    behind it; both hold what the actor has not taken, too. Its attributes are many because everything that one flush
+    takes is emptied in one place."""
 
     def __init__(self, open_: Open, generation: int, inbox: Inbox, limits: GenerationLimits, *, whole: bool) -> None:
         self.response_id = open_.id

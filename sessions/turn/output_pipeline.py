@@ -46,8 +46,9 @@ class Release(msgspec.Struct, frozen=True):
 class OutputPipeline:
     """Feeds on chunks, gives releases. After one with `ended` or `restart` the object is spent.
 
-    A filter that has blocked or redacted is fed no more; its verdict counts once all the others have let through
-    what stands before it, so that none depends on how the engine splits the text.
+    A filter that has blocked or redacted is fed no more; its verdict counts once all the others have let through what
+    stands before it, so that none depends on how the engine splits the text. Its attributes are many because text,
+    tokens, log probabilities and verdicts are held back together and let through together.
     """
 
     def __init__(

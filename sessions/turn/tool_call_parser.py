@@ -153,7 +153,7 @@ def state_at_ledger(
 
 class ToolCallParser:
     """The stage. `accept` every release of a run, then `finish`; both raise MisfitCall where a call that is checked is
-    not whole."""
+    not whole. Its attributes are the state of one automaton, which pieces of any size move on."""
 
     def __init__(
         self,

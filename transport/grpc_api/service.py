@@ -58,7 +58,8 @@ log = structlog.get_logger(__name__)
 
 class SessionsService(made.SessionsServicer):
     """Implements `sessile.v1.Sessions`; its methods read messages as bytes, behind the key. `leaving` is set when the
-    server goes away: conversations end then. `shares` of the calls under way, as of connections elsewhere."""
+    server goes away: conversations end then. `shares` of the calls under way, as of connections elsewhere. It has a
+    method for each of the service's."""
 
     def __init__(self, gateway: Gateway, leaving: asyncio.Event, shares: ConnectionShares) -> None:
         self._gateway = gateway

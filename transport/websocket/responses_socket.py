@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True, eq=False, repr=False)
 class ResponsesConnection(UpgradedConnection):
-    """One connection. `_app`: the HTTP application behind it."""
+    """One connection. `_app`: the HTTP application behind it. It has a method for each event of OpenAI's protocol."""
 
     PATH: ClassVar[str] = RESPONSES
 

@@ -94,7 +94,9 @@ class ConnectionHost(typing.Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class UpgradedConnection(asyncio.Protocol):
-    """One connection. Made on upgrade, and given the request's head by `shake_hands`."""
+    """One connection. Made on upgrade, and given the request's head by `shake_hands`. It is large because asyncio's
+    protocol, the websockets library's and the timers' meet in one connection, of which there are very many: an object
+    more for each would cost memory."""
 
     PATH: ClassVar[str] = PATH
     DEFLATES: ClassVar[bool] = False  # compresses for who asks for it
