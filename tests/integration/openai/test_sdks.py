@@ -39,12 +39,12 @@ WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters"
 WEATHER_FLAT: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": False}
 TARGETS = [
     pytest.param("simulated"),
-    pytest.param("llama", marks=pytest.mark.model),
-    pytest.param("cluster", marks=[pytest.mark.model, pytest.mark.cluster]),
+    pytest.param("llama", marks=[pytest.mark.slow, pytest.mark.model]),
+    pytest.param("cluster", marks=[pytest.mark.slow, pytest.mark.model, pytest.mark.cluster]),
     *([pytest.param("elsewhere")] if ELSEWHERE else []),
 ]
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=TARGETS)
@@ -94,6 +94,7 @@ def text(chunks: list[Any]) -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_the_javascript_sdk(place: Target) -> None:
     await node_modules()
     process = await asyncio.create_subprocess_exec(
