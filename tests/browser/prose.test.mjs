@@ -288,3 +288,40 @@ for (const colorScheme of ["light", "dark"]) {
 }
 
 test("nothing went wrong on the page meanwhile", () => assert.deepEqual(page.troubles, []));
+
+test("what a model thinks is shown folded, apart from its answer", async () => {
+  const shown = await page.evaluate(async () => {
+    const { Thread } = await import("/chat.js");
+    const { View } = await import("/sessile.js");
+    const view = new View();
+    const root = document.createElement("ol");
+    const thread = new Thread(root, { prices: () => null, cost: () => null });
+    const seen = [];
+    const of = { response_id: "r", item_id: "a", output_index: 0 };
+    const apply = (event) => {
+      view.apply(event, 1);
+      thread.render(view.thread(), [], []);
+      const details = root.querySelector(".answer details");
+      seen.push([details?.hidden, details?.querySelector("summary").textContent, details?.querySelector("p").textContent, root.querySelector(".answer .prose")?.textContent]);
+    };
+    view.apply({ type: "item.created", item: { id: "q", type: "message", role: "user", parent_id: null, status: "completed", content: [{ type: "input_text", text: "2 + 2?" }] } }, 1);
+    view.apply({ type: "response.created", response_id: "r", response: { id: "r", status: "in_progress", parent_id: "q" } }, 1);
+    view.apply({ type: "response.output_item.added", ...of, item: { id: "a", type: "message", role: "assistant", status: "in_progress", content: [] } }, 1);
+    view.apply({ type: "response.content_part.added", ...of, content_index: 0, part: { type: "reasoning", reasoning: "" } }, 1);
+    apply({ type: "response.reasoning_text.delta", ...of, content_index: 0, delta: "Hm, <b>2</b> " });
+    apply({ type: "response.reasoning_text.delta", ...of, content_index: 0, delta: "and 2." });
+    view.apply({ type: "response.content_part.added", ...of, content_index: 1, part: { type: "output_text", text: "" } }, 1);
+    apply({ type: "response.output_text.delta", ...of, content_index: 1, delta: "Four." });
+    const open = root.querySelector("details").open;
+    const later = document.createElement("ol"); // a page that comes when all is over
+    new Thread(later, { prices: () => null, cost: () => null }).render(view.thread(), [], []);
+    return { seen, open, later: later.querySelector("details summary").textContent };
+  });
+  assert.deepEqual(shown.seen.slice(0, 2), [
+    [false, "Thinking…", "Hm, <b>2</b> ", ""],
+    [false, "Thinking…", "Hm, <b>2</b> and 2.", ""],
+  ]);
+  assert.match(shown.seen[2][1], /^Thought for (a second|\d+ seconds)$/);
+  assert.deepEqual([shown.seen[2][2], shown.seen[2][3].trim()], ["Hm, <b>2</b> and 2.", "Four."]);
+  assert.deepEqual([shown.open, shown.later], [false, "Thoughts"]);
+});

@@ -19,7 +19,8 @@ import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "
 import { t, translate } from "./texts.js";
 import { FIRST_WORDS, leaving } from "./wipe.js";
 
-export { Markdown, parser } from "./markdown.js"; // for tests: the page runs no module that it does not name
+export { Markdown, parser } from "./markdown.js"; // for tests, as Thread is: the page runs no module that it does not name
+export { Thread } from "./thread.js";
 
 /** @typedef {import("./sessile.js").Session} Session */
 /** @typedef {import("./sessile.js").SessionInfo} SessionInfo */

@@ -47,9 +47,38 @@ function standing(review) {
   return review?.appealed ? t("A person will look at it.") : "";
 }
 
+/** What the model thought before its text. @param {Entry["item"]} item */
+function thoughtsOf(item) {
+  return (item?.content ?? []).map((part) => part.reasoning ?? "").join("");
+}
+
 /** @param {ResponseRecord | undefined} response */
 function isWriting(response) {
   return response !== undefined && (response.status === "in_progress" || response.status === "queued");
+}
+
+/** What a model thought, folded: how long it took, where it was seen to begin. */
+class Thoughts {
+  constructor() {
+    this.summary = el("summary");
+    this.words = el("p", { dir: "auto" });
+    this.element = el("details", { class: "thoughts", hidden: true }, this.summary, this.words);
+    /** @type {number | null} */
+    this.begun = null;
+    this.seconds = 0;
+  }
+
+  /** @param {string} text @param {boolean} going it is still being thought */
+  update(text, going) {
+    this.element.hidden = text === "";
+    if (text === "") return;
+    if (this.words.textContent !== text) this.words.textContent = text;
+    const now = performance.now();
+    if (going) this.begun ??= now;
+    else if (this.begun !== null && this.seconds === 0) this.seconds = Math.max(1, Math.round((now - this.begun) / 1000));
+    const summary = going ? t("Thinking…") : this.seconds === 0 ? t("Thoughts") : this.seconds === 1 ? t("Thought for a second") : t("Thought for {n} seconds", { n: number(this.seconds) });
+    if (this.summary.textContent !== summary) this.summary.textContent = summary;
+  }
 }
 
 class Message {
@@ -60,11 +89,12 @@ class Message {
     this.isUser = entry.item?.role === "user";
     this.markdown = new Markdown();
     this.words = this.isUser ? el("p", { class: "said", dir: "auto" }) : this.markdown.element;
+    this.thoughts = new Thoughts();
     this.note = el("p", { class: "note", hidden: true });
     this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
     this.barKey = "";
-    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), this.words, this.note, this.bar);
+    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), !this.isUser && this.thoughts.element, this.words, this.note, this.bar);
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
@@ -81,6 +111,7 @@ class Message {
     this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const writing = isWriting(response) && isLastOfResponse;
+    this.thoughts.update(thoughtsOf(item), writing && itemText(item) === "");
     this.element.classList.toggle("writing", writing);
     this.element.classList.toggle("empty", writing && (item === undefined || itemText(item) === ""));
     this.body.setAttribute("aria-busy", String(writing));
