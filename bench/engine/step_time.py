@@ -198,7 +198,12 @@ async def main(given: argparse.Namespace) -> bool:
                 (alone, beside), await small.follow_ups(f"{pair}-back", chance, given.tokens // 2, others), strict=True
             ):
                 into += firsts
-            print(f"{pair}: cold prompts in small steps {rates[-1]:.2f} x", flush=True)
+            beyond_steps = (percentile(beside, 0.95) - percentile(alone, 0.95)) / target_s
+            print(
+                f"{pair}: cold prompts in small steps {rates[-1]:.2f} x; so far {differ} differ, between tokens p99"
+                f" {percentile(gaps, 0.99) / target_s:.2f} x the target, a follow-up {beyond_steps:.2f} steps later",
+                flush=True,
+            )
     figures = {
         "pairs": given.pairs,
         "target ms": 1000 * target_s,
