@@ -216,6 +216,8 @@ class Runtime:
                 continue
             except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
                 if await self._confirm(actor):
+                    if not actor.top:  # nothing stands in it: the next sweep takes it out of memory
+                        actor.active_at -= self.limits.idle_s
                     raise
                 continue
             return msgspec.structs.replace(answer, epoch=actor.epoch) if create else answer

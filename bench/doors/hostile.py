@@ -41,12 +41,12 @@ from tests.support.listening_sockets import free_ports
 from transport.auth.authenticator import key_digest
 
 GOOD: Final = "sk-of-the-bench"
-WARM: Final = 20
+WARM: Final = 60
 ANSWER_S: Final = 60.0
 GROWTH_MAX: Final = 0.10
 HELD_MAX_S: Final = 0.1
 SAMPLE_S: Final = 0.5
-IDLE_S: Final = 10.0  # sessions that were begun leave memory within the quiet
+IDLE_S: Final = 2.0  # sessions that were begun leave memory within the quiet
 LIMITS: Final = "[default]\n"  # no ceilings: what is refused costs nothing
 CHAT: Final = "POST /v1/chat/completions"
 RESPONSES: Final = "POST /v1/responses"
@@ -167,7 +167,8 @@ def kinds() -> Iterator[Kind]:
     yield Kind("stream, unread", http(CHAT, stream, leave="unread"))
     yield Kind("stream, left", http(CHAT, stream, leave="cut"))
     yield Kind("16 choices, left", http(CHAT, body(stream=True, n=16, temperature=1, max_tokens=200), leave="cut"))
-    yield Kind("background", http(RESPONSES, b'{"model": "simulated", "input": "x", "background": true}'))
+    short = b'{"model": "simulated", "input": "x", "background": true, "max_output_tokens": 4}'
+    yield Kind("background", http(RESPONSES, short))
     yield Kind("half a head", http("GET /v1/models", b"", "x: " + "y" * 2_000, leave="cut"))
     yield Kind("long field", http("GET /v1/models", b"", "x: " + "y" * 60_000))
     yield Kind("many fields", http("GET /v1/models", b"", *(f"x{n}: y" for n in range(500))))

@@ -15,6 +15,7 @@ from sessions.model.errors import BadInput, Conflict, Gone, NotFound, Overloaded
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, TenantId, Usage
 from tests.support.cluster.replicas import KEY, SESSION, Place, text_of
+from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, outcome, settled, virtual
 
 OTHER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k2", user="somebody")
@@ -378,6 +379,21 @@ async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
         refused = await outcome(replica.say("é" * 6))
         assert isinstance(refused, BadInput) and refused.code == "content_too_large" and refused.status == 413
         assert place.head().top == 1
+
+
+@virtual
+async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> None:
+    """Its instructions and tools stood there for ten minutes, of each request that was refused."""
+    async with Place() as place:
+        replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
+        create, items = cm.SessionCreate(id=place.name(), session=SESSION), (cm.NewMessage(content="é" * 6),)
+        turn = cm.TurnCreate(id=place.name(), session=SESSION, create=create, items=items)
+        assert isinstance(await outcome(replica.do(turn)), BadInput)
+        assert await sweeps_of(replica).passivate_idle() == 1
+        assert not replica.runtime.actors
+        await replica.create()
+        assert isinstance(await outcome(replica.say("é" * 6)), BadInput)
+        assert await sweeps_of(replica).passivate_idle() == 0, "something stands in it"
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
