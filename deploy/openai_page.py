@@ -70,6 +70,7 @@ def needless(about: str, sample: Any, **beside: Json) -> Row:
 
 
 CHAT: Final = "test_chat.py::"
+SDKS: Final = "test_sdks.py::"
 TOOLS: Final = "test_tools.py::"
 RESPONSES: Final = "responses/test_responses.py::"
 COMPLETIONS: Final = "test_completions.py::"
@@ -98,13 +99,14 @@ SAMPLING: Final[dict[str, Row]] = {
     "top_logprobs": engine("up to 20; in chat with `logprobs`", 3, logprobs=True),
     "parallel_tool_calls": engine("false: one call an answer", False),
     "stop": honoured("up to 16 texts, in Responses too", CHAT + "test_limits_and_stops_end_an_answer_as_they_should"),
-    "stream": honoured("server-sent events", CHAT + "test_a_stream_says_what_the_whole_answer_says"),
+    "stream": honoured("server-sent events", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
     "metadata": honoured(
         "stands with the response in the session's log; Responses show it",
         "test_parameter_table.py::test_metadata_stands_in_the_log",
     ),
     "user": honoured(
-        "users of one key share no session and no KV", CHAT + "test_users_of_one_key_never_share_a_session"
+        "users of one key share no session and no KV",
+        "test_strangers.py::test_interleaved_turns_of_two_users_stay_apart",
     ),
     "safety_identifier": honoured(
         "as `user`, where that is not there", "test_parameter_table.py::test_a_safety_identifier_is_a_user"
@@ -121,7 +123,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
     "ChatRequest": {
         **SAMPLING,
         "model": honoured("a model of /v1/models", CHAT + "test_bad_input_is_told_as_openai_does"),
-        "messages": honoured("", CHAT + "test_a_client_that_resends_its_history_stays_in_its_session"),
+        "messages": honoured("", SDKS + "test_a_history_that_is_resent_is_reused"),
         "tools": honoured(
             "kinds that nobody here carries out are named in a `Warning`", TOOLS + "test_a_streamed_call"
         ),
@@ -132,7 +134,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "n": honoured("up to 16", CHAT + "test_several_choices_share_their_question"),
         "logit_bias": engine("by token id", {"7": 1.0}),
         "logprobs": engine("", True),
-        "stream_options": honoured("", CHAT + "test_a_stream_says_what_the_whole_answer_says"),
+        "stream_options": honoured("", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
         "modalities": needless("text alone; others are refused", ["text"]),
         "reasoning_effort": warned("`none` switches thoughts off; models here know no degrees", "high"),
         "chat_template_kwargs": honoured(
@@ -334,7 +336,7 @@ _FUNCTION: Final[dict[str, Row]] = {
     ),
 }
 _STREAM_OPTIONS: Final[dict[str, Row]] = {
-    "include_usage": honoured("Responses always end with it", CHAT + "test_a_stream_says_what_the_whole_answer_says"),
+    "include_usage": honoured("Responses always end with it", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
     "include_obfuscation": Row("warned", "nothing is padded here", _INSIDE),
 }
 _SCHEMA: Final[dict[str, Row]] = {
@@ -476,8 +478,8 @@ _ITEM_LISTS: Final = "test_logprobs.py::test_items_of_a_conversation_have_them_o
 _STORE_LISTS: Final = STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"
 QUERY: Final[dict[str, dict[str, Row]]] = {
     "/v1/responses/{response_id}": {
-        "stream": honoured("", RESPONSES + "test_a_background_response_is_resumed_where_its_reader_left"),
-        "starting_after": honoured("", RESPONSES + "test_a_background_response_is_resumed_where_its_reader_left"),
+        "stream": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
+        "starting_after": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
         "include": warned(
             "log probabilities are always shown", "web_search_call.results", "include (web_search_call.results)"
         ),
