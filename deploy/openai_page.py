@@ -106,7 +106,8 @@ SAMPLING: Final[dict[str, Row]] = {
         "test_parameter_table.py::test_metadata_stands_in_the_log",
     ),
     "user": honoured(
-        "users of one key share no session and no KV", CHAT + "test_users_of_one_key_never_share_a_session"
+        "users of one key share no session and no KV",
+        "test_strangers.py::test_interleaved_turns_of_two_users_stay_apart",
     ),
     "safety_identifier": honoured(
         "as `user`, where that is not there", "test_parameter_table.py::test_a_safety_identifier_is_a_user"
