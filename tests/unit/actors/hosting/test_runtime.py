@@ -386,8 +386,8 @@ async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> Non
     """Its instructions and tools stood there for ten minutes, of each request that was refused."""
     async with Place() as place:
         replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
-        create, items = cm.SessionCreate(id=place.name(), session=SESSION), (cm.NewMessage(content="é" * 6),)
-        turn = cm.TurnCreate(id=place.name(), session=SESSION, create=create, items=items)
+        items = (cm.NewMessage(content="é" * 6),)
+        turn = cm.TurnCreate(id=place.name(), session=SESSION, create=cm.SessionSettings(), items=items)
         assert isinstance(await outcome(replica.do(turn)), BadInput)
         assert await sweeps_of(replica).passivate_idle() == 1
         assert not replica.runtime.actors
