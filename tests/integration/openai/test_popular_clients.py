@@ -1,9 +1,9 @@
 """Requests and histories as LibreChat, n8n, Home Assistant and Open WebUI send them, answered as their authors expect.
 
 LibreChat's and n8n's are what LangChain's `ChatOpenAI`, configured as both do it, puts on the wire; Home Assistant's
-follow its `openai_conversation`, Open WebUI's were recorded. Each asks with a tool, reads the call out of the stream as
-its code does, resends all of it with the tool's output in its own way, and sends what it asks besides (titles,
-structures). The other popular clients run unchanged in `tests/clients` and `tests/sdks`.
+follow its `openai_conversation`, and Open WebUI's its prompts and the request of its page. Each asks with a tool, reads
+the call out of the stream as its code does, resends all of it with the tool's output in its own way, and sends what it
+asks besides (titles, structures). The other popular clients run unchanged in `tests/clients` and `tests/sdks`.
 """
 
 from __future__ import annotations
