@@ -216,8 +216,8 @@ class Runtime:
                 continue
             except (BadInput, NotFound, Gone):  # written nowhere, so no fence has spoken: it may be out of date
                 if await self._confirm(actor):
-                    if not actor.top:  # nothing stands in it: the next sweep takes it out of memory
-                        actor.active_at -= self.limits.idle_s
+                    if not actor.top:
+                        self._spawn(self._leave_empty(key))
                     raise
                 continue
             return msgspec.structs.replace(answer, epoch=actor.epoch) if create else answer
@@ -512,6 +512,13 @@ class Runtime:
             if actor is not None:
                 await actor.passivate()
                 await self._engine.park(key)
+
+    async def _leave_empty(self, key: SessionKey) -> None:
+        """Takes a session out of memory whose first request was refused: nothing stands in it."""
+        actor = self._actors.get(key)
+        if actor is not None and not actor.busy and not actor.top:
+            with isolate_errors("passivation_failed", key):
+                await self.passivate(key)
 
     async def erase(self, key: SessionKey) -> None:
         """The KV of a session that is deleted is released here and on the other replicas; answers of it are given to
