@@ -103,7 +103,7 @@ imports: setup-dev
 	@$(VENV)/bin/lint-imports
 
 # A file's tests stay with one worker, because a file's servers serve all of them (tests/conftest.py); slow files come first.
-WORKERS ?= 4
+WORKERS ?= 3
 TOGETHER = --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 ELSEWHERE := slow or browser or chaos or containers or vllm
 GATE := tests/unit tests/golden tests/contract tests/integration tests/simulation tests/walk clients/python/tests
