@@ -30,8 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class EngineSettings(Protocol):
-    """What of the application's settings concerns engines; their meaning is documented by `--help`. It has a property
-    for each setting."""
+    """The settings of the application that concern engines, a property each; `--help` documents what they mean."""
 
     @property
     def engine(self) -> Literal["llama", "vllm", "remote", "sim"]: ...

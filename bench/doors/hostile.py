@@ -268,7 +268,7 @@ def memory(pid: int) -> int:
 
 
 class KindReport(NamedTuple):
-    """What one kind did to the server."""
+    """The figures of one kind: how many requests, how long, and what they did to the loop and the memory."""
 
     name: str
     requests: int

@@ -77,7 +77,7 @@ WAYS: Final = (
 
 
 class Times(NamedTuple):
-    """What a tenant's client waited."""
+    """The times in seconds that a tenant's client waited."""
 
     ttft_s: list[float]
     list_s: list[float]

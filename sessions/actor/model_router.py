@@ -123,21 +123,21 @@ class ModelRouter:
         keep_model: str,
     ) -> Directed | None:
         """Takes a session to the model, or alias, that a turn names instead of its own. Raises NotFound, Conflict."""
-        here, alias = self._engine.info.model, choice.alias if choice is not None else ""
-        model = asked if alias else self._model_of(asked)
+        here, alias = self._engine.info.model, choice if choice is not None and choice.alias else None
+        model = asked if alias is not None else self._model_of(asked)
         if model == here and not alias_of(info) and self._model_of(info.model) in (None, here):
             return None
         if state.busy:
             raise busy_conflict("response_in_progress")
         directed = Directed(adopts=here)
-        if alias and choice is not None:
+        if alias is not None:
             nothing = TurnFacts("", len(info.tools), False, TEMPLATE_TOKENS)
             facts = facts_of(request.command, info.tools) or nothing
-            directed = self._routed(state, request, choice, facts, keep_model)._replace(adopts=alias)
+            directed = self._routed(state, request, alias, facts, keep_model)._replace(adopts=alias.alias)
         elif model is not None and model != here and not keep_model:
             leaving = ev.SessionRouting(alias="", target=model, source=here, why="asked", command=request.command.id)
             directed = Directed(switch=ModelSwitchPlan(model, leaving))
-        if directed.switch is None and here not in (choice.models if alias and choice is not None else (model,)):
+        if directed.switch is None and here not in (alias.models if alias is not None else (model,)):
             text = f"No replica serves the model {asked!r} at the moment."
             raise NotFound("model_not_found", text, param="model")
         return directed

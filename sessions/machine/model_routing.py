@@ -1,4 +1,4 @@
-"""What a session's log says of its model: leaving for another one, arriving there, and what its model is called.
+"""Writes into a session's log that it leaves for another model, arrives there, and what its model is called.
 
 A session changes its model because routing decided so, within its alias, or because a turn named another one.
 

@@ -30,6 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import psutil
 import structlog
 
 from deploy.shipped_models import SMALL
@@ -140,6 +141,10 @@ class Scene:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            for left in psutil.process_iter():  # Cline's hub has a session of its own
+                with suppress(psutil.Error):
+                    if left.environ().get("HOME") == str(self.home):
+                        left.kill()
         self.printed.append(output.decode(errors="replace"))
         return self.printed[-1]
 
@@ -317,7 +322,7 @@ async def play(name: str, scenario: str, keep: Path | None) -> tuple[str, tuple[
 
 
 def problems(group: BaseExceptionGroup[Failed]) -> list[str]:
-    """What went wrong, out of groups in groups."""
+    """Returns the messages of an exception, those of the groups in it too."""
     return [
         text
         for each in group.exceptions

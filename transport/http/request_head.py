@@ -15,13 +15,13 @@ _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 
 
 class Gate(Protocol):
-    """What a connection consults when the head of a request is there."""
+    """Judges requests by their heads, before anything of them is parsed."""
 
     def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
-        """What is wrong with the request that `scope` describes (method, path and headers); None: it goes on."""
+        """Returns what is wrong with the request that `scope` describes (method, path, headers); None: it goes on."""
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
-        """The whole answer to a request that is refused."""
+        """Returns the whole answer to a request that is refused."""
 
     def refused(self, scope: Scope) -> bytes | None:
         """Judges the `plain_head` that a connection begins with. The answer, after which it is closed; None: it is not

@@ -48,7 +48,7 @@ async def test_wrong_bodies_and_questions_count_over_http(tmp_path: Path) -> Non
         assert cancelled.status_code == 404, "whether it may is looked at whatever is left"
 
 
-async def test_what_is_asked_over_a_socket_counts(tmp_path: Path) -> None:
+async def test_commands_over_a_socket_count(tmp_path: Path) -> None:
     async with assembled(keys=KEYS, limits_file=limited_to(tmp_path / "limits.toml", 1)) as server:
         url = server.server.url.replace("http", "ws") + "/v1/ws"
         async with asyncio.timeout(60), connect(url, additional_headers=of_key("a")) as socket:

@@ -66,7 +66,7 @@ def events(made: Cluster, key: SessionKey) -> list[ev.AnyEvent]:
 
 
 def receipts(made: Cluster, key: SessionKey) -> list[dict[str, Any]]:
-    """Of each response as it began."""
+    """Returns the model and the routing receipt of each response as it began."""
     created = (each.response for each in events(made, key) if isinstance(each, ev.ResponseCreated))
     return [{"wrote": body.model, **(body.service or {}).get("routing", {})} for body in created]
 

@@ -37,7 +37,7 @@ def test_what_would_wait_too_long_is_not_admitted_and_costs_nothing() -> None:
     assert pace.enter(FLOOD, 1, 1, 1.0) == WAIT_MAX_S
 
 
-def test_once_the_others_have_left_nobody_waits() -> None:
+def test_nobody_waits_when_other_callers_have_left() -> None:
     pace = ArrivalPace()
     pace.enter(OTHER, 1, 10, 0.0)
     for _ in range(100):

@@ -383,7 +383,7 @@ async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
 
 @virtual
 async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> None:
-    """Its instructions and tools stood there for ten minutes, of each request that was refused."""
+    """The instructions and tools of each refused request used to stand there for ten minutes."""
     async with Place() as place:
         replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
         items = (cm.NewMessage(content="é" * 6),)

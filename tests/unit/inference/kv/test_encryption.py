@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from inference.kv import encryption, envelope
 from inference.kv.disk import DiskTier
 from inference.kv.encryption import SEALED, StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import SnapshotRefused, check_manifest
@@ -21,17 +19,11 @@ from sessions.model.types import SessionKey
 from sessions.ports import DataKey
 from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
-CHUNK_BYTES = 16 * 1024  # here, so that a thousand snapshots take little time
+pytestmark = pytest.mark.usefixtures("small_chunks")
+
+CHUNK_BYTES = 16 * 1024  # of `small_chunks`
 SIZE = 2 * CHUNK_BYTES + 12_345
 KEY = DataKey("k1", bytes(range(32)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_chunks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (envelope, encryption):
-            patch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
-        yield
 
 
 def sealed(folder: Path, who: SessionKey = key("a"), data_key: DataKey | None = KEY, salt: str = "") -> bytes:  # noqa: B008

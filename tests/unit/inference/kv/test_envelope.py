@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.kv import encryption, envelope
 from inference.kv.envelope import (
     BLOCK_TOKENS,
     MAGIC,
@@ -31,16 +29,10 @@ from inference.tokens import as_tokens
 from sessions.model.types import SessionKey, pack_tokens
 from tests.support.engines.kv import IDENTITY, file_of, key, payload_of, snapshot
 
-CHUNK_BYTES = 16 * 1024  # here, so that a thousand snapshots take little time
+pytestmark = pytest.mark.usefixtures("small_chunks")
+
+CHUNK_BYTES = 16 * 1024  # of `small_chunks`
 SIZE = 2 * CHUNK_BYTES + 12_345
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_chunks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (envelope, encryption):
-            patch.setattr(module, "CHUNK_BYTES", CHUNK_BYTES)
-        yield
 
 
 def read(data: bytes, who: SessionKey, identity: KvIdentity = IDENTITY, piece: int = 300_000) -> bytes:

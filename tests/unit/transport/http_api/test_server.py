@@ -1,4 +1,4 @@
-"""Where a server may listen, and how it leaves."""
+"""A server listens where it may, and leaves in order."""
 
 from __future__ import annotations
 
