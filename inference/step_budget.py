@@ -6,6 +6,9 @@ target time (Sarathi-Serve's bound on the time between tokens):
 
     target 250 ms, last steps 400 tokens in 1 s each  ->  100 tokens
 
+A prompt that is alone may take `ALONE_TARGETS` times the target, because a step costs something besides its tokens
+(vLLM on two cores: 70 ms of 250): whoever comes meanwhile waits for one such step at most.
+
 The rate is that of whole steps, what a step costs besides and those that decode beside it included. It reads no clock.
 """
 
@@ -15,6 +18,7 @@ from typing import Final
 
 TARGET_CPU_MS: Final = 250
 TARGET_GPU_MS: Final = 50
+ALONE_TARGETS: Final = 2
 LEAST_ALONE: Final = 64  # where nobody decodes: below that a step costs mostly what it costs without any token
 LEAST_BESIDE: Final = 16  # where somebody does
 _WEIGHT: Final = 0.3  # of a new measurement
@@ -30,12 +34,14 @@ class StepBudget:
         self._unit = unit
         self._token_s: float | None = None
 
-    def tokens(self, *, decoding: bool) -> int:
-        """How many tokens the next step may compute. `decoding`: somebody waits for its next token."""
+    def tokens(self, *, decoding: bool, alone: bool = False) -> int:
+        """How many tokens the next step may compute. `decoding`: somebody waits for its next token. `alone`: nobody but
+        the one whose prompt it is runs or waits."""
         least = min(LEAST_BESIDE if decoding else LEAST_ALONE, self._most)
         if self._token_s is None:
             return min(LEAST_ALONE, self._most)
-        fitting = int(min(self._most, self._target_s / self._token_s))
+        target_s = self._target_s * (ALONE_TARGETS if alone else 1)
+        fitting = int(min(self._most, target_s / self._token_s))
         if fitting > self._unit:
             fitting -= fitting % self._unit
         return max(least, fitting)

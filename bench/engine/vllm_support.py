@@ -1,6 +1,6 @@
 """What the benches of vLLM share: our engine as it is measured, and vLLM's own server beside it.
 
-The server is `vllm.entrypoints.openai.api_server` with prefix caching, as many blocks and one engine thread; it is
+The server is `vllm.entrypoints.openai.api_server` with prefix caching, as many blocks and engine threads; it is
 given the same token ids and gives token ids back, so that both compute the same. Several of them stand behind
 `vllm-router`, which sends what carries the same `X-Session-ID` to the same one (`consistent_hash`).
 """
@@ -129,13 +129,13 @@ async def empty(engine: VllmEngine) -> None:
 
 
 @contextlib.asynccontextmanager
-async def peer(blocks: int, slots: int, window: int) -> AsyncIterator[httpx.AsyncClient]:
+async def peer(blocks: int, slots: int, window: int, threads: int = 1) -> AsyncIterator[httpx.AsyncClient]:
     port = free_port()
     environment = os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(threads),
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]

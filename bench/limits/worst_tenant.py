@@ -3,9 +3,11 @@
     python -m bench.limits.worst_tenant --seconds 20
     python -m bench.limits.worst_tenant --seconds 5 --only search
 
-Another tenant streams short chats and lists its sessions, one after the other: first alone, then beside one way. Each
-way has a fresh server with its default limits and the simulated engine, so that alone and beside are two halves of one
-run. The tenant is a process of its own, which begins 32 requests at a time and waits `BACKOFF_S` where it is refused:
+Another tenant streams short chats and lists its sessions, one after the other: first without the worst one, then beside
+one way. In both halves a third tenant has one answer written after the other, so that the engine is at work: who comes
+to an idle engine has a step begun for it, who comes to any other waits for the end of the one under way, and that is
+no tenant's doing. Each way has a fresh server with its default limits and the simulated engine, so that alone and
+beside are two halves of one run. The tenant is a process of its own, which begins 32 requests at a time and waits `BACKOFF_S` where it is refused:
 answers that it leaves or does not read on it leaves once their status has come, because who goes on where he was
 refused is not within his limits.
 
@@ -40,6 +42,7 @@ from tests.support.listening_sockets import free_ports
 from transport.auth.authenticator import key_digest
 
 OTHER: Final = "sk-of-another"
+THIRD: Final = "sk-of-a-third"
 AT_ONCE: Final = 32
 RATIO_MAX: Final = 1.5
 PAUSE_S: Final = 0.02
@@ -115,6 +118,13 @@ class Bystander:
         return None
 
 
+async def keep_writing(url: str) -> None:
+    """Has answers of the third tenant written, one after the other, until it is cancelled."""
+    async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {THIRD}"}, timeout=60) as client:
+        while True:
+            (await client.post("/v1/chat/completions", content=STREAM)).raise_for_status()
+
+
 def flood(port: int, grpc_port: int, name: str, cores: set[int], pipe: Any) -> None:
     """A process of the tenant: says when it has begun, goes on until it is told to end, sends what became of it."""
     os.sched_setaffinity(0, cores)
@@ -155,7 +165,8 @@ async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
     try:
         with server:
             os.sched_setaffinity(0, cores[1:2] or cores)
-            other = Bystander(f"http://127.0.0.1:{server.port}")
+            url = f"http://127.0.0.1:{server.port}"
+            other, third = Bystander(url), asyncio.create_task(keep_writing(url))
             await other.stand_by(WARM_S)
             alone = await other.stand_by(seconds)
             tenants_own = set(cores[2:] or cores[1:] or cores)
@@ -163,6 +174,9 @@ async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
             process.start()
             await asyncio.to_thread(ours.recv)
             watched = await other.stand_by(seconds)
+            third.cancel()
+            if (await asyncio.wait((third,)))[0] and not third.cancelled():
+                third.result()  # raises what ended it
             ours.send("end")
             outcomes = await asyncio.to_thread(ours.recv)
             await asyncio.to_thread(process.join)
@@ -182,7 +196,7 @@ async def main(options: argparse.Namespace) -> bool:
         keys = Path(folder) / "keys.toml"
         lines = "".join(
             f'[[keys]]\nid = "{tenant}"\ntenant = "{tenant}"\nrole = "service"\nsha256 = "{key_digest(key)}"\n'
-            for tenant, key in (("worst", GOOD), ("other", OTHER))
+            for tenant, key in (("worst", GOOD), ("other", OTHER), ("third", THIRD))
         )
         keys.write_text(lines)
         rows: dict[str, Any] = {}

@@ -2,12 +2,12 @@
 
     .venv-vllm/bin/python -m bench.openai.vllm_door --pairs 10
 
-Eight clients that resend their history, five turns each, two at a time, blocks for a quarter of all tokens on both
-sides, one engine thread, bfloat16. Both servers are up, one works at a time, in turns which first, other words in each
-pair. Before it is resent an answer is changed with the chance `--changed`: emptied, cut where a reader pressed stop,
-trimmed, or a dot in its place. Bars for follow-ups, over all pairs: first token 10 times sooner at the median, 8 times
-at the 95th percentile, 2.3 times the tokens/s (the pairs' mean), at most 1% computed again of the whole blocks that
-stand before the first difference, no save lost.
+Eight clients that resend their history, five turns each, two at a time, as many blocks on both sides, bfloat16. Both
+servers are up, one works at a time, in turns which first, other words in each pair. Before it is resent an answer is
+changed with the chance `--changed`: emptied, cut where a reader pressed stop, trimmed, or a dot in its place. Bars for
+follow-ups, over all pairs: first token 10 times sooner at the median, 8 times at the 95th percentile, 2.3 times the
+tokens/s (the pairs' mean), at most 1% computed again of the whole blocks that stand before the first difference, no
+save lost.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class DoorServer:
 
 
 def blocks_of(given: argparse.Namespace) -> int:
-    """A quarter of what all tokens need."""
+    """As was asked, else a quarter of what all tokens need."""
+    if given.blocks:
+        return int(given.blocks)
     each: int = given.opening + given.turns * ANSWER + (given.turns - 1) * 40
     sessions: int = given.sessions
     return 1 + sessions * each // BLOCK // 4
@@ -163,11 +165,11 @@ def blocks_of(given: argparse.Namespace) -> int:
 async def main(given: argparse.Namespace) -> bool:
     blocks = blocks_of(given)
     vllm_args = msgspec.json.encode({"dtype": "bfloat16", "num_gpu_blocks_override": blocks}).decode()
-    flags = ("--engine", "vllm", "--model", str(MODEL), "--vllm-args", vllm_args, "--threads", "1", "--slots", "2")
-    with ServerProcess(*flags, "--context", str(WINDOW)) as server:
+    flags = ("--engine", "vllm", "--model", str(MODEL), "--vllm-args", vllm_args, "--threads", str(given.threads))
+    with ServerProcess(*flags, "--slots", str(AT_ONCE), "--context", str(WINDOW)) as server:
         async with (
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=300) as http,
-            peer(blocks, AT_ONCE, WINDOW) as other,
+            peer(blocks, AT_ONCE, WINDOW, given.threads) as other,
         ):
             model = (await http.get("/v1/models")).json()["data"][0]["id"]
             ours, theirs = DoorServer(http, http, model), DoorServer(other, http, "m")
@@ -198,6 +200,8 @@ if __name__ == "__main__":
         sessions=8,
         turns=5,
         opening=Option(2500, "tokens of a first message, about"),
+        blocks=Option(0, "of 32 tokens; 0: a quarter of what all tokens need"),
+        threads=Option(2, "of each engine"),
         changed=Option(0.25, "how many of the answers are resent otherwise"),
         seed=6,
     )

@@ -62,8 +62,12 @@ class CpuDevice:
     def mark(self) -> Any:
         return None
 
-    def thread(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def thread(self) -> Iterator[None]:
+        # A second team of threads would outnumber the cores, and OpenMP then lets every thread of the forward pass
+        # sleep between two operations rather than spin. vLLM replaces `torch.set_num_threads` by one that does nothing.
+        torch._C.set_num_threads(1)
+        yield
 
     def follow(self, mark: Any) -> None:
         return

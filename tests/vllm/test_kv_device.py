@@ -44,6 +44,21 @@ def test_blocks_go_out_and_come_back_elsewhere(place: str) -> None:
         assert made_up.faults == [] and made_up.outstanding == 0 and made_up.copies == 2
 
 
+def test_a_thread_that_copies_has_no_team_of_threads_beside_the_forward_passs() -> None:
+    mine = torch.get_num_threads()
+    seen: list[int] = []
+
+    def copy() -> None:
+        with CpuDevice().thread():
+            seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    thread.join()
+    assert seen == [1] and torch.get_num_threads() == mine
+    torch._C.set_num_threads(mine)  # of threads that are still to come
+
+
 def test_a_stage_that_is_used_again_too_early_is_a_fault() -> None:
     device = MadeUpDevice()
     layers = BlockLayers(caches("cpu"), BLOCKS, device)

@@ -6,6 +6,7 @@ measured rate fills in the target time (`StepBudget`), running requests are orde
 long prompts for as long as somebody waits who could begin:
 
     step of 100 | 3 decode: 3 | a rest of 40 | long prompts: 57, or 28 beside one that waits
+    step of 200 | a long prompt that is alone: 200
 
 It decides sizes and order alone; what is computed, and whose blocks are taken, stays vLLM's. It knows of vLLM only the
 shapes of its objects, so that it is tested without vLLM.
@@ -49,7 +50,8 @@ class StepPlanner:
             self._passed_over.clear()
         self._running = ids
         decodes = sum(min(_lacks(request), self._decode_max) for request in running if self._decodes(request))
-        step = self._budget.tokens(decoding=decodes > 0)
+        alone = not decodes and len(running) + len(ready) == 1
+        step = self._budget.tokens(decoding=decodes > 0, alone=alone)
         tokens = min(self._most, max(step, decodes + LEAST_BESIDE))
         running.sort(key=lambda request: self._order(request, step))
         newcomers = sum(request.request_id not in self._passed_over for request in ready)

@@ -80,8 +80,16 @@ def test_steps_that_overlap_count_from_the_end_of_the_one_before() -> None:
     device.planner.ended(first)
     device.now_s += 0.1
     device.planner.ended(second)
-    assert device.planner.plan([request("a", 4_000)], []).tokens in (99, 100)
+    assert device.planner.plan([request("a", 4_000), request("b", 4_000)], []).tokens in (99, 100)
     device.planner.ended(SimpleNamespace(total_num_scheduled_tokens=5))  # that nobody saw begin
+
+
+def test_a_prompt_that_is_alone_has_longer_steps_until_somebody_comes() -> None:
+    planner, alone = Device().settled(), request("a", 4_000)
+    assert planner.plan([], [alone]).tokens == planner.plan([alone], []).tokens == 200
+    assert planner.plan([alone], [request("new", 71)]).tokens == 100
+    assert planner.plan([alone, request("b", 4_000)], []).tokens == 100
+    assert planner.plan([alone, request("d", 1)], []).tokens == 100
 
 
 def test_who_decodes_always_fits_and_a_long_prompt_goes_on_beside() -> None:
