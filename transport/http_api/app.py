@@ -294,7 +294,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
         answer: SessileError = BadInput("method_not_allowed", f"{request.method} is not possible here.")
     elif error.status_code in (404, 405):
         error.headers = None
-        answer = NotFound("not_found", f"There is nothing at {request.url.path}.")
+        answer = NotFound("not_found", f"There is nothing at {clipped(request.url.path)}.")
     else:
         answer = BadInput("invalid_request", str(error.detail))
     response = _answered(request, answer)

@@ -33,9 +33,9 @@ def refused(done: subprocess.CompletedProcess[str], sentence: str) -> None:
     ("role", "flag"),
     [
         ("serve", "--port"),
-        ("serve", "--grpc-port"),
-        ("serve", "--metrics-port"),
-        ("gateway", "--port"),
+        pytest.param("serve", "--grpc-port", marks=pytest.mark.slow),
+        pytest.param("serve", "--metrics-port", marks=pytest.mark.slow),
+        pytest.param("gateway", "--port", marks=pytest.mark.slow),
         ("replica", "--peer-port"),
     ],
 )
@@ -87,7 +87,9 @@ def test_a_server_starts_from_any_folder_and_logs_json_where_nobody_looks(tmp_pa
     assert logged and all(line.startswith("{") for line in logged.splitlines()), logged
 
 
-@pytest.mark.parametrize("words", [("models", "list"), ("--help",), ("--version",), ("keys",)])
+@pytest.mark.parametrize(
+    "words", [("models", "list"), *(pytest.param(each, marks=pytest.mark.slow) for each in (("--help",), ("keys",)))]
+)
 def test_output_that_nobody_takes_ends_a_command_as_it_ends_cat(words: tuple[str, ...]) -> None:
     command = [sys.executable, str(ROOT / "app.py"), *words]
     reader, writer = os.pipe()

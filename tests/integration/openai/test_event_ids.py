@@ -66,7 +66,10 @@ async def cut(http: httpx.AsyncClient, path: str, body: dict[str, Any], **header
     return seen, ids[-1]
 
 
-@pytest.mark.parametrize(("path", "body"), DOORS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [pytest.param(*door, marks=() if door in (DOORS[0], DOORS[2]) else pytest.mark.slow) for door in DOORS],
+)
 async def test_the_last_id_is_enough(server: Serving, http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
     say(server, body, words=8)  # each of its ids is tried
     whole = parts((await http.post(path, json=body, headers=IDS)).text)

@@ -17,6 +17,7 @@ from tests.support.engines.relay import Relay
 QUESTION = "Tell a long story about a river, a bridge and a town."
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_an_answer_outlives_its_engine(tmp_path: Path, model_path: Path) -> None:
     world = LlamaWorld(tmp_path / "engine", model_path)

@@ -83,6 +83,7 @@ async def go_on(url: str, session: str) -> None:
         await client.until("ok", "error")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "journal.db").touch()

@@ -35,6 +35,7 @@ from transport.cli.settings import read_settings
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition
 
+ROUNDS = 120
 PLAIN = {"peers": {"insecure": True}}
 EVERYTHING: dict[str, Any] = {
     "image": {"repository": "images.example/sessile", "tag": "1.2.3", "pullSecrets": ["pull"]},
@@ -461,10 +462,10 @@ def test_a_wrong_value_is_refused_with_a_sentence(values: dict[str, Any], senten
     assert sentence in str(refused.value)
 
 
-@pytest.mark.parametrize("rounds", [30, pytest.param(120, marks=pytest.mark.slow)])
-def test_generated_values_render_to_valid_manifests_or_are_refused(tmp_path: Path, rounds: int) -> None:
+@pytest.mark.slow
+def test_generated_values_render_to_valid_manifests_or_are_refused(tmp_path: Path) -> None:
     rng, outcomes, unclear = random.Random(19), {"rendered": 0, "refused": 0}, []
-    for number in range(rounds):
+    for number in range(ROUNDS):
         values = generated(rng)
         try:
             manifests = render(values)
@@ -480,7 +481,7 @@ def test_generated_values_render_to_valid_manifests_or_are_refused(tmp_path: Pat
             folder.mkdir()
             read_settings({}, environment(container, folder), None)
     assert unclear == []
-    assert min(outcomes.values()) >= rounds // 6, outcomes
+    assert min(outcomes.values()) >= ROUNDS // 6, outcomes
 
 
 def test_values_in_the_documentation_render() -> None:

@@ -280,5 +280,12 @@ class AnyHistory(RuleBasedStateMachine):
 
 # A failure is shrunk for minutes, and only then shown.
 pytestmark = pytest.mark.timeout(420)
-AnyHistory.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestAnyHistory = AnyHistory.TestCase
+
+
+class TestAnyHistory(AnyHistory.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+
+
+@pytest.mark.slow
+class TestManyHistories(AnyHistory.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
