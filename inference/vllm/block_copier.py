@@ -23,7 +23,7 @@ import os
 import queue
 import threading
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +37,20 @@ from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, WorkerEventS
 log = logging.getLogger(__name__)
 
 _STAGE_BYTES: Final = 16 << 20  # moved at once
-_READS_WAIT_S: Final = 5.0  # how long a forward pass may wait for reads of blocks that it is about to overwrite
+_CLOSE_WAIT_S: Final = 5.0  # for each thread, at the end
 _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, so that an idle core does not spin
+
+
+class _Saving:
+    """A save that is not over: which of its blocks stand on the device alone."""
+
+    __slots__ = ("mark", "order", "read", "unread")
+
+    def __init__(self, order: BlockSave, mark: Any, portions: Iterator[tuple[int, list[int]]]) -> None:
+        self.order = order
+        self.mark = mark
+        self.unread = deque(portions)  # (place of the first in the file, blocks of the device)
+        self.read: deque[tuple[int, Any]] = deque()  # (that place, their bytes), what a forward pass had to read itself
 
 
 class BlockCopier:
@@ -54,13 +66,14 @@ class BlockCopier:
         self._device = device
         self._layers: BlockLayers | None = None
         self._changed = threading.Condition()
-        self._reading: Counter[str] = Counter()  # saves that are not over, by request
-        self._torn: set[str] = set()  # requests whose blocks were overwritten under a read
+        self._reads = threading.Lock()  # who has it reads blocks for a save
+        self._saving: dict[str, list[_Saving]] = {}  # by request
+        self._failed: set[str] = set()  # requests of which blocks could not be saved
         self._sent: set[str] = set()
         self._received: set[str] = set()
         self._bad_blocks: set[int] = set()
         self._underway = 0
-        self._saves: queue.SimpleQueue[tuple[BlockSave, Any] | None] = queue.SimpleQueue()  # with marks
+        self._saves: queue.SimpleQueue[_Saving | None] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[tuple[BlockLoad, Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -84,16 +97,17 @@ class BlockCopier:
         self._saves.put(None)
         self._loads.put(None)
         for thread in self._threads:
-            thread.join(_READS_WAIT_S)
+            thread.join(_CLOSE_WAIT_S)
         self.sender.close()
 
     # -- called between forward passes, never blocking but where it says so --------------------------------
 
-    def save(self, save: BlockSave) -> None:
+    def save(self, order: BlockSave) -> None:
+        saving = _Saving(order, self._mark(), self._portions(order.first_block, order.block_ids))
         with self._changed:
-            self._reading[save.request] += 1
+            self._saving.setdefault(order.request, []).append(saving)
             self._underway += 1
-        self._saves.put((save, self._mark()))
+        self._saves.put(saving)
 
     def load(self, load: BlockLoad) -> None:
         with self._changed:
@@ -104,12 +118,25 @@ class BlockCopier:
         return None if self._layers is None else self._layers.device.mark()
 
     def finish_reads(self, requests: set[str]) -> None:
-        """Waits until nothing of these requests is being read: their blocks are about to be overwritten."""
+        """Reads what saves of these requests have not read yet: their blocks are about to be overwritten. It takes as
+        long as copying does in memory, and waits for no file."""
         with self._changed:
-            if not self._changed.wait_for(lambda: not any(self._reading[r] for r in requests), _READS_WAIT_S):
-                torn = {request for request in requests if self._reading[request]}
-                log.warning("KV of %d preempted requests could not be saved in time: it is dropped", len(torn))
-                self._torn |= torn
+            savings = [saving for request in requests for saving in self._saving.get(request, ())]
+        if self._layers is None or not savings:
+            return
+        with self._reads:
+            for saving in savings:
+                try:
+                    self._layers.device.follow(saving.mark)
+                    while saving.unread:
+                        first, ids = saving.unread.popleft()
+                        stage = self._layers.device.new_stage(len(ids) * self.block_bytes)
+                        saving.read.append((first, self._gather(self._layers, ids, stage)))
+                except Exception:
+                    log.exception("KV of a preempted request could not be read: it will be recomputed")
+                    saving.unread.clear()
+                    with self._changed:
+                        self._failed.add(saving.order.request)
 
     def finished(self, *, patient: bool) -> tuple[set[str] | None, set[str] | None]:
         """(requests whose files are closed, requests whose loads are over). `patient`: waits a moment for one."""
@@ -129,52 +156,63 @@ class BlockCopier:
 
     def _save_loop(self, layers: BlockLayers, stage: Any) -> None:
         with layers.device.thread():
-            while (order := self._saves.get()) is not None:
-                (save, mark), failed = order, False
+            while (saving := self._saves.get()) is not None:
+                order, failed = saving.order, False
                 try:
-                    layers.device.follow(mark)
-                    self._write(save, layers, stage)
+                    layers.device.follow(saving.mark)
+                    self._write(saving, layers, stage)
                 except Exception:
                     log.exception("KV could not be saved: it will be recomputed")
                     failed = True
                 with self._changed:
-                    self._reading[save.request] -= 1
-                    failed = failed or save.request in self._torn
+                    others = self._saving[order.request]
+                    others.remove(saving)
+                    failed = failed or order.request in self._failed
                     if failed:
-                        self._torn.add(save.request)
-                    if not self._reading[save.request]:
-                        del self._reading[save.request]
-                    if save.close:
-                        self._torn.discard(save.request)
-                saved = BlocksSaved(save.name, self.rank, save.first_block + len(save.block_ids), save.close, failed)
-                (self.sender.send if save.close or failed else self.sender.mention)(saved)
+                        self._failed.add(order.request)
+                    if not others:
+                        del self._saving[order.request]
+                    if order.close:
+                        self._failed.discard(order.request)
+                saved = BlocksSaved(order.name, self.rank, order.first_block + len(order.block_ids), order.close, failed)
+                (self.sender.send if order.close or failed else self.sender.mention)(saved)
                 with self._changed:
                     self._underway -= 1
-                    if save.held:
-                        self._sent.add(save.request)
+                    if order.held:
+                        self._sent.add(order.request)
                     self._changed.notify_all()
 
-    def _write(self, save: BlockSave, layers: BlockLayers, stage: Any) -> None:
-        if not save.block_ids:
+    def _write(self, saving: _Saving, layers: BlockLayers, stage: Any) -> None:
+        if not saving.order.block_ids:
             return
-        path = Path(save.path)
+        path = Path(saving.order.path)
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            for first, ids in self._portions(save.first_block, save.block_ids):
-                part = stage[: len(ids) * self.block_bytes].view(len(ids), self.block_bytes)
-                layers.gather(ids, part)
-                data = part.numpy()
+            while (portion := self._next_read(saving, layers, stage)) is not None:
+                first, data = portion
                 if self.world == 1:
                     _write_all(file, memoryview(data).cast("B"), first * self.block_bytes)
                 else:
-                    for row in range(len(ids)):
+                    for row in range(len(data)):
                         _write_all(file, memoryview(data[row]), self._offset(first + row))
-                with self._changed:
-                    torn = save.request in self._torn
-                if not torn:  # what was overwritten while it was read never has one
-                    add_checksums(path, first, [memoryview(row) for row in data], self.rank, self.world)
+                add_checksums(path, first, [memoryview(row) for row in data], self.rank, self.world)
         finally:
             os.close(file)
+
+    def _next_read(self, saving: _Saving, layers: BlockLayers, stage: Any) -> tuple[int, Any] | None:
+        """The next blocks of a save, (place of the first in the file, a row of bytes for each); None: it has no more."""
+        with self._reads:
+            if saving.read:
+                return saving.read.popleft()
+            if not saving.unread:
+                return None
+            first, ids = saving.unread.popleft()
+            return first, self._gather(layers, ids, stage)
+
+    def _gather(self, layers: BlockLayers, ids: list[int], stage: Any) -> Any:
+        part = stage[: len(ids) * self.block_bytes].view(len(ids), self.block_bytes)
+        layers.gather(ids, part)
+        return part.numpy()
 
     # -- file to device ------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ half hands them to a `BlockCopier`, whose threads move the bytes. Verified again
 
 Invariants:
 * A block is saved only when the step that filled it has been processed, and stays allocated until it is read: the
-  blocks of a finished request are kept until its file is closed, and a preempted request's reads end before the
-  next forward pass.
+  blocks of a finished request are kept until its file is closed, and those of a preempted one are read into memory
+  before the next forward pass.
 * A load goes only into blocks that were allocated for it. vLLM keeps those until the load is reported, also for a
   request that was aborted meanwhile.
 * Nothing raises into vLLM: what fails here is logged, counted and recomputed.

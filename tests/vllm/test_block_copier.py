@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,16 +152,58 @@ def test_a_load_begins_after_who_had_its_blocks_before(start: Start, tmp_path: P
     assert block(held, 9) == block(held, 3) and device.faults == []
 
 
-def test_what_was_overwritten_while_it_was_read_never_has_a_checksum(start: Start, tmp_path: Path) -> None:
-    class Overtaken(MadeUpDevice):
+class SlowDisk:
+    """Writes nothing before `done`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.done, self._write = threading.Event(), threading.Event(), copier_module._write_all
+        monkeypatch.setattr(copier_module, "_write_all", self.write)
+
+    def write(self, *arguments: Any) -> None:
+        self.begun.set()
+        assert self.done.wait(60)
+        self._write(*arguments)
+
+
+def overwrite_while_the_disk_writes(copier: BlockCopier, disk: SlowDisk, held: dict[str, Any], path: Path) -> None:
+    """Saves blocks 3 to 5; a forward pass overwrites them when the file has none of them yet."""
+    copier.save(BlockSave("r", "r", str(path), 0, [3]))
+    assert disk.begun.wait(60)
+    copier.save(BlockSave("r", "r", str(path), 1, [4, 5]))
+    copier.finish_reads({"r", "another"})
+    for tensor in held.values():
+        tensor.zero_()
+    disk.done.set()
+    copier.save(BlockSave("r", "r", str(path), 3, [], close=True, held=True))
+    assert until_over(copier) == {"r"}
+
+
+@pytest.mark.parametrize("made_up", [None, MadeUpDevice()], ids=["cpu", "made up"])
+def test_what_a_step_overwrites_is_saved_as_it_was_however_long_the_file_takes(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_up: MadeUpDevice | None
+) -> None:
+    held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
+    before = b"".join(block(held, number) for number in (3, 4, 5))
+    with made_up.thread() if made_up is not None else contextlib.nullcontext():  # the forward pass's own
+        overwrite_while_the_disk_writes(start(held, device=made_up), SlowDisk(monkeypatch), held, path)
+    assert path.read_bytes() == before and count_intact(path, 0, 3, len(before) // 3, 1) == 3
+    assert made_up is None or made_up.faults == []
+
+
+def test_what_could_not_be_read_before_it_was_overwritten_never_has_a_checksum(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(MadeUpDevice):
         def wait(self) -> None:
-            copier._torn.add("r")  # a forward pass has waited for this read as long as it may
+            if threading.current_thread() is threading.main_thread():
+                raise RuntimeError("no memory")
             super().wait()
 
-    held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
-    copier = start(held, device=Overtaken())
-    saved(copier, path, [3])
-    assert path.exists() and count_intact(path, 0, 1, path.stat().st_size, 1) == 0
+    held, path, device = caches("bf16", "cpu", 1), tmp_path / "payload", Broken()
+    size = len(block(held, 3))
+    with device.thread():
+        overwrite_while_the_disk_writes(start(held, device=device), SlowDisk(monkeypatch), held, path)
+    assert count_intact(path, 0, 3, size, 1) == 1
 
 
 def test_what_is_not_waited_for_is_seen(start: Start, tmp_path: Path) -> None:

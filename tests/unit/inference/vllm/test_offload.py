@@ -364,7 +364,7 @@ async def test_of_a_save_that_failed_the_blocks_before_the_fault_are_kept(offloa
     if before:
         await kept(offload, key("a"), tokens[:before])
     plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
-    device.write(plan, tokens, torn=3)  # overwritten under a read that a forward pass did not wait for
+    device.write(plan, tokens, torn=3)  # could not be read
     offload.on_report(BlocksSaved(plan.name, 0, 10, True, failed=True))
     offload.settle(plan, tokens)
     await offload.settled()
