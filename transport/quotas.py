@@ -18,11 +18,13 @@ Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the e
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -140,6 +142,9 @@ class Quotas:
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
     _arrivals: ArrivalPace = field(default_factory=ArrivalPace)
     _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
+    _counting: WeakValueDictionary[tuple[TenantId, str | None], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary
+    )
 
     def table(self, tenant: TenantId) -> TenantLimits:
         """What holds for a tenant now."""
@@ -301,7 +306,7 @@ class Quotas:
             if rate_limits is not None and arrival.weight >= 1:
                 rate_limits.is_counted = True
         if wait_s is None:
-            self.counters["arrivals_refused"] += 1
+            self.counters["limited_key_arrivals"] += 1
             raise Limited("rate_limited", "This key sends too much at once.", retry_after_ms=BUSY_RETRY_MS)
         return wait_s
 
@@ -386,16 +391,23 @@ class Quotas:
         return await self.tallies.find_command(request.key, request.principal.id, request.command.id) is not None
 
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
-        known = self._tallied.get((tenant, user))
-        now = self.clock()
-        if known is not None and now - known.at < TALLY_S and (known.with_bytes or not stored):
+        if (known := self._fresh(tenant, user, stored=stored)) is not None:
             return known
-        stored_now = await self.tallies.tally(tenant, user=user, stored=stored)
-        tally = self._tallied[(tenant, user)] = _Tally(stored_now.sessions, stored_now.stored_bytes, stored, now)
-        self._tallied.move_to_end((tenant, user))
-        while len(self._tallied) > TALLIES_MAX:
-            self._tallied.popitem(last=False)
-        return tally
+        async with self._counting.setdefault((tenant, user), asyncio.Lock()):
+            if (known := self._fresh(tenant, user, stored=stored)) is not None:
+                return known  # somebody has counted meanwhile
+            now = self.clock()
+            counted = await self.tallies.tally(tenant, user=user, stored=stored)
+            tally = self._tallied[(tenant, user)] = _Tally(counted.sessions, counted.stored_bytes, stored, now)
+            self._tallied.move_to_end((tenant, user))
+            while len(self._tallied) > TALLIES_MAX:
+                self._tallied.popitem(last=False)
+            return tally
+
+    def _fresh(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally | None:
+        known = self._tallied.get((tenant, user))
+        is_fresh = known is not None and self.clock() - known.at < TALLY_S and (known.with_bytes or not stored)
+        return known if is_fresh else None
 
     def _full(self, what: str, limit: int, user: str | None) -> Limited:
         self.counters[f"limited_{what}"] += 1

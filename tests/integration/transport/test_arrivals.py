@@ -6,13 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import msgspec
 from websockets.asyncio.client import connect
 
 from sessions.model.types import Principal, TenantId
 from tests.support.doors.assembly import assembled
+from tests.support.doors.grpc_door import error_of
 from transport.auth.authenticator import key_digest
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
+from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 KEYS = {
     key_digest(f"key-{name}"): Principal(tenant=TenantId("acme"), key_id=name, role="service", scopes=("chat", "read"))
@@ -63,3 +68,22 @@ async def test_commands_over_a_socket_count(tmp_path: Path) -> None:
             refused = [number for number in range(12) if answers[f"l{number}"] is not None]
             assert {answers[f"l{number}"] for number in refused} == {"rate_limited"}
             assert refused and 0 not in refused
+
+
+async def test_wrong_calls_count_over_grpc(tmp_path: Path) -> None:
+    async with assembled(keys=KEYS, limits_file=limited_to(tmp_path / "limits.toml", 2)) as server:
+        door = GrpcServer(server.gateway, host="127.0.0.1", port=0)
+        assert await door.start()
+        try:
+            async with grpc.aio.insecure_channel(door.address) as channel:
+                send: Any = SessionsStub(channel).Send
+                codes = []
+                for _ in range(3):
+                    try:
+                        await send(pb.MessageCreate(session="not there"), metadata=tuple(of_key("a").items()))
+                    except grpc.aio.AioRpcError as error:
+                        codes.append((error.code(), error_of(error).param))
+            assert codes[-1] == (grpc.StatusCode.RESOURCE_EXHAUSTED, "key_requests_per_minute")
+            assert [code for code, _ in codes[:-1]] == [grpc.StatusCode.INVALID_ARGUMENT] * 2
+        finally:
+            await door.stop()

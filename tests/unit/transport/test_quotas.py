@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -31,11 +33,14 @@ class Stored:
 
     def __init__(self, stored_bytes: int = 0) -> None:
         self.stored_bytes = stored_bytes
+        self.counted = list[str | None]()  # whose, each time
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
         return None
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+        self.counted.append(user)
+        await asyncio.sleep(0)
         return Tally(0, self.stored_bytes)
 
 
@@ -55,6 +60,19 @@ async def begun(request: Request) -> cm.Ok:
 
 async def refused(request: Request) -> cm.Ok:
     raise Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
+
+
+async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_user() -> None:
+    stored = Stored(stored_bytes=100)
+    held = quotas(TenantLimits(stored_bytes=1_000, user=Ceilings(stored_bytes=1_000)), stored)
+    users = [replace(LOCAL_PRINCIPAL, user=name) for name in "ab"]
+    messages = [
+        request_of(user, cm.MessageCreate(id=CommandId(f"{user.user}{n}"), session=SessionId("s"), content="Hello"), None)
+        for user in users
+        for n in range(10)
+    ]
+    await asyncio.gather(*(held.execute(each, begun) for each in messages))
+    assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
 
 
 async def test_a_command_under_the_id_of_a_turn_gives_nothing_of_it_back() -> None:
