@@ -122,7 +122,7 @@ async def keep_writing(url: str) -> None:
     """Has answers of the third tenant written, one after the other, until it is cancelled."""
     async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {THIRD}"}, timeout=60) as client:
         while True:
-            (await client.post("/v1/chat/completions", content=STREAM)).raise_for_status()
+            (await client.post("/v1/chat/completions", json=json.loads(STREAM))).raise_for_status()
 
 
 def flood(port: int, grpc_port: int, name: str, cores: set[int], pipe: Any) -> None:
