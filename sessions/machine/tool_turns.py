@@ -26,11 +26,10 @@ ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | Prog
 
 
 class ServerCall(Struct, kw_only=True):
-    """One call. With an `execution_id` it was about to be sent; nothing else is known of it before its output.
+    """One call of a server tool. With an `execution_id` it was about to be sent; whether it was, only its output tells.
 
-    A program's has the `program` whose it is, and what only the model's calls have in their items; `point` is where the
-    program came to it."""
-
+    The call of a program has the `program` that made it, with `arguments` and `output` (the model's calls have these in
+    items); `point` is where the program waits for it."""
     call_id: CallId
     name: str
     must_ask: bool = False  # its client wants to be asked, whatever the tools file says
@@ -45,7 +44,7 @@ class ServerCall(Struct, kw_only=True):
 
 
 def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Private | None = None) -> None:
-    """Notes how far a call has come."""
+    """Notes in a call's state what an event says of it: sent, asked, approved or answered."""
     if isinstance(event, ProgramCalled):
         if server is not None and event.program_call_id in server.calls:
             _add_programs(server, event, private)
@@ -65,10 +64,10 @@ def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Priv
 
 
 def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | None) -> None:
-    """A call that a program has made; the snapshots before it are of no use any more."""
+    """Adds a call that a program has made, and drops the snapshots of its earlier calls."""
     for each in server.made_by(event.program_call_id):
-        if each.point is not None and each.point.snapshot:
-            each.point = replace(each.point, snapshot=b"", printed="")
+        if call.point is not None and call.point.snapshot:
+            call.point = replace(call.point, snapshot=b"", printed="")
     server.calls[event.call_id] = ServerCall(
         call_id=event.call_id,
         name=event.name,
