@@ -16,8 +16,8 @@ ROUTING: Final = "routing"  # of a response's `service`: which model was chosen,
 
 class RoutedTurns(msgspec.Struct, frozen=True, kw_only=True):
     """What a session's log says of its routing. `level` follows the scores of its turns, `calm` counts easy ones in a
-    row; `switched`: its model has changed since the last response; `displaced`: a lost or full pool sent it to a
-    smaller model."""
+    row; `switched`: its model has changed since the last response; `displaced`: its model was taken from it by a
+    lost pool or a brownout."""
 
     level: float | None = None
     calm: int = 0

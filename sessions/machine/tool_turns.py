@@ -30,6 +30,7 @@ class ServerCall(Struct, kw_only=True):
 
     The call of a program has the `program` that made it, with `arguments` and `output` (the model's calls have these in
     items); `point` is where the program waits for it."""
+
     call_id: CallId
     name: str
     must_ask: bool = False  # its client wants to be asked, whatever the tools file says
@@ -78,7 +79,7 @@ def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | 
 
 
 class ServerCalls(Struct, kw_only=True):
-    """The calls of one response, whose they are, and what goes on with its turn inherits."""
+    """The server tool calls of one response, for whom they are made, and what the rest of its turn inherits."""
 
     calls: dict[CallId, ServerCall]
     principal: Principal
@@ -87,12 +88,12 @@ class ServerCalls(Struct, kw_only=True):
     metadata: dict[str, Json] = {}
 
     def made_by(self, call_id: CallId) -> list[ServerCall]:
-        """The calls that a program has made, in order."""
+        """Returns the calls that a program has made, in order."""
         return [each for each in self.calls.values() if each.program == call_id]
 
 
 def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
-    """What goes on with a turn says nothing again of what MCP servers listed."""
+    """Returns a request without the listings of MCP servers, which the rest of the turn does not repeat."""
     tools = request.get("tools")
     if not isinstance(tools, list):
         return dict(request)
@@ -104,7 +105,7 @@ def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
 
 
 def _calls_of(request: dict[str, Json] | UnsetType) -> tuple[int, int | None]:
-    """How many server calls an answer has made before this response, and how many it may make."""
+    """Returns how many server tool calls an answer made before this response, and its limit; None: no limit."""
     given = {} if request is UNSET else request
     before, most = given.get(TOOL_CALLS_MADE, 0), given.get("max_tool_calls")
     return before if isinstance(before, int) else 0, most if isinstance(most, int) else None
@@ -115,7 +116,7 @@ def _must_ask(item: FunctionCall) -> bool:
 
 
 def server_calls(body: ResponseBody, principal: Principal, round: int) -> ServerCalls | None:
-    """What of a response that has ended the server carries out; None: nothing."""
+    """Returns the server tool calls of a response that has ended; None if it has none."""
     made = [item for item in body.output if isinstance(item, FunctionCall) and item.server is True]
     if not made:
         return None
