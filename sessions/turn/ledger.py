@@ -185,8 +185,6 @@ class Ledger:
         """Returns the token ids of an answer that a client sends back, maybe changed. As far as it reads like an
         answer of ours it gets that one's ids, whose KV is there: text that a model wrote may have other ids than it is
         tokenised to."""
-        answer of ours it gets that one's ids, whose KV is there: text that a model wrote may have other ids than it is
-        tokenised to."""
         prepared = await self.prepare(ChatMessage(role="assistant", text=text), bounded=bounded)
         for answer, ours in self._answers_to(question):
             written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]

@@ -51,7 +51,7 @@ _HEAD: Final = re.compile(
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords that hold values, not schemas
-_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # keywords that map names to schemas
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # keywords: names to schemas
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
@@ -170,7 +170,6 @@ class ToolCallParser:
         thinking: bool = False,
     ) -> None:
         """`tail`: text written beyond the ledger before this run; `in_text`: words stand right before it. `bare`: the
-        whole answer is one call without tags. Without `parallel` the answer ends after its first call; without `calls` it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought."""
         whole answer is one call without tags. Without `parallel` the answer ends after its first call; without `calls`
         it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought."""
         self._tools = {tool.name: tool for tool in tools}
@@ -179,7 +178,7 @@ class ToolCallParser:
         self._starts = written.starts if calls and not bare else ""
         self._opens = written.opens if calls else ()
         first = (thoughts.open,) if thoughts is not None else ()
-        self._first = (*first, *written.closes) if calls else first  # marks that are plain text when they come behind text
+        self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
         self._marks = (*self._opens, *self._first)
         self._mark = OPEN  # the mark before the call that is being read
         self._lead = ""  # text between this call and the one before, if this one has no mark
