@@ -51,7 +51,7 @@ _HEAD: Final = re.compile(
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords that hold values, not schemas
-_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # keywords: names to schemas
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # names to schemas
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
