@@ -68,7 +68,7 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     context_policy: ContextPolicy | None = None  # for full context windows; None: by `--context-policy`
     titles: bool = True  # False: conversations get no titles by the server (nor if `--titles` is off)
     memories: bool = False  # True: users' memories are part of the sessions that they create
-    result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # seconds that answers are cached; None: they are not
+    result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long answers are cached; None: never
     result_cache_bytes: Count = 16_777_216  # size of the tenant's result cache
 
 
@@ -109,7 +109,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     default: TenantLimits = TenantLimits()
     tenants: dict[str, TenantLimits] = {}
-    targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; without one all turns are let in
+    targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: always let in
     brownout: tuple[Count | BrownoutStep, ...] = ()  # steps, while too many are refused; a number: output_tokens
     output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
     connections_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None  # WebSockets opened at one gateway
