@@ -80,7 +80,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn would meet if it came now: its place in the queue (0: it would not wait), and its times."""
+    """A forecast for a turn that came now: its place in the queue (0: it would not wait), and its times."""
 
     position: int
     wait_s: float  # until it gets a slot
@@ -97,7 +97,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class BrownoutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What answers do without at one step of brownout; steps are not cumulative."""
+    """One step of brownout: what answers do without at it. Steps are not cumulative."""
 
     output_tokens: Count | None = None  # answers have at most so many tokens
     extras: bool = True  # False: no log probabilities, and no KV is computed ahead of a turn
@@ -168,7 +168,7 @@ def user_scope(principal: Principal) -> str:
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn reserves. `input_tokens` come on top of what its session is known to contain."""
+    """The reservation that a turn requests. `input_tokens` come on top of what its session is known to contain."""
 
     tenant: TenantId
     user: str  # `user_scope`
@@ -278,14 +278,14 @@ class Limiter(Protocol):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What a scope has stored in the journal."""
+    """The sessions and bytes that a scope has in the journal."""
 
     sessions: int  # listed and not deleted
     stored_bytes: int  # of its logs, including deleted ones until they are purged
 
 
 class Tallies(Protocol):
-    """What limits read from the journal. Raises Unavailable."""
+    """The counts that limits read from the journal. Raises Unavailable."""
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
         """Returns the record of a command that was applied (`sessions.ports.Journal`)."""

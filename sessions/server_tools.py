@@ -34,7 +34,7 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     approval: bool = False  # whether somebody has to approve each call
     program: bool = False  # whether it runs programs, which call other tools
     calls: tuple[str, ...] | None = None  # the tools that its programs may call; None: all of the session's
-    calls_max: int = 0  # that one program may make
+    calls_max: int = 0  # at most, by one program
     unavailable: str = ""  # why this replica cannot call it; "": it can
     read_only: bool = False  # whether it says that it changes nothing
 

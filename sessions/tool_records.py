@@ -35,7 +35,7 @@ class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolPin(msgspec.Struct, frozen=True, kw_only=True):
-    """What was agreed to of an MCP server's tools: by name, digests of all that they say of themselves."""
+    """The agreed tools of an MCP server: by name, digests of all that they say of themselves."""
 
     digests: dict[str, str]
 

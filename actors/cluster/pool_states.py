@@ -13,7 +13,7 @@ UNKNOWN_WINDOW = 1 << 30  # for replicas that do not announce their engines
 
 
 class PoolStates:
-    """Returns, when called, the pools of the present view by model; members that drain or have no weight do not
+    """The pools of the present view by model, as a function to call; members that drain or have no weight do not
     count."""
 
     def __init__(self, view: Callable[[], View], file: PoolsNow = lambda: NO_POOLS) -> None:

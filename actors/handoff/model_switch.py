@@ -49,7 +49,7 @@ class ModelSwitching:
         except HandoffAbandoned as reason:
             log.info("model_switch_abandoned", **about, reason=str(reason))
             return None
-        except SessileError as error:  # it went by another way
+        except SessileError as error:  # another replica took it
             log.info("model_switch_abandoned", **about, reason=error.code)
             return None
         log.info("model_switched", **about, to=target.replica)

@@ -59,7 +59,7 @@ class HandoffPlanner:
             await self.source.hand_off(key, target)
         except HandoffAbandoned as reason:
             log.info("handoff_abandoned", session=key.session, tenant=key.tenant, reason=str(reason))
-        except SessileError as error:  # it went by another way
+        except SessileError as error:  # another replica took it
             log.info("handoff_overtaken", session=key.session, tenant=key.tenant, error=error.code)
         else:
             return True

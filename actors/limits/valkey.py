@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class ValkeyLimiter:
-    """Implements `Limiter`."""
+    """A `Limiter` on Valkey or Redis, whose counts a cluster shares."""
 
     def __init__(self, url: str, *, timeout_s: float = 0.5, namespace: str = "sessile") -> None:
         """Raises BadInput for a malformed `url` (`actors.directory.address`). Connects to nothing yet."""

@@ -45,7 +45,7 @@ from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-Name = tuple[str, str, UnixMs]  # of an erasure: tenant, user, requested at
+Name = tuple[str, str, UnixMs]  # names an erasure: (tenant, user, requested at)
 
 AT_ONCE = 100
 PURGED_AT_ONCE = 200

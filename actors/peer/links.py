@@ -329,7 +329,7 @@ class Links:
 
     async def _answered(self, peer: _Peer) -> PeerLink:
         dialing = self._dial(peer)
-        await asyncio.wait((dialing,))  # who gives up leaves it to the others
+        await asyncio.wait((dialing,))  # a cancelled caller does not cancel it for others
         if dialing.cancelled():  # by `close`
             raise LinkDown("closed")
         return dialing.result()

@@ -41,7 +41,7 @@ class MemoryResultStore:
 
     def __init__(self, bytes_max: int, clock: Callable[[], float]) -> None:
         self._bytes_max, self._clock = bytes_max, clock
-        self._entries = defaultdict[TenantId, OrderedDict[bytes, tuple[StoredResult, float]]](OrderedDict)  # with their ends
+        self._entries = defaultdict[TenantId, OrderedDict[bytes, tuple[StoredResult, float]]](OrderedDict)  # with ends
         self._bytes = Counter[TenantId]()
 
     def __len__(self) -> int:

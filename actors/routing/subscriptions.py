@@ -63,7 +63,7 @@ class SessionSubscription:
         self.hint: Owner | None = None  # a possible owner
         self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, if beyond `seen`
         self.check = False  # whether the journal must be read: the owner has left
-        self.compared_at = asyncio.get_running_loop().time()  # when the log was last compared with the journal, here or by its first reader
+        self.compared_at = asyncio.get_running_loop().time()  # last comparison of the log with the journal
         self.absent: Owner | None = None  # an owner that has answered that it does not have the session
         self.limbo: Identity | None = None  # the replica process that it waits for news of
         self.recovering = False
@@ -347,7 +347,7 @@ class Subscriptions:
             page = page or await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
             if page is not None:
                 same = page.head.epoch == watch.epoch
-                news = tuple(record for record in page.records if record.offset > watch.seen) if same else page.records[-1:]
+                news = tuple(new for new in page.records if new.offset > watch.seen) if same else page.records[-1:]
                 if news:
                     watch.deliver(page.head.epoch, news)
         if watch.known == (epoch, top):

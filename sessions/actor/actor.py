@@ -131,7 +131,7 @@ class Actor:
 
     @property
     def top(self) -> int:
-        """The last durable offset."""
+        """The offset of the last durable record."""
         return self._appending.top
 
     @property

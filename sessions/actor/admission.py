@@ -47,12 +47,12 @@ from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-MARGIN: Final = 0.8  # of a target: forecasts err
+MARGIN: Final = 0.8  # share of a target at which a turn counts as late, for forecasts err
 RETRY_MIN_MS: Final = 250
 RETRY_MAX_MS: Final = 30_000
 STRETCH_S: Final = 5.0
-TOO_MANY: Final = 0.10  # refused of a stretch's turns: one step down
-HARDLY_ANY: Final = 0.02  # that the model was too late for, for `CALM` stretches: one step up
+TOO_MANY: Final = 0.10  # of a stretch's turns were refused: one step down
+HARDLY_ANY: Final = 0.02  # of the turns were late on the model, for `CALM` stretches: one step up
 CALM: Final = 4
 PATIENCE: Final = 12  # stretches in which hardly any were refused, though the model was late: one step up on trial
 PATIENCE_MAX: Final = 192  # after trials that failed

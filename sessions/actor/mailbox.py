@@ -80,7 +80,7 @@ def mailbox_full_error() -> Overloaded:
 
 
 def error_for_sender(error: BaseException) -> Exception:
-    """The error that the sender of a request gets when it could not be carried through."""
+    """Returns the error that a request's sender is given if the request could not be carried through."""
     if isinstance(error, Fenced | asyncio.CancelledError):
         return ActorStopped()
     if isinstance(error, ModelSwitch):

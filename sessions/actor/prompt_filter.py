@@ -29,12 +29,12 @@ from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
 _JOINTS: Final = ("", "\n")
-_BEGINNING: Final = re.compile(  # of a text that goes on: signs, which part it is, what introduces it
+_BEGINNING: Final = re.compile(  # how a continued text begins: signs, the number of its part, an introduction
     r"\W{0,8}(?:\d{1,2}\s?(?:/|of)\s?\d{1,2}\b\W{0,3}|\d{1,2}[.):]\W{0,3}|cont(?:inu\w{1,4}|d|['’]d)?\b\W{1,4}"
     r"|(?:[^\W_]{1,12}[ ]){0,6}[^\W_]{1,12}\s?(?<!https)(?<!http):\W{0,3})?",
     re.IGNORECASE,
 )
-_TAIL: Final = re.compile(  # of a text that will go on
+_TAIL: Final = re.compile(  # how a text ends that will be continued
     r"(?:[\W_]|\b(?:to[ ]be[ ])?cont(?:inue[ds]?|d|['’]d)?\b|\b\d{1,2}[ ]?(?:/|of)[ ]?\d{1,2}\b){1,24}\Z", re.IGNORECASE
 )
 _FULL_STOP: Final = re.compile(r"[.!?]\s{0,2}")

@@ -47,7 +47,7 @@ class RunningTurns:
         return [task for name in (self._tasks if responses is None else responses) if (task := self._tasks.get(name))]
 
     def start(self, run: GenerationRun, behind: ResponseId | None, inbox: Inbox) -> None:
-        """Begins to write a response into `inbox`, once the engine has let go of the one that it goes on from
+        """Starts to write a response into `inbox`, once the engine has let go of the one that it goes on from
         (`behind`), if any: it finds that one's KV then."""
         context = self._context
         turn = GenerationTask(

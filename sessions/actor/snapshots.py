@@ -19,8 +19,8 @@ _ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 class SnapshotPolicy:
-    """When one session's snapshots are due. `_at` is the offset of the last one, `_events` how far the log grows
-    between two."""
+    """The rule for when one session's snapshots are due. `_at` is the offset of the last one, `_events` how far the
+    log grows between two."""
 
     __slots__ = ("_at", "_events", "_fit", "_soon")
 

@@ -98,7 +98,8 @@ def record_decision(build: StepBuilder, command: cm.ReviewNotify) -> cm.Ok:
 
 
 def decision_notice(case: Case) -> tuple[Principal, cm.ReviewNotify]:
-    """The command that writes a case's decision into its session's log, and the principal that sends it."""
+    """Returns the command that writes a review case's decision into its session's log, and the principal that sends
+    it."""
     assert case.outcome is not None
     command = cm.ReviewNotify(
         id=CommandId(f"{case.id}.{case.decisions}"),

@@ -37,10 +37,10 @@ class Command(msgspec.Struct, frozen=True):
     command: cm.ActorCommand
     digest: bytes
     prepared: Prepared | None = None
-    prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
+    prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn, in order; None: rendered when it is needed
     memories: tuple[str, ...] = ()  # of the end user who creates the session
     findings: tuple[Finding, ...] = ()  # of the input filters
-    blocked: bool = False  # of an appeal: its text is one that filters refuse
+    blocked: bool = False  # whether an appeal's text is one that filters refuse
     service: dict[str, Json] | None = None  # what admission says about the response that it begins
     model: str = ""  # the model that writes that response, where admission chose another than the session's
     alias: str = ""  # the alias that the session it creates gets; its turns are routed among that alias's models
@@ -56,8 +56,8 @@ class GenerationInput(msgspec.Struct, frozen=True):
 
 
 class Output(GenerationInput, frozen=True):
-    """What a generation has released since its last report: pieces in order, their whole tokens, and the tail beyond
-    these."""
+    """Reports what a generation has released since its last report: pieces, their whole token ids, and the tail behind
+    them."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -310,7 +310,7 @@ class Step(msgspec.Struct):
 
     @property
     def durable(self) -> bool:
-        """There is something to append."""
+        """Whether there is something to append."""
         beside = self.commands or self.usage or self.reviews or self.head is not None or self.audit
         return bool(self.records or beside)
 

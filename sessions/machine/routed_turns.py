@@ -15,9 +15,9 @@ ROUTING: Final = "routing"  # of a response's `service`: which model was chosen,
 
 
 class RoutedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session's log says of its routing. `level` follows the scores of its turns, `calm` counts easy ones in a
-    row; `switched`: its model has changed since the last response; `displaced`: its model was taken from it by a
-    lost pool or a brownout."""
+    """The routing of a session so far, by its log. `level` follows the scores of its turns, `calm` counts easy ones in
+    a row; `switched`: its model has changed since the last response; `displaced`: a lost pool or a brownout took its
+    model away."""
 
     level: float | None = None
     calm: int = 0

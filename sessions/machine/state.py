@@ -39,7 +39,7 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding
 
 STATE_VERSION = 7
-FINDINGS_MAX = 32  # of one answer, at most, that are kept
+FINDINGS_MAX = 32  # findings of one answer that are kept, at most
 COMPACTIONS_MAX = 64  # of one session, on all its branches
 
 
@@ -174,8 +174,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
-    """What is kept of a summary in the log, whether in force or not: the last item that it has read, and its text's
-    length."""
+    """A summary that is in the log, whether in force or not: the last item that it has read, and its text's length."""
 
     read: ItemId
     length: int
@@ -190,7 +189,7 @@ class Awaiting(msgspec.Struct, kw_only=True):
     missing: list[CallId]
     last: ItemId
     since: UnixMs
-    model: str = ""  # that wrote the response, and goes on with the turn
+    model: str = ""  # the model that wrote the response, and goes on with the turn
     server: tool_turns.ServerCalls | None = None  # the calls that the server carries out; None: no call
 
     def is_due(self, call: tool_turns.ServerCall) -> bool:

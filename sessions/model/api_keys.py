@@ -167,7 +167,7 @@ def _letters(data: bytes) -> str:
 
 
 class ApiKeyStore(Protocol):
-    """Where keys are stored, in the journal's database. Every method raises Unavailable."""
+    """The store of API keys, in the journal's database. Every method raises Unavailable."""
 
     async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         """Stores a new key and returns it with its version; forgets keys that ended long ago. Raises Conflict where

@@ -88,7 +88,7 @@ class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     target: str = ""  # the model that it is on its way to
     source: str = ""  # the model that it left last
     why: str = ""
-    tokens: int = 0  # that had to be computed anew for that
+    tokens: int = 0  # how many had to be computed anew for that
     version: str = ""  # of the models file that was in force
     command: str = ""  # id of the turn's command that it was for
     homes: dict[str, ModelHome] = {}  # by model

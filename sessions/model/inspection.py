@@ -77,7 +77,7 @@ class TokenIds(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What was found in one text: scores by category, none below the policy's thresholds."""
+    """The findings in one text: scores by category, none below the policy's thresholds."""
 
     scores: dict[str, float]
 

@@ -28,7 +28,7 @@ PushKind = Literal["web_push", "apns", "fcm"]
 
 SUBSCRIPTIONS_MAX: Final = 16  # of one user
 GRACE_MS: Final = 2_000  # a device that was only cut off has come back and read by then
-KEPT_MS: Final = 24 * 3_600_000  # what could not be sent for so long is of no use
+KEPT_MS: Final = 24 * 3_600_000  # a notice that could not be sent for so long is dropped
 MINUTES_A_DAY: Final = 24 * 60
 
 Minute = Annotated[int, msgspec.Meta(ge=0, lt=MINUTES_A_DAY)]

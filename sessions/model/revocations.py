@@ -84,7 +84,7 @@ def places_of(token: TokenRef) -> Iterable[tuple[str, RevocationKind, str]]:
 
 
 class RevocationStore(Protocol):
-    """Where revocations are stored, in the journal's database. Every method raises Unavailable."""
+    """The store of revocations, in the journal's database. Every method raises Unavailable."""
 
     async def add(
         self, revocation: Revocation, *, audit: Audited | None = None, tenant: TenantId | None = None

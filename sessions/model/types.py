@@ -260,8 +260,8 @@ class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a program that waits for a call of its own: what its interpreter needs to go on, and the proof of
     it.
 
-    `chain` hashes all that led here: the program, its calls with their answers, and its snapshots. A
-    snapshot works only in the version that made it; another version runs the program anew on the recorded answers.
+    `chain` hashes all that led here: the program, its calls with their answers, and its snapshots. A snapshot works
+    only in the version that made it; another version runs the program anew on the recorded answers.
     """
 
     version: str
@@ -313,7 +313,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool = True
     thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
-    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # then the thought is closed
+    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after these the thought is closed
     text: TextOptions | None = None
 
     @property

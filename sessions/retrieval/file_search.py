@@ -24,7 +24,7 @@ from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, Vec
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 NAME: Final = "file_search"
-STORES_MAX: Final = 16  # that one call searches
+STORES_MAX: Final = 16  # that one call may search
 RESULTS_MAX: Final = 20
 RESULTS: Final = 5
 CHARACTERS_MAX: Final = 12_000  # of all passages of one call: its budget in the prompt

@@ -60,7 +60,7 @@ EndReason = Literal["stop", "max_output_tokens", "content_filter"]
 
 
 class GenerationRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What one generation of a response is to write, and its place in the engine's queue."""
+    """One generation of a response that is to be written, with its place in the engine's queue."""
 
     key: SessionKey
     open_: Open

@@ -232,7 +232,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
     "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2),
 }
 
-_SIGNS: Final = (  # what a template has in it whose model writes a format, the surest first
+_SIGNS: Final = (  # (text in a chat template, format that it shows), the surest first
     ("<parameter=", "qwen_xml"),
     ("[TOOL_CALLS]", "mistral"),
     ("<｜tool▁calls▁begin｜>", "deepseek"),

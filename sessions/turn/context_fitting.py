@@ -46,7 +46,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Which segments of a branch prompts keep: those from `base` on, and the `pinned` ones before it."""
+    """The segments of a branch that prompts keep: those from `base` on, and the `pinned` ones before it."""
 
     base: int = 0
     pinned: Collection[int] = ()
@@ -56,7 +56,7 @@ NONE_KEPT: Final = Kept()
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """Where a prompt begins: `first` is the index of the first kept segment; `moved` says that this cut is new."""
+    """The beginning of a prompt: `first` is the index of its first segment; `moved` says that this cut is new."""
 
     first: int
     moved: bool
@@ -142,7 +142,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummarySpan(msgspec.Struct, frozen=True):
-    """What to summarise: the segments before `end`, by a model that reads those before `read`."""
+    """The segments to summarise: those before `end`, by a model that reads those before `read`."""
 
     end: int
     read: int

@@ -53,12 +53,12 @@ class GenerationTask:
 
     @property
     def begun(self) -> bool:
-        """The engine has made a token."""
+        """Whether the engine has produced a token."""
         return self.generated > 0
 
     @property
     def generated(self) -> int:
-        """The tokens that the engine has made."""
+        """How many tokens the engine has produced."""
         return self._attempts.counts.generated
 
     async def run(self) -> None:

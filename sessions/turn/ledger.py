@@ -110,7 +110,7 @@ class ShortenedPrompt(NamedTuple):
     """The beginning of prompts once a summary is in force."""
 
     prompt: array[int]
-    tokens_before: int  # of a prompt without it
+    tokens_before: int  # length of a prompt without the summary
     full: bool  # whether prompts without the summary leave something out, or soon will
 
 

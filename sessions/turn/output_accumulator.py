@@ -64,7 +64,7 @@ class OutputAccumulator:
         self._texts: list[str] = []  # the released texts of an answer that may not
         self._bytes = 0
         self._logprobs: list[Json] = []
-        self._unplaced: tuple[Json, ...] = ()  # of text that a parser holds back
+        self._unplaced: tuple[Json, ...] = ()  # log probabilities of text that a parser holds back
         self._tokens: list[bytes] = []
         self._retracted: Verdict | None = None
         self._taken = asyncio.Event()  # set whenever the actor takes something
@@ -132,7 +132,7 @@ class OutputAccumulator:
         self._taken.clear()
         self.flush()
         await self._taken.wait()
-        self.written.clear()  # as the state's ledger is, once it has obeyed
+        self.written.clear()  # as the state clears its ledger for the retraction
         self.tail = self.shown_text()
 
     def complete(self, *, withheld: bool) -> bool:

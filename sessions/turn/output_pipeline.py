@@ -68,7 +68,7 @@ class OutputPipeline:
         self._late = tuple(filter_ for filter_ in self._filters if isinstance(filter_, LateFilter))
         self.findings: list[Finding] = []  # since `take_findings`
         self.closing: Literal["stop", "end"] | None = None  # set once `close` has to be called
-        self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # of filters that act, by filter
+        self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # by filter; None for those that do not act
         self._text = ""  # from the end of the last wholly released token on
         self._start = 0  # position of self._text's beginning; positions count code points of everything fed
         self._released = 0

@@ -183,7 +183,7 @@ class ToolCallParser:
         self._mark = OPEN  # the mark before the call that is being read
         self._lead = ""  # text between this call and the one before, if this one has no mark
         self.thinking = thinking
-        self.reasoning_tokens = 0  # of the tokens that were released to it
+        self.reasoning_tokens = 0  # how many of the released tokens are thoughts
         self._thought_chars = 0  # characters of thoughts since the last release
         self._bare = bare
         self._parallel = parallel
