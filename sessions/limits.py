@@ -307,7 +307,7 @@ class Holdings(Protocol):
 
 @runtime_checkable
 class HoldsKV(Protocol):
-    """An engine that can bound it."""
+    """An engine whose KV can be limited by tenant."""
 
     @property
     def holdings(self) -> Holdings: ...

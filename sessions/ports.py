@@ -71,7 +71,7 @@ class Journal(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Names the continuity of the store; changes when it was restored from a backup or promoted."""
+        """The id of the store's continuity; it changes when the store is restored from a backup or promoted."""
         ...
 
     async def grant(

@@ -25,7 +25,7 @@ class TargetGate:
 
     @asynccontextmanager
     async def switch(self) -> AsyncIterator[None]:
-        """Admits a switch, which readers wait for."""
+        """Waits until a switch may begin, and keeps its place while the context lasts; readers wait for it."""
         self._ready += 1
         try:
             await self._until(lambda: self._free > 0 and not self._computing)
@@ -41,7 +41,8 @@ class TargetGate:
 
     @asynccontextmanager
     async def compute(self) -> AsyncIterator[None]:
-        """Admits a long computation, which nobody waits for."""
+        """Waits until a long computation may begin, and keeps its place while the context lasts; nobody waits for
+        it."""
         await self._until(lambda: not self._computing and not self._ready and self._free == self._switches)
         self._computing = True
         try:

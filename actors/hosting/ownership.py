@@ -210,8 +210,8 @@ class Ownership:
             raise Moved(owner)
 
     async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
-        """Is granted a session by compare-and-swap on its last fence; after a race or an unknown outcome, reads it
-        again."""
+        """Gets a session's next fence by compare-and-swap on its last one; after a race or an unknown outcome, reads
+        the head again."""
         for _ in range(ATTEMPTS):
             try:
                 return await self._journal.grant(

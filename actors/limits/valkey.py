@@ -40,7 +40,7 @@ class ValkeyLimiter:
         self._namespace = namespace
 
     async def open(self) -> None:
-        """Raises Unavailable. Calls before it, or after it failed, find their connection by themselves."""
+        """Connects. Raises Unavailable. Calls before it, or after it failed, connect by themselves."""
         try:
             await self._servers.open()
         except (NotSent, ReplyLost, RedisError) as error:

@@ -186,7 +186,7 @@ class PeerLink(Protocol):
         ...
 
     def open_handoff(self) -> HandoffChannel:
-        """Begins a hand-off."""
+        """Begins a hand-off; returns its channel."""
         ...
 
     async def run(self) -> LinkDown:

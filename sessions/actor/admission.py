@@ -51,12 +51,12 @@ MARGIN: Final = 0.8  # share of a target at which a turn counts as late, for for
 RETRY_MIN_MS: Final = 250
 RETRY_MAX_MS: Final = 30_000
 STRETCH_S: Final = 5.0
-TOO_MANY: Final = 0.10  # of a stretch's turns were refused: one step down
-HARDLY_ANY: Final = 0.02  # of the turns were late on the model, for `CALM` stretches: one step up
+TOO_MANY: Final = 0.10  # share of a stretch's turns that were refused: one step down
+HARDLY_ANY: Final = 0.02  # share of turns too late for the model, for `CALM` stretches: one step up
 CALM: Final = 4
 PATIENCE: Final = 12  # stretches in which hardly any were refused, though the model was late: one step up on trial
 PATIENCE_MAX: Final = 192  # after trials that failed
-TRIAL: Final = 3  # stretches of one, the first of which is not judged
+TRIAL: Final = 3  # stretches that a trial lasts, the first of which is not judged
 
 
 class Brownout:

@@ -21,7 +21,7 @@ CONTROL: Final = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class ActorStopped(Exception):
-    """The actor takes no commands any more; senders look the session up again."""
+    """Raised when the actor takes no commands any more; senders look the session up again."""
 
 
 class ModelSwitch(Exception):

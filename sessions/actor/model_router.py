@@ -90,14 +90,14 @@ class ModelRouter:
         could not leave just now, so that a switch is not tried again."""
         state, command = machine.state, request.command
         pools, info = self._pools(), state.info
-        asked = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
-        if (not pools.file.models and asked is None) or machine.continues_turn(command):
+        named = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
+        if (not pools.file.models and named is None) or machine.continues_turn(command):
             return None
         try:
-            if asked is not None and info is not None:
-                choice = pools.choice(request.key.tenant, asked)
+            if named is not None and info is not None:
+                choice = pools.choice(request.key.tenant, named)
                 if choice is None or not choice.alias or choice.alias != alias_of(info):
-                    return self._change(state, info, request, asked, choice, keep_model)
+                    return self._change(state, info, request, named, choice, keep_model)
             if info is None:
                 settings = cm.session_settings_of(command)
                 name = settings.model if settings is not None else None

@@ -27,14 +27,14 @@ def identifier(name: str) -> str:
 
 def callable_tools(program: ServerTool, named: Sequence[Tool], find: Find) -> dict[str, str]:
     """Returns the session's other server tools that a program may call, as names of tools by names of functions."""
-    found = {}
+    functions = {}
     for tool in named:
         there = find(tool.name) if tool.server is True else None
         if there is None or there.program or there.unavailable:
             continue
         if program.calls is None or tool.name in program.calls:
-            found[identifier(tool.name)] = tool.name
-    return found
+            functions[identifier(tool.name)] = tool.name
+    return functions
 
 
 def program_step(

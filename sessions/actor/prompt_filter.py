@@ -137,10 +137,10 @@ class PromptFilter:
         if not self._filters:
             return call
         names = f"{call.call_id} {call.name}\n"
-        given = names + call.arguments
-        text = await self._beside(await self._checked(given, "content"), True)
+        original = names + call.arguments
+        text = await self._beside(await self._checked(original, "content"), True)
         self._near.add(PromptText(f"{call.name} {call.arguments}", True))
-        if text == given:
+        if text == original:
             return call
         if not text.startswith(names):
             raise _refused("content")
@@ -157,8 +157,8 @@ class PromptFilter:
         """Returns a session's settings with title, instructions and tools filtered. `present`: tools that were judged
         before."""
         for name in ("title", "instructions"):
-            given = getattr(settings, name)
-            if isinstance(given, str) and self._filters and (text := await self.alone(given)) != given:
+            original = getattr(settings, name)
+            if isinstance(original, str) and self._filters and (text := await self.alone(original)) != original:
                 settings = msgspec.structs.replace(settings, **{name: text})
         if settings.tools and settings.tools is not UNSET:
             tools = await self.tools(settings.tools, present)
@@ -175,9 +175,9 @@ class PromptFilter:
 
     async def format(self, options: Any) -> None:
         """Filters the schema that an answer is held to, whose words are written and read later. Raises BadInput."""
-        given = options.format if options is not None else None
-        if self._filters and given and len(given) > 1:
-            text = "\n".join(strings_of(given))
+        schema_format = options.format if options is not None else None
+        if self._filters and schema_format and len(schema_format) > 1:
+            text = "\n".join(strings_of(schema_format))
             if await self._checked(text, "text") != text:
                 raise _refused("text")
 

@@ -39,7 +39,7 @@ class RunningTurns:
 
     @property
     def generated(self) -> int:
-        """Tokens of the runs that are under way."""
+        """How many tokens the runs under way have produced."""
         return sum(turn.generated for turn in self._turns.values())
 
     def tasks(self, responses: Iterable[ResponseId] | None = None) -> list[asyncio.Task[None]]:

@@ -58,10 +58,10 @@ def observed_step(input: Input, machine: Machine, context: ActorContext, log: An
         )
         return step
     if isinstance(input, ToolStarting | ToolAnswered | ToolProgressed):
-        found = () if isinstance(input, ToolStarting) else input.findings
+        findings = () if isinstance(input, ToolStarting) else input.findings
         record_findings(input, context.metrics, log)
         step = machine.step(input, now)
-        _audit(step, machine, None, found, now, user=None)
+        _audit(step, machine, None, findings, now, user=None)
         return step
     return machine.step(input, now)
 

@@ -109,7 +109,7 @@ class ToolRunner:
             deadline.cancel()
 
     async def leave(self, patience_s: float) -> None:
-        """Begins no more calls, waits `patience_s` for those that run, then cancels them."""
+        """Stops beginning calls, waits `patience_s` for those that run, then cancels them."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=patience_s)
@@ -261,10 +261,10 @@ class ToolRunner:
         bytes_max = context.limits.content_bytes
         preparation = InputPreparation(waiting.server.principal, self._ledger, context.filters, bytes_max, filter_s)
         command_id = CommandId(call.execution_id or "tool")
-        given = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
+        original = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
         prepared: Prepared | None = None
         try:
-            changed, prepared = await preparation.one(given)
+            changed, prepared = await preparation.one(original)
             assert isinstance(changed, cm.ToolOutput)
             output = changed.output
         except SessileError as error:  # refused, or nobody could judge it

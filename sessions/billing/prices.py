@@ -131,15 +131,15 @@ class PriceBook:
 def read_prices(text: str) -> PriceList:
     """Parses a price list. Raises BadPrices."""
     try:
-        given = tomllib.loads(text, parse_float=Decimal)
+        document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise BadPrices(f"it is not TOML: {error}") from error
-    if unknown := set(given) - {"currency", "prices"}:
+    if unknown := set(document) - {"currency", "prices"}:
         raise BadPrices(f"unknown field {sorted(unknown)[0]!r}; a list has `currency` and `[[prices]]`")
-    currency = given.get("currency")
+    currency = document.get("currency")
     if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii() and currency.isupper()):
         raise BadPrices(f'currency = {currency!r}: three capital letters are needed, such as "USD"')
-    tables = given.get("prices")
+    tables = document.get("prices")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise BadPrices("there is no [[prices]] in it")
     if len(tables) > PRICES_MAX:

@@ -194,9 +194,9 @@ async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedRe
                 case ev.ResponseCreated():
                     logged.setdefault(event.response_id, _LoggedResponse()).created = True
                 case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                    each = logged.setdefault(event.response_id, _LoggedResponse())
-                    each.body = event.response
-                    each.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
+                    response = logged.setdefault(event.response_id, _LoggedResponse())
+                    response.body = event.response
+                    response.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
                 case ev.ResponseQueued():
                     pass  # the tokens beside it are the message's
                 case ev.ContentRetracted():

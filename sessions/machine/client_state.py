@@ -17,8 +17,8 @@ _SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usa
 def _approvals(waiting: Awaiting) -> dict[str, Any]:
     """Returns the ids of calls that wait for approval, as a part of the client's object; {} for none."""
     calls = waiting.server.calls.values() if waiting.server is not None else ()
-    asked = [call.call_id for call in calls if call.approval == "asked" and waiting.is_due(call)]
-    return {"approval": asked} if asked else {}
+    pending = [call.call_id for call in calls if call.approval == "asked" and waiting.is_due(call)]
+    return {"approval": pending} if pending else {}
 
 
 def client_state(state: State) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Command(msgspec.Struct, frozen=True):
     command: cm.ActorCommand
     digest: bytes
     prepared: Prepared | None = None
-    prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn, in order; None: rendered when it is needed
+    prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn; None: rendered when it is needed
     memories: tuple[str, ...] = ()  # of the end user who creates the session
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # whether an appeal's text is one that filters refuse

@@ -202,7 +202,7 @@ class Machine:
         return turn_commands.continues_turn(self.state, command)
 
     def is_visible_to(self, principal: Principal) -> bool:
-        """Returns False if there is no such session for this principal."""
+        """Returns whether the session exists for this principal."""
         return self.state.info is None or may_see(principal, self.state.key, self.state.user)
 
     def _command(self, build: StepBuilder, input: Command) -> None:

@@ -97,7 +97,7 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
 
 
 def set_title(build: StepBuilder, input: TitleWritten) -> None:
-    """Gives a session a title by the server, unless it has one by now, or something was taken back meanwhile."""
+    """Sets a title that the server wrote, unless the session has one by now, or something was taken back meanwhile."""
     state, info = build.state, build.state.info
     if info is not None and info.title is None and not state.deleted and state.retracted_at <= input.at:
         build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=input.title, title_made=True)))

@@ -96,9 +96,9 @@ def thinks(sampling: Sampling, request: Json) -> bool:
     """Returns whether an answer may have thoughts. It has none if the request says so, if it goes on with an answer,
     completes a text, or is held to a format or a call from its first token."""
     raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
-    held = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
+    formatted = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
     forced = sampling.tool_choice not in (None, "auto", "none")
-    return sampling.thinking is not False and not (raw or held or forced or continues(request))
+    return sampling.thinking is not False and not (raw or formatted or forced or continues(request))
 
 
 def unsupported_scores(model: str) -> BadInput:

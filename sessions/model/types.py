@@ -280,7 +280,7 @@ StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class TextOptions(msgspec.Struct, frozen=True):
-    """`text` of OpenAI's Responses: `format` is {"type": "text" | "json_object" | "json_schema", ...}."""
+    """The `text` option of OpenAI's Responses: `format` is {"type": "text" | "json_object" | "json_schema", ...}."""
 
     format: dict[str, Json] | None = None
 

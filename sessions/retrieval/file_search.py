@@ -92,17 +92,17 @@ class FileSearch:
         if request.name != NAME:
             return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
         try:
-            given = msgspec.json.decode(request.arguments, type=_Arguments)
+            arguments = msgspec.json.decode(request.arguments, type=_Arguments)
         except msgspec.MsgspecError:
             return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
         try:
-            stores = await self._stores(request, given)
-            limit = min(max(given.max_num_results, 1), RESULTS_MAX)
-            found = await self._search.search(stores, given.query, limit=limit, deadlines=self._deadlines)
+            stores = await self._stores(request, arguments)
+            limit = min(max(arguments.max_num_results, 1), RESULTS_MAX)
+            outcome = await self._search.search(stores, arguments.query, limit=limit, deadlines=self._deadlines)
         except SessileError as error:
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code)))
-        skipped = (SKIPPED, *found.skipped) if found.skipped else ()
-        return ToolResult(outcome="done", output=_output(within(found.passages, CHARACTERS_MAX), skipped))
+        skipped = (SKIPPED, *outcome.skipped) if outcome.skipped else ()
+        return ToolResult(outcome="done", output=_output(within(outcome.passages, CHARACTERS_MAX), skipped))
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         if self._others is None:

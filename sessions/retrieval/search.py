@@ -125,7 +125,7 @@ class PassageSearch:
                     lists = [(1.0, [number for number, _ in near])] if vector is not None else []
                     order = fuse([*lists, (1.0, worded)])
                 scores = dict(order[:CANDIDATES])
-                found = await index.passages(store.tenant, store.id, list(scores))
+                passages = await index.passages(store.tenant, store.id, list(scores))
         except TimeoutError as error:
             self._leave_out("vectors", "late", skipped)
             raise Unavailable("vector_stores_unavailable", "The vector stores do not answer in time.") from error
@@ -134,7 +134,7 @@ class PassageSearch:
             raise
         finally:
             self._stage_s.of("index").observe(clock() - begun_at)
-        return [msgspec.structs.replace(each, score=scores[each.number]) for each in found]
+        return [msgspec.structs.replace(each, score=scores[each.number]) for each in passages]
 
     async def _ranked(
         self,

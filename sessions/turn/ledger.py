@@ -169,8 +169,8 @@ class Ledger:
         the request, its session or its tenant says so."""
         if not isinstance(request, dict):
             return (chosen or DEFAULT_CONTEXT_POLICY) != "off"
-        asked = request.get(TRUNCATION)
-        return asked == "auto" if asked is not None else chosen not in (None, "off")
+        truncation = request.get(TRUNCATION)
+        return truncation == "auto" if truncation is not None else chosen not in (None, "off")
 
     async def prepare(self, message: ChatMessage, *, bounded: bool = True) -> Prepared:
         """Returns the token ids of a new message. Raises BadInput if it could never fit the window; `bounded` False:

@@ -59,8 +59,8 @@ class OutputPipeline:
         tail: str = "",
         tail_tokens: Tokens = (),
     ) -> None:
-        """`tail` is what was released beyond the ledger before this run began, `tail_tokens` what the run's prompt
-        has for it: they go to the ledger with the first token that follows them."""
+        """`tail`: text that was released beyond the ledger before this run; `tail_tokens`: its token ids in the run's
+        prompt. They go to the ledger with the first token that follows them."""
         self._stops = tuple(stops)
         self._beginnings = beginnings(self._stops)
         self._reach = reach(self._stops)
@@ -102,7 +102,7 @@ class OutputPipeline:
 
     @property
     def num_mute(self) -> int:
-        """Tokens that no text has come for, and that are not counted as withheld."""
+        """How many tokens have brought no text yet; they are not counted as withheld."""
         return len(self._mute)
 
     def _pass_through(self, chunk: Chunk) -> Release:

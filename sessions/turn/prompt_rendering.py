@@ -55,7 +55,7 @@ class PromptFrame(NamedTuple):
 
     @property
     def head(self) -> int:
-        """Tokens before the first piece."""
+        """How many tokens stand before the first piece."""
         return len(self.opening.tokens) + self.branch.summary_length
 
 
@@ -205,5 +205,5 @@ def _with_ids(message: ChatMessage, packed: Packed) -> ChatMessage:
 
 def _newest_question(path: Sequence[Item]) -> UnixMs:
     """Returns when the newest question of a branch was asked; 0 if it has none."""
-    asked = (item.created_at for item in reversed(path) if isinstance(item, Message) and item.role == "user")
-    return next(asked, UnixMs(0))
+    times = (item.created_at for item in reversed(path) if isinstance(item, Message) and item.role == "user")
+    return next(times, UnixMs(0))

@@ -233,10 +233,10 @@ class ToolCallParser:
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """Returns pieces with the tokens up to the last text that went on: what is not written is not remembered."""
-        held = self._skipped + len(self._text)
+        num_held = self._skipped + len(self._text)
         calls, self._whole = tuple(self._whole), []
-        if self._inside or held:
-            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - held], calls)
+        if self._inside or num_held:
+            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - num_held], calls)
         tokens, self._tokens, self._since = self._tokens, b"", self._tail
         return ParsedRelease(tuple(pieces), tokens, self._tail, calls)
 
