@@ -244,8 +244,8 @@ class PromptFilter:
             for each in self._filters:
                 verdict = each.check_seam(self._principal, joined, last, first)
                 moved = [
-                    msgspec.structs.replace(found, start=0, end=max(0, begin + found.end - first))
-                    for found in verdict.findings
+                    msgspec.structs.replace(finding, start=0, end=max(0, begin + finding.end - first))
+                    for finding in verdict.findings
                 ]
                 self.findings += quoted(moved, text)
                 if verdict.action == "block":

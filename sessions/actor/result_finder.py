@@ -43,10 +43,10 @@ class ResultFinder:
 
     async def look_up(self, step: Step) -> list[ResponseId]:
         """Looks up the responses that a step begins. Returns those whose answers are there."""
-        state, found = self._machine.state, list[ResponseId]()
+        state, cached = self._machine.state, list[ResponseId]()
         starts = [effect for effect in step.effects if isinstance(effect, Start)]
         if not starts or not self._results.serves(self._key.tenant):
-            return found
+            return cached
         begun = {each.event.response_id for each in step.records if isinstance(each.event, ResponseCreated)}
         for start in starts:
             open_ = state.open.get(start.response_id) if start.response_id in begun else None
@@ -55,8 +55,8 @@ class ResultFinder:
                 note_lookup(state, step, open_.id, lookup.outcome)
                 self._lookups[open_.id] = lookup, open_, start.generation
                 if lookup.answer is not None:
-                    found.append(open_.id)
-        return found
+                    cached.append(open_.id)
+        return cached
 
     async def _find(self, open_: Open) -> ResultLookup | None:
         context, model = self._context, self._machine.other_model(open_)

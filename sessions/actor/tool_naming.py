@@ -74,13 +74,13 @@ async def _named(
 
 
 def _find(name: str, tools: ServerTools | None, tenant: TenantId) -> Tool:
-    found = tools.find(tenant, name) if tools is not None else None
-    if found is None:
+    server_tool = tools.find(tenant, name) if tools is not None else None
+    if server_tool is None:
         raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
-    if found.unavailable:
-        why = f"This server cannot carry {name!r} out: {found.unavailable}."
+    if server_tool.unavailable:
+        why = f"This server cannot carry {name!r} out: {server_tool.unavailable}."
         raise BadInput("tool_unavailable", why, param="tools")
-    return found.tool
+    return server_tool.tool
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:

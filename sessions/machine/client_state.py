@@ -80,9 +80,9 @@ def client_state(state: State) -> dict[str, Any]:
         shown["pinned"] = list(state.pinned)
     if state.feedback:
         shown["feedback"] = [
-            {"response_id": id, "by": by, "rating": each.rating, "reason": each.reason, "at": each.at}
-            for id, given in state.feedback.items()
-            for by, each in given.items()
+            {"response_id": id, "by": by, "rating": feedback.rating, "reason": feedback.reason, "at": feedback.at}
+            for id, ratings in state.feedback.items()
+            for by, feedback in ratings.items()
         ]
     if state.reviews:
         shown["reviews"] = [

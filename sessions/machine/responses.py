@@ -174,10 +174,10 @@ def _with_defaults(new: NewResponse, state: State) -> Sampling:
     assert info is not None
     if info.temperature is not UNSET and sampling.temperature is None:
         sampling = msgspec.structs.replace(sampling, temperature=info.temperature)
-    longest, given = info.max_output_tokens, sampling.max_output_tokens
+    longest, requested = info.max_output_tokens, sampling.max_output_tokens
     if longest is not UNSET:
         cut = new.service is not None and "max_output_tokens" in new.service
-        if given is None or (cut and longest < given):
+        if requested is None or (cut and longest < requested):
             sampling = msgspec.structs.replace(sampling, max_output_tokens=longest)
     return sampling
 

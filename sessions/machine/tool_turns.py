@@ -106,8 +106,8 @@ def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
 
 def _calls_of(request: dict[str, Json] | UnsetType) -> tuple[int, int | None]:
     """Returns how many server tool calls an answer made before this response, and its limit; None: no limit."""
-    given = {} if request is UNSET else request
-    before, most = given.get(TOOL_CALLS_MADE, 0), given.get("max_tool_calls")
+    settings = {} if request is UNSET else request
+    before, most = settings.get(TOOL_CALLS_MADE, 0), settings.get("max_tool_calls")
     return before if isinstance(before, int) else 0, most if isinstance(most, int) else None
 
 
