@@ -59,7 +59,7 @@ class EndUserStore(Protocol):
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
         """Writes down an erasure with its audit row; one that is under way is returned as it is. The user's memories
-        are deleted at once: what they write until it is done is not part of it."""
+        are deleted at once, since sessions that are created before it is done would begin with them."""
         ...
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
