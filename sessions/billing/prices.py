@@ -151,8 +151,8 @@ def read_prices(text: str) -> PriceList:
             raise BadPrices(f"price {number}: a second one for model {model!r} from the same day")
         by_model[model][price.since] = price
     prices = {
-        model: tuple(by_day[since] for since in sorted(by_day, reverse=True)) for model, by_day in
-        sorted(by_model.items())
+        model: tuple(by_day[since] for since in sorted(by_day, reverse=True))
+        for model, by_day in sorted(by_model.items())
     }
     version = hashlib.sha256(msgspec.json.encode([currency, prices], order="sorted")).hexdigest()[:16]
     return PriceList(currency, version, prices)

@@ -66,7 +66,7 @@ def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Priv
 
 def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | None) -> None:
     """Adds a call that a program has made, and drops the snapshots of its earlier calls."""
-    for each in server.made_by(event.program_call_id):
+    for call in server.made_by(event.program_call_id):
         if call.point is not None and call.point.snapshot:
             call.point = replace(call.point, snapshot=b"", printed="")
     server.calls[event.call_id] = ServerCall(

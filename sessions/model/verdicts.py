@@ -38,8 +38,8 @@ def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     if not findings:
         return ()
     return tuple(
-        msgspec.structs.replace(finding, kept="", text="") if finding.kept or finding.text else finding for finding in
-        findings
+        msgspec.structs.replace(finding, kept="", text="") if finding.kept or finding.text else finding
+        for finding in findings
     )
 
 
@@ -49,8 +49,10 @@ def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Find
     return tuple(
         finding
         if finding.start < start
-        else msgspec.structs.replace(finding, text=text[finding.start - start : max(finding.start, finding.end) -
-        start]) for finding in findings
+        else msgspec.structs.replace(
+            finding, text=text[finding.start - start : max(finding.start, finding.end) - start]
+        )
+        for finding in findings
     )
 
 
