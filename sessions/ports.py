@@ -393,6 +393,7 @@ class FilterSet(Protocol):
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
         """Returns filters for one run of an answer. `shown` is the text that its readers have already; `calls`: its
         text may contain tool calls, which cannot be taken back once they are made."""
+        ...
 
     def holds_whole(self, principal: Principal) -> bool:
         """Returns whether an answer is shown only when all of it has passed, or not at all."""
