@@ -96,8 +96,8 @@ class GroupCommit:
             await asyncio.wait([self._task])
 
     def submit(self, write: Write) -> asyncio.Future[Any]:
-        """A future that is done when the write's transaction is over, with its result or its error. Raises Unavailable
-        and Overloaded."""
+        """Queues a write. Returns a future that ends with the result or error of its transaction.
+        Raises Unavailable and Overloaded."""
         if not self._open:
             raise closed()
         limits = self.limits
@@ -154,7 +154,7 @@ class GroupCommit:
                     await asyncio.sleep(rest_s)
 
     def _take(self) -> list[Write]:
-        """The next batch, off the queue and in key order."""
+        """Takes the next batch off the queue, sorted by session key."""
         limits = self.limits
         pending = self._pending
         if len(pending) == 1:

@@ -113,7 +113,7 @@ def _aged(case: Case, now: int) -> bool:
 
 
 def _rank(case: Case) -> int:
-    """Who goes first where there are too many."""
+    """Returns the sort key of cases to delete where a tenant has too many: the lowest go first."""
     if case.state == "decided" and case.told:
         return 0
     if case.category == FEEDBACK:

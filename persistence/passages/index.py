@@ -77,7 +77,7 @@ _chunk_body = msgspec.msgpack.Decoder(_ChunkBody).decode
 
 
 class SqlPassageIndex:
-    """Good while its database is open. Its methods are those of the port and what both databases spell differently."""
+    """The port `PassageIndex` on SQLite or PostgreSQL; usable while its database is open."""
 
     def __init__(self, database: PassageDatabase, codec: Codec) -> None:
         self._database = database
@@ -369,7 +369,7 @@ class SqlPassageIndex:
         return [num for (num, *_) in await self._database.rows(text, statement.values)][:limit]
 
     def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None) -> str:
-        """Chunks of whole files of one store, and of files that pass: the one place where that is said."""
+        """Returns FROM and WHERE for chunks of completed files of one store, and of files that pass `only`."""
         tenant, num = statement.put(row.store.tenant), statement.put(row.num)
         text = (
             "FROM chunks c JOIN files f ON f.tenant = c.tenant AND f.store = c.store AND f.id = c.file"

@@ -41,7 +41,7 @@ class StandbyInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as it is now. `failure`: why nothing else is known of it."""
+    """The state of a server now. `failure` says why nothing else is known."""
 
     failure: str = ""
     ahead_s: float = 0.0  # its clock, against ours
@@ -55,7 +55,8 @@ class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInspection:
-    """Never raises what the server or the network does: that is `failure`. `now_s`: our wall clock."""
+    """Inspects a server; errors of the server or network do not raise but stand in `failure`. `now_s`: our wall
+    clock."""
     try:
         connection = await asyncpg.connect(
             dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S, server_settings={"search_path": SCHEMA}

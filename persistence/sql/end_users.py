@@ -164,7 +164,8 @@ class SqlEndUsers:
         return await with_keys(codec, lambda: codec.encode(key, row, text.encode()))
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """The usage rows first, in a transaction by itself: it goes over all usage of the tenant."""
+        """Ends an erasure. Usage rows come first, in a transaction of their own: it goes over all usage of the
+        tenant."""
         whose = (erasure.tenant, erasure.user)
         await self._database.run(lambda: one_query(_USAGE, whose), timeout_s=USAGE_S)
         name = self._database.sealer.pseudonym(*whose)

@@ -23,15 +23,16 @@ _DROP: Final = "DELETE FROM file_chunks WHERE tenant = $1 AND blob = $2 AND plac
 
 
 class FileChunks(Protocol):
-    """Sealed chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too. What is put
-    again is the same."""
+    """A store of encrypted chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too.
+    A
+    chunk that is put again has the same bytes."""
 
     async def put(self, tenant: TenantId, user: str, blob: BlobId, index: int, sealed: bytes) -> None: ...
 
     async def get(self, tenant: TenantId, blob: BlobId, index: int) -> bytes | None: ...
 
     async def drop(self, tenant: TenantId, blob: BlobId) -> None:
-        """All of a blob's, from the last one on, so that a drop that was cut short is gone on with."""
+        """Deletes all chunks of a blob, the last one first, so that a repeated call finishes an interrupted one."""
         ...
 
 

@@ -83,11 +83,11 @@ FORGET_FILES: Final = (
     "DELETE FROM files WHERE tenant = $1 AND end_user = $2 AND created_at <= $3",
     "UPDATE file_blobs SET address = '', due_at = $3 WHERE tenant = $1 AND end_user = $2 AND created_at <= $3",
 )
-"""What an erasure does with a user's files: (tenant, user, when it was requested)."""
+"""The statements of an erasure for a user's files; parameters: (tenant, user, time of the erasure's request)."""
 
 
 class FileBody(msgspec.Struct, frozen=True):
-    """What of a file is stored encrypted."""
+    """The part of a file's row that is stored encrypted."""
 
     filename: str
     media_type: str
@@ -138,7 +138,8 @@ class SqlFiles:
     def _finish(
         self, made: StoredFile, fresh: BlobId, address: str, sealed: tuple[str, bytes], quotas: FileQuotas
     ) -> Script[bool]:
-        """False: what the file was to share has changed meanwhile. Raises Limited."""
+        """Writes the file's row. Returns False where the blob that it was to share changed meanwhile. Raises
+        Limited."""
         tenant, user = made.tenant, made.user or ""
         yield Lock("files")
         found = yield Query(_ADDRESSED, (tenant, user, address))
@@ -241,7 +242,7 @@ class SqlFiles:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _found(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> tuple[StoredFile, bytes] | None:
-        """With its data key."""
+        """Returns the file with its data key; None where there is no such file."""
         if not _sound(file_id):
             return None
         check_text(tenant)
@@ -250,7 +251,7 @@ class SqlFiles:
         return None
 
     async def _shared(self, file: StoredFile, address: str) -> tuple[BlobId, bytes] | None:
-        """The blob, with its key, of what its owner has of the same content."""
+        """Returns (blob, data key) of a file of the same owner with the same content; None where there is none."""
         for (blob,) in await self._database.rows(_ADDRESSED, (file.tenant, file.user or "", address)):
             for row in await self._database.rows(_OF_BLOB, (file.tenant, blob)):
                 opened = await self._opened(row)
@@ -273,7 +274,7 @@ class SqlFiles:
             return None
 
     def _address(self, file: StoredFile) -> str:
-        """Of a content among its owner's: keyed, so that a stolen database confirms no guess."""
+        """Returns a keyed hash of the content for its owner; without the key, a stolen database confirms no guess."""
         content = hashlib.sha256(f"{file.user or ''}\0{file.sha256}\0{file.size}".encode()).hexdigest()
         return self._database.sealer.text_hash(file.tenant, content)
 
@@ -319,7 +320,7 @@ def _list_statement(query: FileQuery, place: StoredFile | None, now: UnixMs) -> 
 
 
 def _totals(tenant: TenantId, user: str | None) -> tuple[str, tuple[Any, ...]]:
-    """`user` None: of the whole tenant."""
+    """Returns the query, with its values, for how many files and bytes a user has; `user` None: the whole tenant."""
     return (_TOTALS, (tenant,)) if user is None else (f"{_TOTALS} AND end_user = $2", (tenant, user))
 
 
@@ -332,5 +333,5 @@ def _nonce(index: int) -> bytes:
 
 
 def _sound(file_id: str) -> bool:
-    """Whether a name can be a file's; others are not looked for."""
+    """Whether this text can be a file's id; no other is looked up."""
     return file_id.isascii() and file_id.isprintable() and len(file_id) <= 64

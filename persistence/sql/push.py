@@ -60,7 +60,7 @@ _STANDING: Final = "SELECT count(*) FROM heads WHERE tenant = $1 AND session = $
 
 
 class PushBody(msgspec.Struct, frozen=True):
-    """What of a subscription is stored encrypted."""
+    """The part of a push subscription that is stored encrypted."""
 
     target: PushTarget
     label: str

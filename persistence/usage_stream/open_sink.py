@@ -12,7 +12,9 @@ from sessions.model.errors import BadInput
 
 
 def open_usage_sink(url: str, *, options: str = "", lock_client: Any = None) -> UsageSink:
-    """`redis://…` or `rediss://…` (`?stream=NAME` names the stream), or `kafka://host:9092/TOPIC` with a file of
+    """Opens the sink for `redis://…` or `rediss://…` (`?stream=NAME` names the stream), or for
+    with a file of `options`. `lock_client`, of redis-py, is for the lock of several relays to Kafka. Raises
+    BadInput."""
     `options`. `lock_client`, of redis-py, is where several relays to Kafka have their lock. Raises BadInput."""
     scheme, _, rest = url.partition("://")
     if scheme == "kafka":
