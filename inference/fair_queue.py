@@ -55,7 +55,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False, repr=False)
 class SlotClaim(Generic[T]):
-    """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
+    """A run's claim to a slot: it waits, runs, or waits to go on. The queue changes all but `holder` and
+    `may_yield`."""
 
     holder: T
     _: KW_ONLY
@@ -83,8 +84,8 @@ class _Tenant:
 
 
 class FairQueue(Generic[T]):
-    """The claims on `slots` slots, of which at most `waiting_max` wait. Its methods are many because each rule of whose
-    turn it is has one of its own."""
+    """Shares `slots` slots fairly among tenants; at most `waiting_max` claims wait. Each rule on whose turn it is has a
+    method of its own."""
 
     def __init__(self, slots: int, waiting_max: int, *, reserve: int = 0) -> None:
         self.slots = slots
@@ -115,23 +116,24 @@ class FairQueue(Generic[T]):
 
     @property
     def waiting(self) -> list[SlotClaim[T]]:
-        """In no order that matters."""
+        """The waiting claims, in no particular order."""
         found = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
         return found  # type: ignore[return-value]
 
     def counter(self, tenant: TenantId) -> float:
-        """The tokens that a tenant was served, priced and weighted; for those that have work, comparable."""
+        """Returns the tokens that a tenant was served, priced and weighted; comparable among tenants that have work."""
         known = self._tenants.get(tenant) or self._idle.get(tenant)
         return known.counter if known is not None else 0.0
 
     def _rank(self, tenant: _Tenant) -> float:
-        """By which tenants go before each other: what one was served, less a credit where it floods nobody."""
+        """Returns a tenant's rank, lowest first: what it was served, less a credit unless it floods the queue."""
         floods = tenant.running + tenant.num_waiting > self.slots
         return tenant.counter if floods else tenant.counter - self.credit
 
     def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
-        """Whether one more claim, and those that are on their way, would have others make room: they stay within its
-        share of slots that others use, or it was served so much less."""
+        """Whether one more claim, and `coming` ones, would make others give way: the tenant is within its share of
+        slots that
+        others use, or was served so much less."""
         others = [other for name, other in self._tenants.items() if name != tenant]
         if not others:
             return False
@@ -146,7 +148,7 @@ class FairQueue(Generic[T]):
         return served - self._rank(mine) > MARGIN + (waiting + 1) * SLOT_CREDIT / weight
 
     def ahead_of(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """How many of those that wait would be served before a claim that came now, if all were as long."""
+        """Returns how many waiting claims would be served before a claim that came now, if all were as long."""
         ahead = 0
         mine = self._tenants.get(tenant)
         own = sum(len(line) for level, line in mine.waiting.items() if level <= priority) if mine is not None else 0
@@ -161,7 +163,8 @@ class FairQueue(Generic[T]):
         return ahead + own
 
     def is_full(self, tenant: TenantId) -> bool:
-        """Whether no more of this tenant may wait. One tenant alone fills most of the queue and never all of it, so
+        """Whether no more of this tenant's claims may wait. One tenant can fill most of the queue and never all of it,
+        so
         that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
         own = known.num_waiting if known is not None else 0
@@ -170,7 +173,7 @@ class FairQueue(Generic[T]):
     # -- coming and going -------------------------------------------------------------------------------------
 
     def join(self, claim: SlotClaim[T]) -> None:
-        """The claim waits. Its tenant's weight is the one that came last."""
+        """Adds a claim to those that wait. Its tenant takes on the claim's weight."""
         self._ticks += 1
         claim.arrival = self._ticks
         tenant = self._tenants.get(claim.tenant)
@@ -193,7 +196,7 @@ class FairQueue(Generic[T]):
         self._num_waiting += 1
 
     def first(self, ready: Callable[[SlotClaim[T]], bool] = lambda claim: True) -> SlotClaim[T] | None:
-        """Who is next, of those that are ready."""
+        """Returns the claim whose turn is next, among those that are `ready`."""
         best: tuple[int, float, int] | None = None
         found: SlotClaim[T] | None = None
         for tenant in self._tenants.values():
@@ -210,7 +213,7 @@ class FairQueue(Generic[T]):
         return found
 
     def start(self, claim: SlotClaim[T]) -> None:
-        """The claim that waited has a slot, and its tenant is charged for the prompt."""
+        """Gives a waiting claim a slot; its tenant is charged for the prompt, once."""
         tenant = self._tenants[claim.tenant]
         self._unwait(tenant, claim)
         self._ticks += 1
@@ -223,7 +226,7 @@ class FairQueue(Generic[T]):
             self._charge(tenant, PROMPT_COST * claim.prompt_tokens)
 
     def served(self, claim: SlotClaim[T], tokens: int) -> None:
-        """So many tokens of an answer were decoded."""
+        """Charges the claim's tenant for so many decoded tokens."""
         self._charge(self._tenants[claim.tenant], ANSWER_COST * tokens)
 
     def _charge(self, tenant: _Tenant, cost: float) -> None:
@@ -231,7 +234,7 @@ class FairQueue(Generic[T]):
         self._served += cost
 
     def leave(self, claim: SlotClaim[T]) -> None:
-        """The run has ended, or whoever waited has given up. The claim holds its holder no longer."""
+        """Removes a claim whose run has ended, or has given up waiting; drops its `holder`."""
         tenant = self._tenants[claim.tenant]
         if claim in self._running:
             self._stop(tenant, claim)
@@ -247,7 +250,7 @@ class FairQueue(Generic[T]):
         del claim.holder
 
     def make_room(self, claim: SlotClaim[T]) -> None:
-        """A running claim waits again, where it stood in its tenant's line."""
+        """Makes a running claim wait again, at its old place in its tenant's line."""
         tenant = self._tenants[claim.tenant]
         self._stop(tenant, claim)
         self._wait(tenant, claim)
@@ -268,7 +271,7 @@ class FairQueue(Generic[T]):
     # -- making room ------------------------------------------------------------------------------------------
 
     def victim(self, claim: SlotClaim[T]) -> SlotClaim[T] | None:
-        """The running claim that gives way to `claim`, which waits; None: it waits on."""
+        """Returns the running claim that is to give way to the waiting `claim`; None: it waits on."""
         worst = max(
             (other for other in self._running if other.may_yield and other.priority > claim.priority),
             key=lambda other: (other.priority, self._rank(self._tenants[other.tenant]), other.started),
@@ -295,13 +298,13 @@ class FairQueue(Generic[T]):
         return max(found, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
 
     def _share(self, tenant: _Tenant) -> float:
-        """The slots that a tenant may have while others want them: at least one."""
+        """Returns how many slots a tenant may have while others want them: at least one."""
         return self._part(tenant.weight, sum(other.weight for other in self._tenants.values()) - tenant.weight)
 
     # -- room that is kept ------------------------------------------------------------------------------------
 
     def num_idle_for(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """The idle slots that one more claim may choose from."""
+        """Returns how many idle slots one more claim may choose from; those in reserve count only for some."""
         idle = self.slots - len(self._running)
         if idle > 0 and self.reserve:
             around = self._around()
@@ -312,7 +315,8 @@ class FairQueue(Generic[T]):
         return max(0, idle)
 
     def keeper(self) -> SlotClaim[T] | None:
-        """The running claim that makes room so that the reserve is idle; None: it is, or nobody has to."""
+        """Returns the running claim that is to make room so that the reserve is idle; None where none is needed or has
+        to."""
         if not self.reserve or self.slots - len(self._running) >= self.reserve:
             return None
         around = self._around()
@@ -329,7 +333,8 @@ class FairQueue(Generic[T]):
         return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
-        """Whether another tenant is around that would go before it: then its prompt is computed in pieces."""
+        """Whether another tenant, with claims now or shortly before, would go first: then the prompt is computed in
+        pieces."""
         mine = self._tenants[claim.tenant]
         return any(
             (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
@@ -338,15 +343,15 @@ class FairQueue(Generic[T]):
         )
 
     def order(self, claim: SlotClaim[T]) -> tuple[int, float]:
-        """Of a claim that has not left: the smaller goes first."""
+        """Returns the sort key of a claim that has not left: the smallest goes first."""
         return claim.priority, self._rank(self._tenants[claim.tenant])
 
     def is_before(self, claim: SlotClaim[T], other: SlotClaim[T]) -> bool:
-        """Whether `claim` is of another tenant, and that goes first."""
+        """Whether `claim` belongs to another tenant than `other` and goes first."""
         return claim.tenant != other.tenant and self.order(claim) < self.order(other)
 
     def _around(self) -> dict[TenantId, _Tenant]:
-        """Who has claims, or had some a short while ago."""
+        """Returns the tenants that have claims, or had some a short while ago."""
         found = dict(self._tenants)
         for name, tenant in reversed(self._idle.items()):  # who left last comes first
             if self._served - tenant.left_at > self.credit:
@@ -355,7 +360,7 @@ class FairQueue(Generic[T]):
         return found
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
-        """Whether a tenant that goes before a claim of this one has less than its share."""
+        """Whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""
         total = sum(tenant.weight for tenant in around.values())
         before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
         return any(

@@ -27,7 +27,7 @@ RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are re
 
 
 class TemplateTokenizer(ABC):
-    """Implements `Tokenizer` but for `text`, `about` and `pieces`.
+    """Implements `Tokenizer` except `text`, `about` and `pieces`.
 
     `starts`: the tokens that every conversation begins with."""
 
@@ -58,7 +58,7 @@ class TemplateTokenizer(ABC):
 
     @property
     def turn_opening(self) -> Tokens:
-        """What stands before a user's words: every conversation has it after its opening."""
+        """The tokens before a user's words; in every conversation they follow the instructions and tools."""
         return self._scaffold[self.template.scaffold.roles["user"].before]
 
     @property
@@ -108,7 +108,7 @@ class TemplateTokenizer(ABC):
         return self._begun(tokens)
 
     async def measure(self) -> None:
-        """Counts the tokens that stand around a message, where whole conversations are rendered. Called once."""
+        """Counts the tokens around a message where whole conversations are rendered. Called once."""
         if not self.template.whole:
             return
         roles: tuple[Role, ...] = ("user", "assistant", "user")
@@ -138,7 +138,7 @@ class TemplateTokenizer(ABC):
         return await self._piece(Piece(text, True))
 
     def _begun(self, tokens: list[int]) -> tuple[int, ...]:
-        """The tokens behind those that every conversation begins with."""
+        """Returns the tokens without those that every conversation begins with."""
         if self._starts and tuple(tokens[:1]) != self._starts:
             return (*self._starts, *tokens)
         return tuple(tokens)

@@ -34,7 +34,7 @@ _NEXT: Final = "Nqnextq"
 
 
 class Render(Protocol):
-    """Renders messages as a template has them. Raises one of `FAILURES`."""
+    """A function that renders messages with a template. Raises one of `FAILURES`."""
 
     def __call__(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
@@ -42,10 +42,10 @@ class Render(Protocol):
 
 
 class TemplateShape(msgspec.Struct, frozen=True):
-    """What conversations a template takes."""
+    """Which kinds of conversations a template accepts."""
 
     system: bool = True  # a system message before all others
-    later_system: bool = True  # and between them
+    later_system: bool = True  # system messages between others
     developer: bool = True
     neighbours: bool = True  # two messages of one role, one after the other
     tool: bool = True  # outputs of tools without calls that name them
@@ -54,7 +54,7 @@ class TemplateShape(msgspec.Struct, frozen=True):
 
     @property
     def foldings(self) -> tuple[str, ...]:
-        """What is folded, by name."""
+        """The names of what is folded into other messages, because the template does not accept it."""
         outputs = self.tool or bool(self.calls)
         folded = {"system": not self.system, "neighbours": not self.neighbours, "tool": not outputs}
         return tuple(name for name, holds in folded.items() if holds)
@@ -75,7 +75,7 @@ class _TemplateFails(Exception):
 
 
 class _Text(msgspec.Struct, eq=False):
-    """Words that a client or a model wrote. `whole`: what `tokens` spell, the calls behind the words included."""
+    """Text that a client or a model wrote. `whole`: the text of `tokens`, which includes calls behind the words."""
 
     value: str
     by_model: bool
@@ -85,14 +85,14 @@ class _Text(msgspec.Struct, eq=False):
 
 class _Turn(msgspec.Struct):
     role: str
-    content: list[_Text | str]  # strings are ours
+    content: list[_Text | str]  # a plain string is added by the fold
     calls: tuple[tuple[str, str, str], ...] = ()
     call_id: str | None = None
     name: str | None = None
 
 
 class _Part(NamedTuple):
-    """What a mark stands for."""
+    """The part of a text that one mark in a rendering stands for."""
 
     text: _Text
     begin: int
@@ -105,7 +105,7 @@ class _Mark(NamedTuple):
 
 
 def probe(render: Render) -> TemplateShape:
-    """Finds out which conversations a template takes."""
+    """Finds out which conversations a template accepts."""
     user, answer = _message("user", _USER), _message("assistant", _ANSWER)
     system, words = _message("system", _SYSTEM), _message("user", _NEXT)
     shape = TemplateShape(
@@ -131,13 +131,13 @@ def probe(render: Render) -> TemplateShape:
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A tool call as Hermes-style models write it."""
+    """Returns a tool call as Hermes-style models write it."""
     value = _read_json(arguments)
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
 
 
 def content_text(message: ChatMessage) -> str:
-    """What a message says, its calls behind it."""
+    """Returns a message's text, followed by its calls."""
     return "\n".join([message.text] * bool(message.text) + [call_text(name, args) for _, name, args in message.calls])
 
 
@@ -145,7 +145,7 @@ class Conversations:
     """Renders whole conversations with one template. Immutable."""
 
     def __init__(self, render: Render, shape: TemplateShape, literals: frozenset[str], specials: Sequence[str]) -> None:
-        """`literals`: texts that the template may look for in messages."""
+        """`literals`: texts that the template may look for in messages; `specials`: the spellings of special tokens."""
         self._render = render
         self._shape = shape
         self._specials = specials
@@ -163,7 +163,8 @@ class Conversations:
         *,
         answer: bool,
     ) -> list[Piece]:
-        """The pieces of a prompt, in order: up to an answer, or to where the user's next words will stand. Raises
+        """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
+        Raises
         BadInput where the template refuses the conversation."""
         said = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
@@ -238,7 +239,7 @@ class Conversations:
 
 
 class _Walk:
-    """Goes through a rendering and its marks, and yields its pieces."""
+    """Goes through a rendering and its marks, and yields the prompt's pieces."""
 
     def __init__(
         self,
@@ -249,14 +250,14 @@ class _Walk:
         calling: list[_Turn],
         end: _Text | None,
     ) -> None:
-        """`scaffold`: what stands around the marks, one more than these are."""
+        """`scaffold`: the template's texts between the marks, one more than there are marks."""
         self._text = text
         self._scaffold = scaffold
         self._marks = marks
         self._cuts = cuts
         self._calling = [turn for turn in calling if isinstance(turn.content[0], _Text) and not turn.content[0].value]
         self._end = end
-        self._done = 0  # of the text
+        self._done = 0  # characters of the text that were yielded
 
     def __iter__(self) -> Iterator[Piece]:
         at = 0
@@ -270,7 +271,7 @@ class _Walk:
             at += len(mark.spelled)
 
     def _theirs(self, mark: _Mark, at: int) -> Piece:
-        """The text that the mark is of, as a whole where it stands there as it was written."""
+        """Returns the piece of the text behind a mark: the whole text where the rendering has it as it was written."""
         begin, text = at - mark.part.begin, mark.part.text
         wholes = [(text.value, text.tokens if text.whole == text.value else None)]
         if text.tokens is not None:
@@ -283,7 +284,8 @@ class _Walk:
         return Piece(mark.spelled, False)
 
     def _ours(self, scaffold: str, at: int) -> Iterator[Piece]:
-        """What stands between two marks, less what was yielded already; answers of calls alone stand in it."""
+        """Yields the pieces between two marks that were not yielded yet; answers that consist of calls alone lie
+        there."""
         for each in self._cuts.split(scaffold):
             end = at + len(each)
             while self._calling and max(at, self._done) < end:
@@ -302,7 +304,7 @@ class _Walk:
 
 
 def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
-    """The refusal of a request whose conversation a template fails at."""
+    """Makes the refusal of a request whose conversation a template fails at."""
     why = str(failure) or type(failure).__name__
     where = "these tools" if tools else "this conversation"
     return BadInput(
@@ -316,7 +318,7 @@ def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
 
 
 def _fold(shape: TemplateShape, instructions: str | None, messages: Sequence[ChatMessage]) -> list[_Turn]:
-    """The conversation in the shape that the template takes."""
+    """Returns the conversation's turns in the shape that the template accepts."""
     said = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
     turns: list[_Turn] = []
     for message in [*said, *messages]:
@@ -362,7 +364,7 @@ def _rendered(
     words: Callable[[_Text], str] = lambda text: text.value,
     harmless: Callable[[str], str] = lambda text: text,
 ) -> dict[str, Json]:
-    """A turn as templates get it."""
+    """Returns a turn as the message (role, content, calls) that templates expect."""
     content = "".join(each if isinstance(each, str) else words(each) for each in turn.content)
     message: dict[str, Json] = {"role": turn.role, "content": content}
     if turn.calls:
@@ -393,7 +395,7 @@ def _arguments(arguments: str, shape: TemplateShape) -> Json:
 
 
 def _read_json(arguments: str) -> Json:
-    """The value of a call's arguments; the text itself where it is no JSON, or no model can read what it says."""
+    """Returns the value of a call's arguments; the text itself where it is no JSON or cannot be written as UTF-8."""
     try:
         value: Json = json.loads(arguments)
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
@@ -406,7 +408,7 @@ def _read_json(arguments: str) -> Json:
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with every text in it changed."""
+    """Returns a value with `change` applied to every text in it."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -417,7 +419,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _unused(texts: Sequence[_Text], turns: Sequence[_Turn], tools: Sequence[Json]) -> tuple[str, str]:
-    """Two characters that stand in no text of a conversation."""
+    """Returns two characters that occur in no text of a conversation."""
     everything = "".join(each.value for each in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
     everything += str(tools)
     free = [each for each in _NONCHARACTERS if each not in everything and f"\\u{ord(each):04x}" not in everything]
@@ -432,7 +434,7 @@ def _piece(text: str) -> Iterator[Piece]:
 
 
 def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None:
-    """How each part stands in the rendering: as written, or as JSON spells it; None where neither leads there."""
+    """Returns how the rendering spells each part: as written, or escaped as in JSON; None where neither fits."""
     spelled, at = list[str](), len(ours[0])
     if not text.startswith(ours[0]):
         return None
@@ -452,7 +454,7 @@ def _is_tag(text: str) -> bool:
 
 
 def _one_of(texts: list[str]) -> re.Pattern[str]:
-    """A pattern that finds the longest of the texts; one that finds nothing where there is none."""
+    """Returns a pattern for the longest of the texts; without texts it matches nothing."""
     return re.compile(f"({'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})" if texts else r"(?!)()")
 
 
@@ -461,7 +463,7 @@ def _message(role: str, text: str) -> dict[str, Json]:
 
 
 def _shows(render: Render, messages: list[dict[str, Json]], *words: str) -> bool:
-    """Whether a rendering of the messages has the words in it."""
+    """Whether a rendering of the messages contains all the words."""
     try:
         text = render(messages, answer=True)
     except FAILURES:
