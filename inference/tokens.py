@@ -76,5 +76,5 @@ class Utf8Stream:
 
     @property
     def pending(self) -> bytes:
-        """The bytes of a character that is not whole yet."""
+        """The bytes of a character that is not complete yet."""
         return self._decoder.getstate()[0]

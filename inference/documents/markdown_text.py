@@ -9,7 +9,7 @@ from inference.documents.text_builder import TextBuilder, clean_text
 
 
 def read_markdown(content: bytes, builder: TextBuilder) -> None:
-    """Raises TextFull."""
+    """Reads a Markdown text into `builder`. Raises TextFull."""
     text = clean_text(decode_text(content))
     lines = text.split("\n")
     headings: list[tuple[int, int, str]] = []  # (line, level, title)

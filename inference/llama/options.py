@@ -13,7 +13,8 @@ _ENGINE: Final = "llama.cpp"
 
 
 class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
-    """`slots` sessions of `context_window` tokens each are resident at once; others wait in the KV tiers."""
+    """Options of llama.cpp: `slots` sessions of `context_window` tokens each are on the device; others are in KV
+    tiers."""
 
     slots: int = 4
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
@@ -33,11 +34,11 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
 
     def without_spill(self) -> LlamaOptions:
-        """KV is what the slots hold, in no tier below them."""
+        """Returns the options with no tier below the slots."""
         return msgspec.structs.replace(self, host_bytes_max=0, disk_folder=None, redis_url="")
 
     def smaller(self, model_path: Path, slots: int, threads: int, context_window: int) -> LlamaOptions:
-        """Of a smaller model beside this one."""
+        """Returns the options for a smaller model beside this one."""
         return msgspec.structs.replace(
             self.without_spill(),
             model_path=model_path,

@@ -91,7 +91,8 @@ class SlotTable:
         return slot
 
     def nearest(self, key: SessionKey, scope: bytes, prompt: array.array[int]) -> tuple[Slot | None, int]:
-        """The idle slot of another session of the scope that shares most leading tokens with a prompt, and how many."""
+        """Returns the idle slot of another session in the scope that shares most leading tokens with a prompt, and how
+        many."""
         best, most = None, 0
         for slot in self._slots:
             if not slot.busy and slot.key != key and slot.is_shared_with(key, scope):
@@ -101,7 +102,7 @@ class SlotTable:
         return best, most
 
     def order_for_new_session(self) -> list[Slot]:
-        """The idle slots, in the order in which sessions that have none would get them."""
+        """Returns the idle slots, in the order in which sessions that have none would get them."""
         return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
 
     def lowest_ranked(self, slots: Iterable[Slot]) -> Slot:
@@ -115,7 +116,7 @@ class SlotTable:
         return max(own, key=lambda slot: (shared[slot.number], slot.used))
 
     def assign(self, slot: Slot, key: SessionKey, scope: bytes = b"") -> None:
-        """The busy slot is `key`'s from now on, and empty of anybody else's tokens."""
+        """Gives the busy slot to session `key`; it must hold no other session's tokens."""
         assert slot.busy
         slot.scope = scope
         if slot.key != key:
@@ -134,7 +135,7 @@ class SlotTable:
             slot.key = None
 
     def forget(self, slot: Slot) -> None:
-        """What the slot holds is nobody's any more. The slot may be busy; then its run goes on without a session's
+        """Drops the slot's session. The slot may be busy; then its run goes on without a session's
         KV being kept."""
         slot.key = None
         slot.tokens = array.array("I")

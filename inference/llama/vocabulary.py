@@ -24,7 +24,7 @@ _SPACE: Final = "\u2581"  # how SentencePiece spells one
 
 
 class ByteFragments:
-    """Tokens whose bytes are no UTF-8 by themselves. Immutable after construction."""
+    """The tokens whose bytes are not UTF-8 by themselves. Immutable after construction."""
 
     def __init__(self, pieces: Iterator[tuple[int, bytes]]) -> None:
         self._by_bytes: dict[bytes, int] = {}
@@ -41,7 +41,7 @@ class ByteFragments:
         return token in self._by_token
 
     def recover(self, text: str, count: int, last: int) -> list[tuple[int, ...]]:
-        """Every sequence of `count` ids that ends in `last` and has the bytes of `text`."""
+        """Returns every sequence of `count` ids that ends in `last` and has the bytes of `text`."""
         end = self._by_token.get(last)
         data = text.encode()
         if end is None or not data.endswith(end):
@@ -61,7 +61,7 @@ class ByteFragments:
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """What of a tokenizer's metadata we use ourselves; encoding is llama.cpp's."""
+    """The parts of a tokenizer's metadata that Sessile uses itself; llama.cpp does the encoding."""
 
     digest: str  # of everything that decides how text becomes tokens
     fragments: ByteFragments
@@ -86,7 +86,7 @@ class TokenPieces(NamedTuple):
 
 
 def token_pieces(metadata: dict[str, Any]) -> TokenPieces:
-    """Takes about a microsecond a token: for a thread."""
+    """Returns the bytes of every token. Takes about a microsecond a token: call it in a thread."""
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     kinds: tuple[int, ...] = metadata.get("tokenizer.ggml.token_type", ())
     alphabet = byte_alphabet() if metadata.get("tokenizer.ggml.model") == "gpt2" else None
@@ -113,7 +113,7 @@ def _piece(spelling: str, kind: int, alphabet: dict[str, int] | None) -> bytes:
 
 
 def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
-    """Takes about a microsecond a token: for a thread."""
+    """Reads a vocabulary from a model's metadata. Takes about a microsecond a token: call it in a thread."""
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     kinds: tuple[int, ...] = metadata.get("tokenizer.ggml.token_type", ())
     model = metadata.get("tokenizer.ggml.model", "")

@@ -166,7 +166,7 @@ class PolicyInputFilter:
     async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
     ) -> list[Finding]:
-        """The findings of classifiers; adds the names to redact to `spans`. Raises Unavailable."""
+        """Returns the findings of classifiers; adds the names to redact to `spans`. Raises Unavailable."""
         findings: list[Finding] = []
         scores: Scores
         try:

@@ -159,7 +159,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             await asyncio.wait([passage.judgement for passage in self._open])
 
     def _passage_length(self) -> int | None:
-        """The length of the open passage, if it can be closed."""
+        """Returns the length of the open passage if it can be closed, else None."""
         found = _SENTENCE.search(self._text, self._overlap)
         if found is not None and found.end() - self._overlap <= self._policy.window:
             return found.end() - self._overlap
@@ -178,7 +178,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._overlap = cut - begin
 
     def _judged(self, scanned: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
-        """The verdict of classifiers and patterns by now, whichever comes first in the text."""
+        """Returns how far the text may be released, and the verdict of classifiers and patterns so far."""
         allowed, verdict = scanned or (0, PASS)
         findings = list(verdict.findings)
         if verdict.action in ("block", "redact", "retract"):
@@ -205,7 +205,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         return (allowed if self._late else min(allowed, waits)), flagged
 
     def _judge(self, passage: _Passage, findings: list[Finding]) -> tuple[str, str] | None:
-        """The category and action of a passage's judgement, None where nothing acts; adds its findings."""
+        """Returns the category and action of a passage's judgement, None where nothing acts; adds its findings."""
         judgement, start, end = passage.judgement, passage.start, passage.end
         failed = judgement.cancelled() or judgement.exception() is not None
         for name in self._models:
@@ -225,12 +225,12 @@ class JudgedOutputFilter(PolicyOutputFilter):
 
 
 def score_of(value: Any) -> tuple[float, str] | None:
-    """(score, kind) of a classifier's result; None: this one failed, whatever the others did."""
+    """Returns (score, kind) of a classifier's result; None where this classifier failed, whatever the others did."""
     if isinstance(value, Exception):
         return None
     return (value[0], value[1]) if isinstance(value, tuple) else (value, "")
 
 
 def mark_of(hit: Hit) -> str:
-    """The text that replaces what was redacted."""
+    """Returns the text that replaces a redacted one."""
     return f"[{hit.kind.removeprefix('encoded ')}]" if hit.category == "pii" else RETRACTED

@@ -41,7 +41,7 @@ _CODED_WORD: Final = re.compile(rf"[!-~]{{{BASE64_MIN},{WORD_MAX}}}")
 
 
 class Hit(NamedTuple):
-    """[start, end) of the plain text that was scanned."""
+    """A match at [start, end) of the plain text that was scanned."""
 
     start: int
     end: int
@@ -155,7 +155,7 @@ class Scanner:
 
 
 def _written(phrases: Sequence[str]) -> list[str]:
-    """Phrases in all their forms, each plain one once."""
+    """Returns the plain forms of phrases, each once."""
     forms: dict[str, str] = {}
     for phrase in phrases:
         for form in written_forms(phrase):
@@ -179,7 +179,7 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
 
 
 def _words_with(hints: Sequence[str | re.Pattern[str]], text: str) -> list[tuple[int, int]]:
-    """What stands between spaces and holds one of these."""
+    """Returns the spans of space-separated words that hold one of these hints."""
     words: set[tuple[int, int]] = set()
     for hint in hints:
         end = 0

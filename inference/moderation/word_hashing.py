@@ -68,7 +68,7 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _powers_to(length: int) -> tuple[Any, Any]:
-    """BASE and its inverse to the powers from 0 on, at least `length` of them."""
+    """Returns the powers of BASE and of its inverse, from 0 on, at least `length` of them."""
     return _kept_powers() if length <= _KEPT else _powers(length)
 
 

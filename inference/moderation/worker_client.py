@@ -141,7 +141,7 @@ class ModerationWorkerClient:
         self._fail(self._waiting.take_all(), "the server is closing")
 
     async def load(self, policies: bytes, models: Sequence[str]) -> None:
-        """Raises NotJudged with the reason when the worker cannot."""
+        """Loads policies and models into the worker. Raises NotJudged with the reason when it cannot."""
         request = LoadRequest(policies, tuple(models))
         async with self._lock:
             reply = await self._exchange(request, LOAD_S)
@@ -200,7 +200,7 @@ class ModerationWorkerClient:
                 raise
 
     def _next_batch(self) -> list[_PendingItem]:
-        """Takes waiting texts: those for models together; by itself one for patterns alone, or that a worker may have
+        """Takes waiting texts: those for models together; alone a text for patterns only, or one that a worker may have
         died of."""
         batch: list[_PendingItem] = []
         characters = 0
