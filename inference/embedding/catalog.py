@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the HTTP client takes long to load: only where a file names
 
 
 class EmbeddingCatalog:
-    """`packaged` None: its packages are not installed."""
+    """The embedding models that clients can name. `packaged` is None where its packages are not installed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EmbeddingCatalog:
         self._endpoints: dict[str, EndpointEmbedder] = {}
 
     def put(self, file: EmbeddingFile) -> None:
-        """Takes what the file says now."""
+        """Replaces the models by those of another version of the file."""
         from inference.embedding.endpoint import EndpointEmbedder
 
         assert self._client is not None or not file.models

@@ -13,8 +13,8 @@ ENGINE = "remote"
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokenizer` is the model's folder as Hugging Face has it (its weights are not needed), or its GGUF file where the
-    servers are llama-server."""
+    """Options of remote servers. `tokenizer` is the model's Hugging Face folder (without its weights), or its GGUF file
+    where the servers are llama-server."""
 
     urls: tuple[str, ...]
     tokenizer: Path

@@ -23,11 +23,12 @@ CONNECT_S: Final = 10.0
 _REDIRECTS: Final = range(300, 400)
 
 Credentials = Callable[[], Awaitable[Mapping[str, str]]]
-"""Headers with secrets, asked for anew for each request."""
+"""Returns headers with secrets; called anew for each request."""
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Good within an `httpx2.AsyncClient`, which closes it."""
+    """Sends HTTP requests of MCP to permitted addresses only; usable inside an `httpx2.AsyncClient`, which closes
+    it."""
 
     def __init__(self, rules: Callable[[], AddressRules], credentials: Credentials, *, resolve: Resolve) -> None:
         self._rules = rules
@@ -79,7 +80,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails where it is longer than a message may be."""
+    """A response body that raises where it is longer than a message may be."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, bytes_max: int) -> None:
         self._stream = stream

@@ -11,8 +11,8 @@ from sessions.server_tools import ToolResult
 
 
 def result_of(answer: CallToolResult, bytes_max: int, taken_out: Callable[[str], str]) -> ToolResult:
-    """Its texts, our secrets `taken_out`; what is no text is named. Structured content counts where there is no
-    text."""
+    """Returns an answer's texts, with our secrets `taken_out`; other content is only named. Structured content counts
+    where there is no text."""
     parts = [_text(each) for each in answer.content]
     text = "\n".join(part for part in parts if part)
     if not text and answer.structured_content is not None:
