@@ -44,7 +44,7 @@ FRONT: Final = "front"  # likewise: the server's process id
 
 
 def contain_errors(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """An exception ends here: it is logged, and `fallback()` is the answer."""
+    """Makes a decorator that logs an exception of a method and returns `fallback()` instead."""
 
     def wrap(method: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(method)
@@ -67,7 +67,7 @@ def return_none() -> None:
 
 
 class _Tracked:
-    """A request that the front sent with a Transfer."""
+    """A request that came with a RequestTransfer."""
 
     __slots__ = ("forgotten", "into", "loading", "refused", "request", "resident_tokens", "saved", "transfer")
 
@@ -204,7 +204,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         return keep, None
 
     def _full_blocks(self, request: Any) -> int:
-        """Blocks whose tokens were all computed in steps that have been processed."""
+        """Returns how many blocks have tokens that were all computed in processed steps."""
         done = request.num_computed_tokens - getattr(request, "num_in_flight_tokens", 0)
         return max(0, int(done)) // self._block_tokens
 
@@ -217,7 +217,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             self._blocks_of.popitem(last=False)  # it has no block left: every one would name a later session
 
     def _still(self, tag: str) -> list[Any]:
-        """The blocks of a tag that still hold what they held."""
+        """Takes the blocks of a tag that still hold its KV."""
         found = []
         for block_id, block_hash in self._blocks_of.pop(tag, {}).items():
             block = self._pool.blocks[block_id]
@@ -239,7 +239,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         self._evict_first(blocks)
 
     def _evict_first(self, blocks: list[Any]) -> None:
-        """Later blocks before earlier ones: a prefix is worth more than what follows it."""
+        """Has free blocks evicted next, later ones first: a prefix is worth more than what follows it."""
         free = [block for block in reversed(blocks) if block.ref_cnt == 0 and not block.is_null]
         for block in free:
             self._pool.free_block_queue.remove(block)

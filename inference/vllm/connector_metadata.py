@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class SnapshotSource(msgspec.Struct, frozen=True):
-    """A snapshot's payload in the staging folder, with what it must hash to. Whoever reads it checks it."""
+    """A snapshot's payload in the staging folder, with its expected hashes, which the reader checks."""
 
     path: str
     num_blocks: int  # that the request may use
@@ -22,7 +22,7 @@ class SnapshotSource(msgspec.Struct, frozen=True):
 
 
 class RequestTransfer(msgspec.Struct, frozen=True):
-    """What the front says about one request.
+    """What the engine tells the connector about one request.
 
     `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
     can never be hit again. `opening` is the tag of the first `opening_blocks`, which all sessions that name it share.
@@ -42,7 +42,7 @@ class RequestTransfer(msgspec.Struct, frozen=True):
 
 @dataclass
 class BlockSave:
-    """Blocks `first_block` and following of a request, to be written into its file. `close` ends the file."""
+    """Blocks of a request, `first_block` and following, to be written into its file. `close` ends the file."""
 
     request: str
     name: str
@@ -55,7 +55,7 @@ class BlockSave:
 
 @dataclass
 class BlockLoad:
-    """Blocks `first_block` and following of a snapshot, into freshly allocated blocks."""
+    """Blocks of a snapshot, `first_block` and following, to be read into freshly allocated blocks."""
 
     request: str
     name: str
