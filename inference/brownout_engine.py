@@ -127,8 +127,7 @@ class BrownoutEngine:
 
     async def park(self, key: SessionKey) -> None:
         """Parks the session at the main engine and removes it from the smaller one: no other session may need its slot
-        for
-        days, and its KV there counts against what the tenant may keep at the main model."""
+        for days, and its KV there counts against what the tenant may keep at the main model."""
         try:
             await self.smaller.release(key)
         finally:

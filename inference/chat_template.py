@@ -125,8 +125,7 @@ class ChatTemplate:
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
         """Returns the pieces of instructions and tools, each with whether special tokens may be parsed in it. Tools
-        that the
-        template has no place for follow the instructions, in the words of the built-in template."""
+        that the template has no place for follow the instructions, in the words of the built-in template."""
         if self.whole:
             whole = self.conversation(instructions, tools, (), 0, answer=False)
             return [(piece.text, piece.special) for piece in whole]
@@ -146,8 +145,7 @@ class ChatTemplate:
         answer: bool,
     ) -> list[Piece]:
         """Returns the pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words
-        will
-        stand. Raises BadInput where the template refuses the conversation."""
+        will stand. Raises BadInput where the template refuses the conversation."""
         functions = [_function_of(tool) for tool in tools]
         if functions and not self.scaffold.tools:
             instructions, functions = _with_tools(instructions, [to_json(each) for each in functions]), []

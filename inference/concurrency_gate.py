@@ -67,8 +67,7 @@ class ConcurrencyGate:
 
     async def acquire(self, run: GatedRun) -> None:
         """Waits until the run is let in. Raises Overloaded when the queue is full, and the error of `refuse_all`; after
-        either,
-        and when cancelled, the run has left."""
+        either, and when cancelled, the run has left."""
         if not run.claim.arrival:
             if (self.held or self._idle() <= self.waiting) and self.queue.is_full(run.claim.tenant):
                 run.left = True

@@ -108,16 +108,15 @@ MODEL_SETTINGS: Final = {
     "vllm_args": ("",),
 }
 """Settings of a model, with the values that the simulated engine, which computes on the CPU, honours as well."""
-CONTEXT_MIN: Final = 256  # as both engines with a model have it
+CONTEXT_MIN: Final = 256  # the minimum of both engines that have a model
 
 
 def make_engine(
     settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
 ) -> Engine:
     """Makes an engine, not started yet; its spilled KV is encrypted under `keys`. `environment`: this process's, of
-    which
-    processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a wrong
-    setting."""
+    which processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a
+    wrong setting."""
     if settings.vllm_adapter and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",

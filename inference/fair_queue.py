@@ -46,7 +46,7 @@ PROMPT_COST: Final = 1.0
 ANSWER_COST: Final = 2.0  # a decoded token holds its slot for a whole step; the paper's price of it
 CREDIT: Final = 4_096.0  # counted tokens that a tenant may be behind the others when it comes back; at least
 SLOT_CREDIT: Final = 1_024.0  # for each slot of an engine that has many: about an answer with its prompt
-MARGIN: Final = 1_024.0  # by so much more must a tenant have been served to give way whatever it has now
+MARGIN: Final = 1_024.0  # a tenant that was served so many more counted tokens gives way in any case
 ROOM_SHARE: Final = 4  # a tenant may have so many times as many waiting as there is room left
 TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgotten
 
@@ -64,10 +64,10 @@ class SlotClaim(Generic[T]):
     priority: int
     weight: float
     prompt_tokens: int
-    may_yield: bool = field(default=True, init=False)  # it can be stopped where it is, and go on later
+    may_yield: bool = field(default=True, init=False)  # whether it can be stopped where it is, and go on later
     arrival: int = field(default=0, init=False)
     started: int = field(default=0, init=False)  # when it was given its slot, in the queue's own ticks; 0: it waits
-    charged: bool = field(default=False, init=False)  # for its prompt: computing it again is our doing
+    charged: bool = field(default=False, init=False)  # whether its tenant was charged for its prompt: once
 
 
 class _Tenant:
@@ -77,8 +77,8 @@ class _Tenant:
         self.counter = 0.0
         self.weight = 1.0
         self.num_waiting = 0
-        self.priority = 0  # of the claim that came last
-        self.left_at = 0.0  # what everybody had been served when the last of its claims left
+        self.priority = 0  # of the tenant's latest claim
+        self.left_at = 0.0  # the value of `FairQueue._served` when its last claim left
         self.waiting: dict[int, list[SlotClaim[object]]] = {}  # by priority, oldest first
         self.running = 0
 
@@ -92,13 +92,13 @@ class FairQueue(Generic[T]):
         self.waiting_max = waiting_max
         self.reserve = reserve
         self.credit = max(CREDIT, SLOT_CREDIT * slots)
-        self._tenants: dict[TenantId, _Tenant] = {}  # with claims
+        self._tenants: dict[TenantId, _Tenant] = {}  # tenants with claims
         self._idle: OrderedDict[TenantId, _Tenant] = OrderedDict()  # the others, longest idle first
         self._running: dict[SlotClaim[T], None] = {}
         self._num_waiting = 0
         self._ticks = 0
         self._floor = 0.0  # the counter of who was served last: where a newcomer to an empty engine begins
-        self._served = 0.0  # to all, as counted
+        self._served = 0.0  # what all tenants were served, as counted
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -132,8 +132,7 @@ class FairQueue(Generic[T]):
 
     def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
         """Whether one more claim, and `coming` ones, would make others give way: the tenant is within its share of
-        slots that
-        others use, or was served so much less."""
+        slots that others use, or was served so much less."""
         others = [other for name, other in self._tenants.items() if name != tenant]
         if not others:
             return False
@@ -164,8 +163,7 @@ class FairQueue(Generic[T]):
 
     def is_full(self, tenant: TenantId) -> bool:
         """Whether no more of this tenant's claims may wait. One tenant can fill most of the queue and never all of it,
-        so
-        that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
+        so that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
         own = known.num_waiting if known is not None else 0
         return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting)

@@ -22,7 +22,7 @@ from sessions.limits import Forecast, Share
 from sessions.model.types import ResponseId, TenantId
 
 EXPECTED_S: Final = 2.0
-FORGETS: Final = 0.05  # what one more answer weighs in a mean
+FORGETS: Final = 0.05  # weight of a new answer in a mean
 
 
 class DecayingMean:

@@ -176,8 +176,7 @@ class HttpClient:
 
     async def stream(self, path: str, body: bytes) -> tuple[int, bytes, SseReader]:
         """Sends a request; returns (status, body, stream). With status 200 the events follow in the stream; with any
-        other
-        the body is there and the stream is over."""
+        other the body is there and the stream is over."""
         exchange = await self._send("POST", path, body, events=True)
         try:
             while not (exchange.events or exchange.complete):

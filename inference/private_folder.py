@@ -20,7 +20,7 @@ from sessions.model.errors import Unavailable
 _LOCK: Final = "owner.lock"
 SOCKET_PATH_MAX: Final = 100  # bytes; Linux takes 107, other systems 103
 SOCKET_PREFIX: Final = "sessile-run-"
-_SUFFIX_CHARS: Final = 8  # that mkdtemp adds
+_SUFFIX_CHARS: Final = 8  # how many characters mkdtemp adds
 
 
 class PrivateFolder:

@@ -59,8 +59,7 @@ class Standby(Generic[C]):
 
     async def take(self) -> C | None:
         """Returns the standby, which the caller then closes; waits for one that is starting, since that is ready sooner
-        than
-        a new one would be. None: there is none."""
+        than a new one would be. None: there is none."""
         while self._starting:
             self._changed.clear()
             await self._changed.wait()

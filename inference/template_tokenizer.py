@@ -37,7 +37,7 @@ class TemplateTokenizer(ABC):
         self._gap: int | None = None
         self._starts = starts
         self._scaffold: dict[str, tuple[int, ...]] = {}  # the tokens of each of its pieces
-        self._between: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # and of those of whole conversations
+        self._between: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # the tokens of pieces of whole conversations
         self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
 
     @property

@@ -101,7 +101,7 @@ class _Part(NamedTuple):
 
 class _Mark(NamedTuple):
     part: _Part
-    spelled: str  # as it stands in the rendering
+    spelled: str  # the part's spelling in the rendering
 
 
 def probe(render: Render) -> TemplateShape:
@@ -164,8 +164,7 @@ class Conversations:
         answer: bool,
     ) -> list[Piece]:
         """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
-        Raises
-        BadInput where the template refuses the conversation."""
+        Raises BadInput where the template refuses the conversation."""
         said = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_READ_BYTES: Final = 1 << 20  # what is read ahead of a pipe
+_READ_BYTES: Final = 1 << 20  # how many bytes are read ahead from a pipe
 _LENGTH_BYTES: Final = 4
 
 T = TypeVar("T")

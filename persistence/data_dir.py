@@ -40,7 +40,7 @@ class MarkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     position: int
     written_at: float  # unix seconds by this machine's clock, the one that stamps files too
-    writer: str = ""  # who counts the positions, where several write to one store
+    writer: str = ""  # the id of the process that counts the positions, where several write to one store
 
 
 class Marker:

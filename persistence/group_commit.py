@@ -45,7 +45,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     pace_s: float = 0.002
     pace_from_writes: int = 8  # a batch smaller than this is not load: the next one goes at once
     crowded_pace: float = 3.0  # times `pace_s`
-    crowded_from_writes: int = 16  # in `pace_s`: about 8,000 writes a second
+    crowded_from_writes: int = 16  # writes in `pace_s`: about 8,000 writes a second
 
 
 class Write:
@@ -79,7 +79,7 @@ class GroupCommit:
         self._pending_bytes = 0
         self._batch: list[Write] = []
         self._wake = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop  # from `start` on
+        self._loop: asyncio.AbstractEventLoop  # set by `start`
         self._task: asyncio.Task[None] | None = None
         self._open = False
 

@@ -26,7 +26,7 @@ from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
 ColdName = Literal["disk", "redis"]
-PIECE_BYTES_MIN: Final = 16 << 10  # what a read begins with, so that its pace is known soon
+PIECE_BYTES_MIN: Final = 16 << 10  # the first piece of a read is so small that its pace is known soon
 _PIECE_BYTES_MAX: Final = 256 << 10
 
 

@@ -25,15 +25,15 @@ import msgspec
 
 from inference.kv.cold_tier import PIECE_BYTES_MIN, FetchProgress
 
-_FADE: Final = 0.9  # of old measurements, at each new one
-_JUMP: Final = 4.0  # so far off the line, a measurement starts it anew
+_FADE: Final = 0.9  # weight of old measurements, applied at each new one
+_JUMP: Final = 4.0  # a measurement off the line by this factor starts the fit anew
 _GUESS: Final = 0.25
 _LOOK_AGAIN_S: Final = 0.5  # a tier that is taken for too slow is not looked at again before
-_LOOK_PIECES: Final = 4  # how many pieces must have had the time to come before a pace is believed
+_LOOK_PIECES: Final = 4  # how many pieces must have had time to arrive before a pace is believed
 _LOOK_MIN_S: Final = 0.005
-_LOOK_SHARE: Final = 0.03  # of what computing takes: likewise, for a tier that is taken for too slow
-_TRUSTED_SHARE: Final = 0.05  # for one that is not
-_NOTHING_SHARE: Final = 0.1  # of what computing takes: how long a look waits for the first bytes
+_LOOK_SHARE: Final = 0.03  # share of the computing time before a pace is believed, for a tier expected to be too slow
+_TRUSTED_SHARE: Final = 0.05  # the same for other tiers
+_NOTHING_SHARE: Final = 0.1  # share of the computing time that a look waits for the first bytes
 _FORGET_S: Final = 60.0  # an estimate without measurements falls back to its prior in this time (e-fold)
 DEADLINE_MIN_S: Final = 0.05
 DEADLINE_MAX_S: Final = 30.0  # unless computing takes longer: long contexts of large models do

@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
 _PROBE_BYTES: Final = 1 << 20
-RESERVE_BYTES: Final = 256 << 20  # of the file system, which may be the journal's too: it stays free
+RESERVE_BYTES: Final = 256 << 20  # of the file system stay free: the journal may be on it too
 
 
 class DiskEntry(ColdSnapshot):
@@ -81,7 +81,7 @@ class _Write:
     def __init__(self, snapshot_id: bytes) -> None:
         self.snapshot_id = snapshot_id
         self.over = asyncio.Event()
-        self.revoked = False  # its session has been deleted meanwhile
+        self.revoked = False  # whether its session was deleted meanwhile
 
 
 class DiskTier:
@@ -104,7 +104,7 @@ class DiskTier:
         self.identity = identity
         self.keys = keys
         self.rank = rank
-        self.bytes = 0  # of whole files, of those being written, and of those that could not be removed
+        self.bytes = 0  # of complete files, those being written, and those that could not be removed
         self.counters: Counter[str] = Counter()
         self._index = SnapshotIndex[DiskEntry]()
         self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes

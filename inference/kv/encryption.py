@@ -138,7 +138,7 @@ class StoredSnapshotReader:
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._cipher: AESGCM | None = None
-        self._rest = b""  # of a plain envelope: what was read beyond the header
+        self._rest = b""  # bytes of a plain envelope that were read beyond the header
         self.manifest: SnapshotManifest
         begin = source.read(len(SEALED))
         self.head: StoredHead | None = None

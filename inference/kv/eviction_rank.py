@@ -50,10 +50,10 @@ _TURNS: Final = 8
 _CELLS: Final = (_TURNS, len(SIZES), len(PACES_S) + 1)
 _BUCKETS: Final = len(AGES_S) - 1
 _SCALINGS: Final = 12
-_PRIOR_EVENTS: Final = 10.0  # what a factor must outweigh before it departs from 1
-_STEPS: Final = 4  # of an index's table in each bucket of age
+_PRIOR_EVENTS: Final = 10.0  # weight of the assumption that a factor is 1, in observed events
+_STEPS: Final = 4  # steps of an index's table in each bucket of age
 _LEVELS: Final = 8.0  # tables per e-fold of a session's factor
-FIT_SAMPLE: Final = 4096  # of the silences that go on: a fit is made on the event loop
+FIT_SAMPLE: Final = 4096  # how many ongoing silences a fit uses at most: it runs on the event loop
 _EVENTS_MAX: Final = 50_000.0  # beyond, what was observed counts half
 
 _EDGES: Final[Floats] = np.array(AGES_S, dtype=np.float64)

@@ -30,7 +30,7 @@ from sessions.model.types import SessionKey, TenantId
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_ROOM_WAIT_S: Final = 1.0  # for demotions, where nothing is lost yet by not saving
+_ROOM_WAIT_S: Final = 1.0  # how long saving waits for demotions at least
 _ROOM_WAIT_MAX_S: Final = 30.0  # where it is: a disk that stands still holds up nobody for longer
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
@@ -49,7 +49,7 @@ class HostSnapshot:
     used_s: float = 0.0
     parked: bool = False
     users: int = 0  # readers of the file: it is not evicted meanwhile
-    moving: bool = False  # on its way to disk
+    moving: bool = False  # whether it is being moved to disk
     forgotten: bool = False  # out of the index: no new reader may begin to use it
     freed: bool = False
     tagging: asyncio.Task[None] | None = None

@@ -34,7 +34,7 @@ class Promotion:
     def __init__(self, task: asyncio.Task[HostSnapshot], progress: FetchProgress) -> None:
         self.task = task
         self.progress = progress
-        self.waiting = 0  # who would lose by its end
+        self.waiting = 0  # how many callers wait for the read
 
 
 class Promotions:

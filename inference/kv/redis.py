@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SNAPSHOT_BYTES_MAX: Final = 4 << 20
-_SESSIONS_KNOWN: Final = 10_000  # whose answers are remembered here
+_SESSIONS_KNOWN: Final = 10_000  # for how many sessions the server's answers are remembered
 _AWAY_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
 _DISCOVER_WAIT_S: Final = 0.25  # a turn waits for it
@@ -123,7 +123,7 @@ class RedisTier:
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
         namespace: str = "{sessile-kv}",
     ) -> None:
-        self.bytes = 0  # as of the last answer: others write, too
+        self.bytes = 0  # by the server's last answer: other replicas write too
         self.bytes_max = bytes_max
         self.snapshot_bytes_max = snapshot_bytes_max
         self.identity = identity

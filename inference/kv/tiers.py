@@ -40,7 +40,7 @@ from sessions.model.types import OPENINGS, SessionKey, TenantId
 
 log = structlog.get_logger(__name__)
 
-EARLY_SHARE: Final = 0.1  # of tools' outputs come before the KV is looked for
+EARLY_SHARE: Final = 0.1  # the share of tools' outputs that may come before the KV is back
 TOOLS_COPY_S: Final = 10.0  # tools that run longer have their session's snapshot copied down meanwhile
 POSTPONED_MAX: Final = 16  # snapshots in a row that are not copied down because the next one was near
 _OPENING_IDLE_S: Final = 30 * 86_400.0  # an opening that no session of its tenant began with for so long is dropped
@@ -52,7 +52,7 @@ class _PostponedCopy(NamedTuple):
     snapshot: HostSnapshot
     manifest: SnapshotManifest
     timer: asyncio.TimerHandle
-    in_a_row: int  # of those that were not copied, this one included
+    in_a_row: int  # how many snapshots in a row were not copied, this one included
 
 
 class Tiers:

@@ -22,15 +22,15 @@ from typing import Final
 from sessions.model.types import TenantId
 
 TOOLS_MAX: Final = 10_000  # sets of tools whose times are kept
-NAMES_MAX: Final = 16  # of one turn's calls: more are taken for the same set
-_FADE: Final = 0.9  # of what was observed, at each new observation
+NAMES_MAX: Final = 16  # tool names of one turn that are told apart; more are cut off
+_FADE: Final = 0.9  # weight of earlier observations, applied at each new one
 _PRIOR_MEDIAN_S: Final = 2.0
-_PRIOR_SPREAD: Final = 1.5  # of the logarithm
-_PRIOR_WEIGHT: Final = 0.5  # of an observation
+_PRIOR_SPREAD: Final = 1.5  # of the logarithm of seconds
+_PRIOR_WEIGHT: Final = 0.5  # weight of the prior, in observations
 _SPREAD_MIN: Final = 0.05
 _SHORTEST_S: Final = 0.001
 _KNOWN_WEIGHT: Final = 1.5  # two observations: from then on something is done ahead of a return
-_OVERDUE: Final = 0.001  # so few calls take longer: it is taken for one that does not come back
+_OVERDUE: Final = 0.001  # the share of calls that take longer than one that counts as lost
 _NORMAL: Final = NormalDist()
 
 ToolSet = tuple[TenantId, tuple[str, ...]]

@@ -30,7 +30,7 @@ class EagerSaver:
         self._num_waiting = num_waiting
         self._save_idle_s = save_idle_s
         self._task: asyncio.Task[None] | None = None
-        self._failed: dict[Slot, int] = {}  # and when it was last used then: it is not tried again before it was
+        self._failed: dict[Slot, int] = {}  # slots whose save failed, and their `used` then: retried after another use
         self._closed = False
 
     def look(self) -> None:

@@ -80,7 +80,7 @@ __all__ = ["LlamaEngine", "LlamaOptions"]
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
 _WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
-_CLOSE_S: Final = 5.0  # how long closing may save KV for
+_CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 
 
 class _Started(NamedTuple):

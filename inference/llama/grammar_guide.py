@@ -28,8 +28,8 @@ from sessions.model.types import Json, Tokens
 
 LIFT: Final = 200.0  # far more than logits differ by, and little enough that they keep their digits
 _HEAD: Final = '%llguidance {"no_forcing": true}\nstart: %json '  # forced text would be tokenised; here it never is
-_CHARACTER_TOKENS: Final = 4  # that the last character may have begun in
-_ALLOWED: Final = 200  # in llguidance's table, of a byte a token
+_CHARACTER_TOKENS: Final = 4  # within so many tokens the last character began
+_ALLOWED: Final = 200  # the mark of allowed tokens in llguidance's table, which has a byte for each token
 
 
 class GuideVocabulary(NamedTuple):

@@ -18,10 +18,10 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
 
     slots: int = 4
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
-    cuts_window: bool = False  # to what the model was trained for, where more is set
-    batch_tokens: int = 0  # of prompts that one step computes at most; 0: 512, with a GPU 2048
+    cuts_window: bool = False  # whether a window above the model's own is cut to that instead of refused
+    batch_tokens: int = 0  # prompt tokens that one step computes at most; 0: 512, with a GPU 2048
     gpu_layers: int = 0
-    gpu_free_bytes: int = 0  # what layers may take there; 0: not known
+    gpu_free_bytes: int = 0  # GPU memory that layers may take; 0: not known
     checks_memory: bool = False  # before the model is loaded
     spill_tokens_min: int = 32  # fewer unsaved tokens are recomputed rather than saved or restored
     save_idle_s: float = 5.0  # a session that has rested for so long is saved, if there is a tier that outlives us

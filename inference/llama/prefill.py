@@ -37,7 +37,7 @@ class SlotRun:
     def __init__(self, slot: Slot, run: EngineRun) -> None:
         self.slot = slot
         self.run = run
-        self.paused = False  # it makes room, and goes on later
+        self.paused = False  # whether it makes room and goes on later
         self.completion: LlamaCompletion | None = None
         self.preparing: asyncio.Task[Any] | None = None
         self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run

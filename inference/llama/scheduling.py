@@ -43,23 +43,23 @@ class EngineRun:
         scope: bytes = b"",
     ) -> None:
         self.key = key
-        self.scope = scope  # its `cache_scope`
-        self.prompt = prompt  # what it begins from, or goes on from
+        self.scope = scope  # the run's `cache_scope`
+        self.prompt = prompt  # the tokens that it begins or continues from
         self.claim: SlotClaim[EngineRun] = SlotClaim(
             self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt)
         )
         self.claim.may_yield = False
-        self.pauses = pauses  # it can be stopped and go on
+        self.pauses = pauses  # whether it can be stopped and continued
         self.future: asyncio.Future[Slot] | None = None
         self.slot: Slot | None = None
-        self.filling = False  # it has a slot and has emitted nothing in it
-        self.decoding = False  # it has a slot and has emitted something in it
-        self.step_tokens = 0  # of its prompt, that llama-server is computing
-        self.is_long = False  # and they are not the last of it
+        self.filling = False  # whether it has a slot and has emitted nothing in it
+        self.decoding = False  # whether it has a slot and has emitted tokens in it
+        self.step_tokens = 0  # prompt tokens that llama-server is computing
+        self.is_long = False  # whether more prompt tokens follow those
         self.yields = False  # another run is to have its slot: `give_way` comes next
 
 
-RESERVE_FROM_SLOTS: Final = 4  # with fewer an idle one costs too much
+RESERVE_FROM_SLOTS: Final = 4  # with fewer slots, keeping one idle costs too much
 
 
 class Scheduler:
@@ -71,7 +71,7 @@ class Scheduler:
         self.table = table
         self.queue: FairQueue[EngineRun] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
         self._gated: list[asyncio.Future[None]] = []
-        self._asking: dict[EngineRun, int] = {}  # for room in a step, in order, with how many tokens each lacks
+        self._asking: dict[EngineRun, int] = {}  # runs waiting for room in a step, in order, with the tokens they lack
         self.num_shed = 0
         self.num_preempted = 0
 

@@ -25,8 +25,8 @@ class Slot:
         self.key: SessionKey | None = None
         self.tokens: array.array[int] = array.array("I")
         self.busy = False
-        self.saving = False  # its KV is on its way into host memory
-        self.parked = False  # its session left memory: first to be evicted
+        self.saving = False  # whether its KV is being saved to host memory
+        self.parked = False  # whether its session left memory; then it is evicted first
         self.used = 0  # when it was last released, in the table's own ticks
         self.saved_tokens = 0  # how many leading tokens a snapshot in some tier covers
         self.scope = b""  # the `cache_scope` of its session's latest run
@@ -42,7 +42,7 @@ Ranking = Callable[[Slot], tuple[float, ...]]
 
 
 def least_recently_used(slot: Slot) -> tuple[float, ...]:
-    """Smaller goes first: parked before resident, then the longest unused."""
+    """Returns a slot's sort key; the smallest is used first: parked before resident, then longest unused."""
     return (not slot.parked, slot.used)
 
 
@@ -69,7 +69,7 @@ class SlotTable:
         return any(slot.key is None for slot in self._slots)
 
     def acquire(self, key: SessionKey, prompt: array.array[int], *, beside: bool = False) -> Slot | None:
-        """An idle slot for a run of `prompt`, now busy; None when all are.
+        """Returns an idle slot for a run of `prompt`, now busy; None when all are busy.
 
         Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
         ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller

@@ -20,7 +20,7 @@ END_TOKENS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id
 _CONTROL: Final = {2, 3, 5}  # unknown, control, unused
 _USER_DEFINED: Final = 4
 _BYTE: Final = 6
-_SPACE: Final = "\u2581"  # how SentencePiece spells one
+_SPACE: Final = "\u2581"  # SentencePiece's spelling of a space
 
 
 class ByteFragments:
@@ -63,14 +63,14 @@ class ByteFragments:
 class Vocabulary(msgspec.Struct, frozen=True):
     """The parts of a tokenizer's metadata that Sessile uses itself; llama.cpp does the encoding."""
 
-    digest: str  # of everything that decides how text becomes tokens
+    digest: str  # hash of everything that decides how text becomes tokens
     fragments: ByteFragments
     size: int
     specials: tuple[str, ...]  # spellings of control tokens
     special_ids: frozenset[int]
     control_ids: frozenset[int]
     eos_id: int | None
-    pieces: tuple[bytes, ...]  # of every token its bytes, of control tokens their spelling
+    pieces: tuple[bytes, ...]  # each token's bytes; a control token's spelling
     bos_id: int | None
     bos_text: str
     eos_text: str
@@ -81,7 +81,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 class TokenPieces(NamedTuple):
     """The bytes of every token."""
 
-    text: list[bytes]  # what it adds to an answer
+    text: list[bytes]  # each token's bytes in an answer's text
     spelled: list[bytes]  # the same; of control tokens, which add nothing, their spelling behind 0xFF
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from sessions.model.errors import BadInput
 
 COMPUTE_BYTES: Final = 300 << 20  # activations and buffers of a small batch
-SPARE: Final = 0.05  # of the memory, for everybody else
-KV_SHARE: Final = 0.5  # of the memory beside the weights, that a default window's KV may take
+SPARE: Final = 0.05  # the share of memory that stays free for other programs
+KV_SHARE: Final = 0.5  # the share of memory beside the weights that the KV of a default window may take
 WINDOW_STEP: Final = 256
 WINDOW_LEAST: Final = 2048  # below that a smaller window is no advice
 

@@ -49,7 +49,7 @@ class RepoFile(msgspec.Struct, frozen=True):
     name: str
     size: int
     sha256: str = ""
-    git_sha1: str = ""  # of files that are not in large-file storage
+    git_sha1: str = ""  # set for files that are not in large-file storage
 
 
 def parse_reference(text: str) -> HubModel | None:

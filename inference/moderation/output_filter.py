@@ -43,7 +43,7 @@ class PolicyOutputFilter:
         self._late = policy.mode == "async" and not calls
         self._normal = Normalizer(escapes=calls)
         self._before = ""
-        self._fed = 0  # in this run
+        self._fed = 0  # code points fed in this run
         self._shown = len(shown) if self._late else 0
         if self._late:
             self._normal.feed(shown)
@@ -139,7 +139,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._text = shown if self._late else ""  # of the open passage, behind the end of the one before
         self._overlap = 0  # code points of it that are of the one before
         self._passage_at = 0  # where the open passage begins
-        self._open: deque[_Passage] = deque()  # not judged yet
+        self._open: deque[_Passage] = deque()  # passages that are not judged yet
         self._waiting: tuple[int, Verdict] | None = None  # the patterns' verdict, and what was let through by then
 
     def feed(self, text: str) -> tuple[int, Verdict]:

@@ -31,7 +31,7 @@ from inference.worker_process import encode_frame, end_worker, start_worker
 log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 4_096
-TENANT_SHARE: Final = 4  # of them one tenant may have one part in so many
+TENANT_SHARE: Final = 4  # one tenant may have one in so many of these
 BATCH_TEXTS: Final = 64
 BATCH_CHARACTERS: Final = 262_144
 HANG_S: Final = 30.0
@@ -118,7 +118,7 @@ class ModerationWorkerClient:
     """One worker process. `start` before anything else; `close` ends it."""
 
     def __init__(self, name: str) -> None:
-        self.versions: dict[str, str] = {}  # of the models that it has
+        self.versions: dict[str, str] = {}  # the versions of its models
         self.batches = self.texts = self.restarts = 0
         self._log = log.bind(worker=name)
         self._loaded: LoadRequest | None = None

@@ -46,8 +46,8 @@ Request = LoadRequest | JudgeRequest
 
 
 class WorkerReply(msgspec.Struct, frozen=True, array_like=True):
-    versions: dict[str, str] = {}  # of the models, for LoadRequest
-    results: list[JudgeResult] = []  # for JudgeRequest, by item
+    versions: dict[str, str] = {}  # in the answer to LoadRequest: the models' versions
+    results: list[JudgeResult] = []  # in the answer to JudgeRequest: a result for each item
     error: str | None = None
 
 

@@ -85,11 +85,11 @@ class SimulatedStream:
     salt: int = 0
     state: int = 0  # hash of `tokens`, valid once the prompt is prefilled
     utf8: Utf8Stream = field(default_factory=Utf8Stream)
-    unfinished: bytes = b""  # what `utf8` holds of a character that is not whole yet
+    unfinished: bytes = b""  # bytes in `utf8` of a character that is not complete yet
     begun: bool = False
     cached_tokens: int = 0
     prefill_left: int = 0
-    prefill_now: int = 0  # of them, in the step that is under way
+    prefill_now: int = 0  # how many of them the present step computes
     decoding: bool = False  # takes part in the step that is under way
     decoded: int = 0
     outbox: deque[Chunk | Finish] = field(default_factory=deque)

@@ -14,8 +14,8 @@ from sessions.metrics import Histograms
 from sessions.model.types import TenantId
 from sessions.server_tools import ToolRequest, ToolResult
 
-CALLS_MAX: Final = 256  # at the same time, of all tenants
-TENANT_CALLS_MAX: Final = 64  # of one, so that one tenant's tools that hang leave room for the others'
+CALLS_MAX: Final = 256  # calls in progress of all tenants
+TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
 
 
 class _Gate(NamedTuple):

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 5.0
-URL_BYTES_MAX: Final = 8_192  # what servers take at least
+URL_BYTES_MAX: Final = 8_192  # the length that servers accept at least
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$(?!\n)")]
-SECRET_LENGTH_MIN: Final = 4  # what is shorter is no secret, and stands in many an answer
+SECRET_LENGTH_MIN: Final = 4  # shorter values are no secrets: they occur in many answers
 SENT_MAX: Final = 64  # secrets of a server that are remembered: those of now and those before them
 _OURS: Final = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"}
 _SECRET_BYTES_MAX: Final = 16_384

@@ -75,7 +75,7 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     idempotency: Literal["key", "none"] = "none"
     approval: Literal["never", "always"] = "never"
-    retries: Annotated[int, Meta(ge=0, le=8)] = 2  # of a tool that takes keys
+    retries: Annotated[int, Meta(ge=0, le=8)] = 2  # for a tool that takes idempotency keys
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 16  # calls of a tenant at the same time, at each replica
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     interpreter: Literal["cpython", "program"] = "cpython"
     description: Annotated[str, Meta(max_length=4_096)] = ""
-    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: while it runs, and not while it waits
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: counted while it runs, not while it waits
     cpu_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     memory_mb: Annotated[int, Meta(ge=16, le=65_536)] = 512
     processes: Annotated[int, Meta(ge=1, le=256)] = 8
@@ -127,7 +127,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
     calls: tuple[Name, ...] | None = None  # of a program: which tools it may call; absent: all that its session has
-    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # of one program
+    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # how many calls one program may make
     approval: Literal["never", "always"] = "never"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
     warm: Annotated[int, Meta(ge=0, le=16)] = 1  # sandboxes that stand ready

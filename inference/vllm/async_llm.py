@@ -45,7 +45,7 @@ BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
 SCHEDULER: Final = "inference.vllm.scheduling.scheduler.make_scheduler"
 _CPU_KV_BYTES: Final = 1 << 30
-_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
+_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # ranks of adapters that vLLM supports
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
 _LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
 _MULTI_NODE_ARGS: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")
@@ -69,12 +69,12 @@ class VllmCore:
         it."""
         self.options = options
         self._environment = {} if environment is None else environment
-        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
+        self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV is immovable
         self.dead = False  # a run learned that its processes had ended by themselves
-        self.connector_folder: str | None = None  # that it was started with
-        self._adapter: Adapter | None = None  # of every run
+        self.connector_folder: str | None = None  # the connector's folder that it was started with
+        self._adapter: Adapter | None = None  # the adapter of every run
         self._llm: AsyncLLM | None = None
-        self._folder: PrivateFolder | None = None  # of the sockets between its processes
+        self._folder: PrivateFolder | None = None  # the folder of the sockets between its processes
         self._grammars = ThreadPoolExecutor(_GRAMMAR_THREADS, thread_name_prefix="grammar-check")
 
     @property

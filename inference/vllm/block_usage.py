@@ -24,7 +24,7 @@ from typing import Final
 
 from sessions.model.types import SessionKey, TenantId, pack_tokens
 
-TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
+TAGS_MAX: Final = 100_000  # with more sessions the oldest lose their tag and get a new one when they come back
 
 
 class _Opening:
@@ -37,7 +37,7 @@ class _Opening:
         self.tokens = tokens
         self.tag = secrets.token_hex(16)
         self.sessions: set[SessionKey] = set()
-        self.num_resident = 0  # of these, that have tokens on the device
+        self.num_resident = 0  # how many of these have tokens on the device
 
 
 class _Beginning:
@@ -70,7 +70,7 @@ class BlockUsage:
         self._token_bytes = token_bytes
         self._covered = covered
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
-        self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
+        self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # in the same order
         self._total_tokens = 0
         self._openings: dict[TenantId, dict[bytes, _Opening]] = {}  # by digest
         self._beginnings: dict[SessionKey, _Beginning] = {}

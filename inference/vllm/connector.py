@@ -40,7 +40,7 @@ _NO_MATCH: Final[tuple[int | None, bool]] = (0, False)
 _NOTHING_HELD: Final[tuple[bool, dict[str, Any] | None]] = (False, None)
 _NOTHING_OVER: Final[tuple[set[str] | None, set[str] | None]] = (None, None)
 FOLDER: Final = "folder"  # of kv_connector_extra_config: the staging folder
-FRONT: Final = "front"  # likewise: the server's process id
+FRONT: Final = "front"  # of kv_connector_extra_config: the server's process id
 
 
 def contain_errors(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -78,7 +78,7 @@ class _Tracked:
         self.resident_tokens = 0
         self.loading = False
         self.into: frozenset[int] = frozenset()  # blocks that the load writes
-        self.refused = False  # what was loaded is no good: it is not offered again
+        self.refused = False  # whether its loaded blocks were unusable: then none are offered again
         self.forgotten: set[str] = set()  # tags of it
 
 

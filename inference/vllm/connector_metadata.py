@@ -15,7 +15,7 @@ class SnapshotSource(msgspec.Struct, frozen=True):
     """A snapshot's payload in the staging folder, with its expected hashes, which the reader checks."""
 
     path: str
-    num_blocks: int  # that the request may use
+    num_blocks: int  # how many blocks the request may use
     snapshot_id: bytes
     payload_bytes: int
     tags: bytes
@@ -29,7 +29,7 @@ class RequestTransfer(msgspec.Struct, frozen=True):
     `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
 
     tag: str
-    name: str  # of the request, in reports; vLLM gives it an id of its own
+    name: str  # the request's name in reports; vLLM gives it an id of its own
     source: SnapshotSource | None = None
     path: str = ""
     first_block: int = 0
@@ -69,5 +69,5 @@ class BlockLoad:
 class SessileConnectorMetadata(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
     saves: list[BlockSave] = field(default_factory=list)
     loads: list[BlockLoad] = field(default_factory=list)
-    preempted: set[str] = field(default_factory=set)  # their blocks are about to be written by others
-    idle: bool = False  # no token is computed in this step
+    preempted: set[str] = field(default_factory=set)  # requests whose blocks others are about to overwrite
+    idle: bool = False  # whether this step computes no token

@@ -71,7 +71,7 @@ __all__ = ["VllmEngine", "VllmOptions"]
 log = structlog.get_logger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
-_CLOSE_S: Final = 5.0  # how long closing may save KV for
+_CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "deaths")
 
 
@@ -91,7 +91,7 @@ class _Run:
         self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
-        self.paused = False  # it made room, and another run goes on where it stopped
+        self.paused = False  # whether it made room; another run then goes on where it stopped
         self.lost = False  # vLLM has died under it
         self.emitted: array.array[int] = array.array("I")
 
@@ -139,9 +139,9 @@ class VllmEngine:
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
         self._offload: KvOffload | None = None
-        self._folder: str | None = None  # that the connector writes to
+        self._folder: str | None = None  # the folder that the connector writes to
         self._reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
-        self._ready: list[WorkerReady] = []  # what the workers of the first one reported
+        self._ready: list[WorkerReady] = []  # the reports of the first vLLM's workers
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
         self._score_numbers = itertools.count(1)

@@ -64,11 +64,11 @@ class OffloadPlan:
     written: list[int] = field(init=False)  # blocks that each rank has reported while the run goes on
     hold: contextlib.AsyncExitStack = field(
         default_factory=contextlib.AsyncExitStack
-    )  # of `source`, until it has begun
+    )  # keeps `source` until it is loaded
     source: HostSnapshot | None = None
-    base_blocks: int = 0  # that the source holds of the prompt
-    path: Path | None = None  # until it is a snapshot's
-    file: Path | None = None  # what it was called from the first, with its checksums beside it
+    base_blocks: int = 0  # how many blocks of the prompt the source holds
+    path: Path | None = None  # the run's file; None once a snapshot has it
+    file: Path | None = None  # the run's file under its first name; the checksums are beside it
     reserved: int = 0
     limit_blocks: int = 0
     num_blocks: int = 0
@@ -78,11 +78,11 @@ class OffloadPlan:
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     bad_reason: str = ""  # why the source was refused while it was loaded
-    resident_tokens: int = 0  # that were on the device before the load
+    resident_tokens: int = 0  # tokens that were on the device before the load
     planned_s: float | None = None  # when it was handed to the run, until that has yielded something
-    loaded_s: float = 0.0  # how long the load took, once it is over
-    settling: asyncio.Task[None] | None = None  # once the run is over
-    known: array.array[int] = field(default_factory=lambda: array.array("I"))  # what it had then
+    loaded_s: float = 0.0  # seconds that the load took, once it is over
+    settling: asyncio.Task[None] | None = None  # set once the run is over
+    known: array.array[int] = field(default_factory=lambda: array.array("I"))  # the tokens that the run had at its end
 
     def __post_init__(self, ranks: int) -> None:
         self.open_ranks, self.written = ranks, [0] * ranks

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 SOCKET_NAME: Final = "front.sock"
 MENTIONS_NAME: Final = "mentions.sock"  # a queue of their own: a kernel may hold as few as ten datagrams in one
 _DATAGRAM_BYTES_MAX: Final = 64 << 10
-_LOOK_S: Final = 1.0  # how often a report that finds no room looks whether its sender was closed
-_READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
+_LOOK_S: Final = 1.0  # how often, in seconds, a report that waits for room checks whether its sender was closed
+_READY_WAIT_S: Final = 10.0  # how many seconds the workers' reports may take once vLLM is up
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):

@@ -33,7 +33,7 @@ from sessions.model.types import TenantId, UnixMs
 log = structlog.get_logger(__name__)
 
 REFRESH_S: Final = 10.0
-ID_BYTES: Final = 4  # it stands beside every body
+ID_BYTES: Final = 4  # short, since it stands beside every body
 
 _COLUMNS: Final = "seq, id, wrapper, wrapped, created_at, destroyed_at"
 _OF_TENANT: Final = f"SELECT {_COLUMNS} FROM {{tenant_keys}} WHERE tenant = $1 ORDER BY seq"
@@ -101,7 +101,7 @@ class TenantKeys:
         self._wrapper = wrapper
         self._now_ms = now_ms
         self._rings: dict[TenantId, KeyRing] = {}
-        self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # as the rings were read
+        self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # the wrapped keys of `_rings`
         self._reads: dict[TenantId, _Reads] = {}
         self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
         self._listeners: list[Callable[[TenantId], None]] = []
@@ -158,8 +158,7 @@ class TenantKeys:
 
     async def rewrap(self) -> tuple[int, int]:
         """Wraps every key under the newest wrapping key; returns (number wrapped, number not unwrappable). May be cut
-        short and
-        run again: each key is readable at every moment."""
+        short and run again: each key is readable at every moment."""
         async with self._changing:
             return await self._rewrap()
 

@@ -101,7 +101,7 @@ class MemoryDatabase:
         self.reviews: dict[ReviewId, Case] = {}
         self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
         self.subscriptions: dict[tuple[TenantId, str, PushId], PushSubscription] = {}
-        self.push_outbox: dict[tuple[SessionKey, PushId], tuple[UnixMs, PushDelivery]] = {}  # with when it is due
+        self.push_outbox: dict[tuple[SessionKey, PushId], tuple[UnixMs, PushDelivery]] = {}  # with its due time
         self.files: dict[tuple[TenantId, FileId], StoredFile] = {}
         self.file_blobs: dict[tuple[TenantId, BlobId], Any] = {}  # `memory.files.MemoryBlob`
         self.memories: dict[MemoryId, UserMemory] = {}

@@ -27,7 +27,7 @@ SCHEMA: Final = "sessile_passages"
 CONNECTIONS: Final = 4
 TIMEOUT_S: Final = 30.0
 CACHE_KIB: Final = 65_536
-_LOCK: Final = 0x70617373  # of whoever makes the tables
+_LOCK: Final = 0x70617373  # held by the process that makes the tables
 _MARK: Final = re.compile(r"\$(\d+)")
 
 

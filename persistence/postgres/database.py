@@ -93,7 +93,7 @@ class PostgresDatabase:
         self.submit = self._group.submit
         self.write_bytes_max = self._group.limits.write_bytes_max
         self._audit_key = audit_key
-        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+        self.sealer = Sealer(b"")  # seals the audit log; set by `open`
         self._chains = HeadCache()
         self._pool: Any = None
         self._writer: Connection | None = None
@@ -102,7 +102,7 @@ class PostgresDatabase:
         self._last_failure: BaseException | None = None
         self._writer_id = ""
         self._incarnation = ""
-        self._commits = 0  # of our row in `writers`, as the next batch expects it
+        self._commits = 0  # the count in our row of `writers`, as the next batch expects it
         self._acknowledged = 0
         self._unsure = False  # a batch got no answer, and no later one has settled what became of it
         self._closed = False
@@ -252,8 +252,7 @@ class PostgresDatabase:
 
     async def _committed(self, appends: Sequence[AppendWrite], lost: list[AppendWrite]) -> Sequence[object] | None:
         """Tries once. Returns None where nothing was committed and a new try, which now knows more, is due. Appends in
-        `lost`
-        are left out: they were found fenced."""
+        `lost` are left out: they were found fenced."""
         sent = [write for write in appends if write not in lost] if lost else appends
         audited = any(write.audit for write in sent)
         try:

@@ -44,12 +44,12 @@ class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a server now. `failure` says why nothing else is known."""
 
     failure: str = ""
-    ahead_s: float = 0.0  # its clock, against ours
+    ahead_s: float = 0.0  # the server's clock minus ours
     standby: bool = False
     fsync: bool = True
     archive_fails: bool = False
-    schema_version: int = 0  # how far it was migrated; 0: there is none yet
-    schema_required: int = 0  # what a program has to know to use it
+    schema_version: int = 0  # the version it was migrated to; 0: there is no schema yet
+    schema_required: int = 0  # the version that a program must know to use it
     schema_known: int = 0  # the newest that this program knows
     standbys: tuple[StandbyInspection, ...] = ()
 

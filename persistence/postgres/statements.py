@@ -179,8 +179,7 @@ _SET_PATCH: Final = "".join(
 
 def batch_of(writes: Sequence[AppendWrite], chained: ChainedEntries | None = None) -> tuple[str, Columns]:
     """Returns the statement for these appends, and its parameters after the writer's two. `chained`: their audit rows,
-    if
-    any."""
+    if any."""
     if chained is not None:
         audited = [no for no, w in enumerate(writes, 1) if w.audit]
         heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]

@@ -46,8 +46,7 @@ class PostgresStore:
 
     async def open(self) -> None:
         """Opens the database and its first connections: when a gateway is replaced, all its readers come at once, and a
-        connection
-        takes tens of milliseconds until its first rows."""
+        connection takes tens of milliseconds until its first rows."""
         await self.database.open()
         try:
             reads = (self.journal.read(_NO_SESSION, after=0, limit=1, bytes_max=1) for _ in range(WARM_CONNECTIONS))

@@ -29,7 +29,7 @@ _DONE: Final = (
     "UPDATE erasures SET end_user = $4, done_at = $5"
     " WHERE tenant = $1 AND end_user = $2 AND asked_at = $3 AND done_at IS NULL RETURNING end_user"
 )
-USAGE_S: Final = 3600.0  # for taking a name out of all usage
+USAGE_S: Final = 3600.0  # time-out of removing a name from all usage rows
 # A key that is a user of its own is named like one.
 _USAGE: Final = (
     "UPDATE usage SET principal_user = NULL,"

@@ -10,7 +10,7 @@ from persistence.sql.script import Query, Script, SqlDatabase, one_query
 from sessions.model.knowledge.files import BlobId
 from sessions.model.types import TenantId
 
-DROP_ROWS: Final = 64  # in one transaction: about 16 MiB
+DROP_ROWS: Final = 64  # rows deleted in one transaction: about 16 MiB
 
 _LIVES: Final = "SELECT 1 FROM file_blobs WHERE tenant = $1 AND id = $2"
 _PUT: Final = (
@@ -24,8 +24,7 @@ _DROP: Final = "DELETE FROM file_chunks WHERE tenant = $1 AND blob = $2 AND plac
 
 class FileChunks(Protocol):
     """A store of encrypted chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too.
-    A
-    chunk that is put again has the same bytes."""
+    A chunk that is put again has the same bytes."""
 
     async def put(self, tenant: TenantId, user: str, blob: BlobId, index: int, sealed: bytes) -> None: ...
 

@@ -42,7 +42,7 @@ from sessions.model.knowledge.files import (
 from sessions.model.types import FILES, SessionKey, TenantId, UnixMs
 
 KEY_BYTES: Final = 32
-UPLOADS_MAX: Final = 10_000  # of one process, at once
+UPLOADS_MAX: Final = 10_000  # uploads in progress in one process
 
 _ALL: Final = "tenant, id, end_user, purpose, size, blob, key_id, body, created_at, expires_at"
 _LIVES: Final = "(expires_at IS NULL OR expires_at > {now})"
@@ -104,7 +104,7 @@ class SqlFiles:
     def __init__(self, database: SqlDatabase, chunks: FileChunks) -> None:
         self._database = database
         self._chunks = chunks
-        self._uploads: dict[BlobId, tuple[str, bytes]] = {}  # whose, and the data key
+        self._uploads: dict[BlobId, tuple[str, bytes]] = {}  # the end user and the data key of each upload in progress
 
     async def begin(self, tenant: TenantId, user: str | None, at: UnixMs) -> BlobId:
         check_text(tenant, user)

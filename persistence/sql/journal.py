@@ -147,8 +147,7 @@ class SqlJournal:
 
     async def _read_rest(self, head: Head, after: int) -> list[Record]:
         """Reads the records behind offset `after` up to the head's top; they never change, so later reads may fetch
-        them.
-        Raises Internal where the log ends before the top."""
+        them. Raises Internal where the log ends before the top."""
         records: list[Record] = []
         while after + len(records) < head.top:
             start, page_rows = after + len(records), self._sql.LOAD_PAGE_ROWS

@@ -150,8 +150,7 @@ class SqlReviews:
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
     ) -> Case:
         """Applies a transition; returns the case after it. `check` raises for what stands in its way, or returns the
-        answer to
-        a repeat; it runs before, and again where the transition met another state than it."""
+        answer to a repeat; it runs before, and again where the transition met another state than it."""
         for _ in range(RACES_MAX):
             done = check(await self.find(review_id))
             if done is not None:

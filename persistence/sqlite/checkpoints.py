@@ -53,8 +53,7 @@ def checkpoint(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
 
 class Checkpointer:
     """Makes checkpoints on a connection of its own. Call `committed()` after each commit; `rest` copies the rest of the
-    log
-    on the writer's connection."""
+    log on the writer's connection."""
 
     def __init__(self, connection: aiosqlite.Connection, *, pages: int, rest: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection

@@ -115,7 +115,7 @@ class SqliteDatabase:
         self._dead: Unavailable | None = None  # why nothing can be written any more
         self._closed = False
         self._audit_key = audit_key
-        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+        self.sealer = Sealer(b"")  # seals the audit log; set by `open`
 
     @property
     def incarnation(self) -> str:

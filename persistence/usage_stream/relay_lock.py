@@ -62,6 +62,5 @@ class ValkeyRelayLock:
 
 async def shield_call(call: Coroutine[Any, Any, T]) -> T:
     """Awaits a call of redis-py, which has been seen to swallow a cancellation: when the caller is cancelled, the call
-    is left
-    to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
+    is left to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
     return await asyncio.shield(asyncio.ensure_future(call))

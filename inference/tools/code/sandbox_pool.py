@@ -29,9 +29,9 @@ from inference.tools.code.syscall_filter import NUMBERS, filter_program
 log = structlog.get_logger(__name__)
 
 START_S: Final = 15.0
-END_S: Final = 10.0  # what a run may take beyond its time, to be killed and read
-SANDBOXES_MAX: Final = 64  # at a replica, warm ones with them
-ADDRESS_ROOM: Final = 256 * 2**20  # what an interpreter maps without using it
+END_S: Final = 10.0  # how many seconds a run may take beyond its limit, for being killed and read
+SANDBOXES_MAX: Final = 64  # at a replica, including sandboxes that stand ready
+ADDRESS_ROOM: Final = 256 * 2**20  # how many bytes an interpreter maps without using them
 _HERE: Final = Path(__file__).parent
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
 PRIVATE_NETWORKS: Final = (

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from sessions.model.types import SessionKey
 
 IDLE_S: Final = 1_200.0
-TOTAL_BYTES: Final = 2**30  # of all sessions of a replica
+TOTAL_BYTES: Final = 2**30  # of the folders of all sessions of a replica
 SESSIONS_MAX: Final = 4_096
 DEPTH_MAX: Final = 8
 NAME_MAX: Final = 200

@@ -28,7 +28,7 @@ from sessions.tool_records import (
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 2.0
-_WORDS_MAX: Final = 512  # of a description, where people look at it
+_WORDS_MAX: Final = 512  # of a tool's description where people read it
 
 
 class MemoryPins:

@@ -18,7 +18,7 @@ from inference.tools.outbound import Resolve, ToolUnreached, permitted_target
 from sessions.public_addresses import AGENT, AddressRules
 
 BODY_BYTES_MAX: Final = 1 << 20
-STREAM_BYTES_MAX: Final = 16 << 20  # of events, in one answer; the client asks again behind that
+STREAM_BYTES_MAX: Final = 16 << 20  # of events in one answer; the client then sends another request
 CONNECT_S: Final = 10.0
 _REDIRECTS: Final = range(300, 400)
 

@@ -40,8 +40,8 @@ from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolR
 
 log = structlog.get_logger(__name__)
 
-FIRST_LISTING_S: Final = 10.0  # how long a start waits for servers
-READ_S: Final = 330.0  # of an answer's stream: behind what a call may take
+FIRST_LISTING_S: Final = 10.0  # how many seconds a start waits for servers
+READ_S: Final = 330.0  # time-out of an answer's stream, above what a call may take
 FIRST_PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 5.0
 

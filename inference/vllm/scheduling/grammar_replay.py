@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol
 
 log = logging.getLogger(__name__)
 
-EMITTED: Final = "sessile_emitted_tokens"  # in `extra_args` of a run's parameters: the end of its prompt was written
+EMITTED: Final = "sessile_emitted_tokens"  # in a run's `extra_args`: how many last prompt tokens are the answer's
 _THREADS: Final = 2
 
 

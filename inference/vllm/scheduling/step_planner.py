@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 from inference.step_budget import LEAST_BESIDE, StepBudget
 
 STEP_TARGET: Final = "sessile_step_target_ms"  # in vLLM's `additional_config`
-_STEPS_MAX: Final = 64  # that may be under way: a pipeline has a few
+_STEPS_MAX: Final = 64  # steps in progress; a pipeline has a few
 
 
 class StepPlan(NamedTuple):
-    tokens: int  # of the step
-    long_max: int  # of one request, so that some are left for who waits; 0: no bound
+    tokens: int  # of all requests in the step
+    long_max: int  # of one request, so that some are left for waiting ones; 0: no bound
 
 
 class StepPlanner:
