@@ -288,12 +288,12 @@ class FairQueue(Generic[T]):
         }
         if not givers:
             return None
-        found = (
+        candidates = (
             other
             for other in self._running
             if other.may_yield and other.priority == claim.priority and other.tenant in givers
         )
-        return max(found, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
+        return max(candidates, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
 
     def _share(self, tenant: _Tenant) -> float:
         """Returns how many slots a tenant may have while others want them: at least one."""
@@ -321,14 +321,14 @@ class FairQueue(Generic[T]):
         if len(around) < 2:
             return None
         total = sum(tenant.weight for tenant in around.values())
-        found = (
+        candidates = (
             claim
             for claim in self._running
             if claim.may_yield
             and around[claim.tenant].running > self._part(claim.weight, total - around[claim.tenant].weight)
             and self._has_short(around, claim.tenant, claim.priority)
         )
-        return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
+        return max(candidates, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
         """Whether another tenant, with claims now or shortly before, would go first: then the prompt is computed in

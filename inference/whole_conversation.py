@@ -165,15 +165,15 @@ class Conversations:
     ) -> list[Piece]:
         """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
         Raises BadInput where the template refuses the conversation."""
-        said = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
+        conversation = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:
-            return self._pieces(native, instructions, tools, said, at, answer=answer)
+            return self._pieces(native, instructions, tools, conversation, at, answer=answer)
         except _TemplateFails as exc:
             failure = exc.why
         if native.calls and any(each.calls for each in messages):  # such as several where it takes one
             try:
-                return self._pieces(plain, instructions, tools, said, at, answer=answer)
+                return self._pieces(plain, instructions, tools, conversation, at, answer=answer)
             except _TemplateFails as exc:
                 failure = exc.why
         raise refused(failure, tools)
@@ -318,9 +318,9 @@ def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
 
 def _fold(shape: TemplateShape, instructions: str | None, messages: Sequence[ChatMessage]) -> list[_Turn]:
     """Returns the conversation's turns in the shape that the template accepts."""
-    said = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
+    first_messages = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
     turns: list[_Turn] = []
-    for message in [*said, *messages]:
+    for message in [*first_messages, *messages]:
         turns.append(_turn(shape, message, first=not turns))
     if turns and turns[0].role == "system" and not shape.system:
         user = next((turn for turn in turns if turn.role == "user"), None)

@@ -57,8 +57,8 @@ class MemoryKeyStore:
         return self._keys.setdefault(key, DataKey(uuid4().hex, os.urandom(KEY_BYTES)))
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        found = self._keys.get(key)
-        return found if found is not None and found.id == key_id else None
+        data_key = self._keys.get(key)
+        return data_key if data_key is not None and data_key.id == key_id else None
 
     async def destroy(self, key: SessionKey) -> None:
         self._keys.pop(key, None)
@@ -82,21 +82,21 @@ class SqlKeyStore:
         await self.database.close()
 
     async def current(self, key: SessionKey) -> DataKey:
-        found = await self._find(key)
-        while found is None:
+        data_key = await self._find(key)
+        while data_key is None:
             # A row that this master cannot unwrap was tampered with: it is replaced. One that another process has
             # just made stays, and every process uses it.
             name, master = uuid4().hex, self.masters.newest
             wrapped = master.wrap(os.urandom(KEY_BYTES), _associated_data(key, name))
             await self.database.rows(_INSERT, *key, master.id, name, wrapped)
-            found = await self._find(key)
-            if found is None:
+            data_key = await self._find(key)
+            if data_key is None:
                 await self.destroy(key)
-        return found
+        return data_key
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        found = await self._find(key)
-        return found if found is not None and found.id == key_id else None
+        data_key = await self._find(key)
+        return data_key if data_key is not None and data_key.id == key_id else None
 
     async def destroy(self, key: SessionKey) -> None:
         await self.database.rows(_DESTROY, *key)

@@ -115,7 +115,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxLimits:
-    """What a process may use once it is in the sandbox. Sizes come on top of what it has already."""
+    """The resources that a process may use once it is in the sandbox, on top of what it uses already."""
 
     __slots__ = ("cpu_s", "descriptors", "memory_mib")
 

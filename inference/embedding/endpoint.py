@@ -81,8 +81,8 @@ class EndpointEmbedder:
         return Ranking(tuple(scores), tokens)
 
     def split(self, text: str) -> TokenSpans:
-        found = [match.span() for match in _PIECE.finditer(text)]
-        return TokenSpans(tuple(begin for begin, _ in found), tuple(end for _, end in found))
+        spans = [match.span() for match in _PIECE.finditer(text)]
+        return TokenSpans(tuple(begin for begin, _ in spans), tuple(end for _, end in spans))
 
     async def _embed(self, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
         body: dict[str, Any] = {

@@ -124,11 +124,11 @@ class DiskTier:
                 " without spill.",
                 param="kv",
             ) from exc
-        found = []
+        entries = []
         for path, size in files:
             self.bytes += size
             try:
-                found.append(await self._index_file(path))
+                entries.append(await self._index_file(path))
             except SnapshotRefused as exc:
                 if exc.reason == "keys_away":
                     raise Unavailable(
@@ -137,7 +137,7 @@ class DiskTier:
                 self.counters[f"refused_{exc.reason}"] += 1
                 log.warning("snapshot_refused", tier=self.name, reason=exc.reason, file=path.name)
                 await self._remove(path, size)
-        for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
+        for snapshot in sorted(entries, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
         await self._make_room(0)
 
@@ -359,18 +359,18 @@ class DiskTier:
 def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
     """Returns the complete snapshots in the folder with their sizes; removes incomplete ones."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = []
+    files = []
     for path in sorted(folder.iterdir()):
         if path.suffix == _PART:
             path.unlink()
         elif path.suffix == _SUFFIX:
-            found.append((path, path.stat().st_size))
+            files.append((path, path.stat().st_size))
     probe = folder / f"probe{_PART}"
     try:
         probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is refused now, not at the first spill
     finally:
         probe.unlink(missing_ok=True)
-    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
+    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in files)
     if room < bytes_max:
         log.warning(
             "disk_tier_reduced",
@@ -380,7 +380,7 @@ def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
             kept_free_mb=RESERVE_BYTES // 1_000_000,
             advice="make room, or request less with --kv-disk-mb",
         )
-    return found
+    return files
 
 
 def _free_bytes(folder: Path) -> int:

@@ -120,9 +120,9 @@ class HttpTools:
 def _with_query(url: str, arguments: str, fixed: frozenset[str]) -> str:
     """Adds the arguments to the URL, except those that it fixes itself. Raises ToolUnreached for values that no URL can
     have."""
-    given = {name: _plain(value) for name, value in json.loads(arguments).items() if name not in fixed}
+    parameters = {name: _plain(value) for name, value in json.loads(arguments).items() if name not in fixed}
     try:
-        query = urlencode(given)
+        query = urlencode(parameters)
     except UnicodeError as error:
         raise ToolUnreached("its arguments are no Unicode text") from error
     if not query:

@@ -69,7 +69,7 @@ class VllmCore:
         it."""
         self.options = options
         self._environment = {} if environment is None else environment
-        self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV is immovable
+        self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV cannot move
         self.dead = False  # a run learned that its processes had ended by themselves
         self.connector_folder: str | None = None  # the connector's folder that it was started with
         self._adapter: Adapter | None = None  # the adapter of every run

@@ -217,13 +217,13 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             self._blocks_of.popitem(last=False)  # it has no block left: every one would name a later session
 
     def _still(self, tag: str) -> list[Any]:
-        """Takes the blocks of a tag that still hold its KV."""
-        found = []
+        """Removes a tag's blocks from the record; returns those that still hold its KV."""
+        blocks = []
         for block_id, block_hash in self._blocks_of.pop(tag, {}).items():
             block = self._pool.blocks[block_id]
             if block_hash is not None and block.block_hash == block_hash:
-                found.append(block)
-        return found
+                blocks.append(block)
+        return blocks
 
     def _forget(self, tag: str) -> None:
         for tracked in self._tracked.values():

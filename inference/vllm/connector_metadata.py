@@ -22,7 +22,7 @@ class SnapshotSource(msgspec.Struct, frozen=True):
 
 
 class RequestTransfer(msgspec.Struct, frozen=True):
-    """What the engine tells the connector about one request.
+    """The engine's instructions to the connector about one request.
 
     `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
     can never be hit again. `opening` is the tag of the first `opening_blocks`, which all sessions that name it share.

@@ -53,7 +53,7 @@ _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the r
 
 @dataclass(slots=True, eq=False, repr=False)
 class OffloadPlan:
-    """Where one request's KV is restored from, and where it is saved."""
+    """A plan for one request's KV: where it is restored from, and where it is saved."""
 
     name: str
     key: SessionKey

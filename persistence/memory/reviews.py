@@ -34,7 +34,7 @@ class MemoryReviews:
         return self._database.reviews.get(review_id)
 
     async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
-        found = [
+        cases = [
             msgspec.structs.replace(case, kept="", note="", remark="")
             for case in self._database.reviews.values()
             if query.tenant in (None, case.key.tenant)
@@ -81,8 +81,8 @@ class MemoryReviews:
         return changed
 
     async def undelivered(self, *, limit: int) -> list[Case]:
-        found = [case for case in self._database.reviews.values() if not case.told and case.state == "decided"]
-        return sorted(found, key=lambda case: case.decided_at or 0)[:limit]
+        cases = [case for case in self._database.reviews.values() if not case.told and case.state == "decided"]
+        return sorted(cases, key=lambda case: case.decided_at or 0)[:limit]
 
     async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None:
         case = self._database.reviews.get(review_id)

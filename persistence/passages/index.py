@@ -145,8 +145,8 @@ class SqlPassageIndex:
             " AND ($3 = '' OR batch = $3) GROUP BY status"
         )
         rows = await self._database.rows(text, (tenant, store_id, batch))
-        found = {status: int(count) for status, count, _ in rows}
-        return FileCounts(**found, size=sum(int(size) for _, _, size in rows))
+        counts = {status: int(count) for status, count, _ in rows}
+        return FileCounts(**counts, size=sum(int(size) for _, _, size in rows))
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -309,15 +309,15 @@ class SqlPassageIndex:
         )
         if only is not None:
             near += f" AND rowid IN (SELECT c.num {self._allowed(statement, row, only)})"
-        found = [num for (num,) in await self._database.rows(near, statement.values)]
+        numbers = [num for (num,) in await self._database.rows(near, statement.values)]
         statement = Parameters()
         text = f"SELECT c.num, c.vector {self._allowed(statement, row, None)}"
-        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(found))}))"
+        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(numbers))}))"
         rows = await self._database.rows(text, statement.values)
         if not rows:
             return []
-        given = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
-        cosines = (given @ numpy.frombuffer(vector, "<f4")).tolist()
+        matrix = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
+        cosines = (matrix @ numpy.frombuffer(vector, "<f4")).tolist()
         order = sorted(zip((each[0] for each in rows), cosines, strict=True), key=lambda each: (-each[1], each[0]))
         return order[:limit]
 
@@ -325,8 +325,8 @@ class SqlPassageIndex:
         self, row: _StoreRow, vector: bytes, only: AttributeFilter | None, limit: int
     ) -> list[tuple[int, float]]:
         statement, size = Parameters(), row.store.dimensions
-        given = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
-        near = f"c.vector::halfvec({size}) <#> {given}"
+        placeholder = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
+        near = f"c.vector::halfvec({size}) <#> {placeholder}"
         from_ = self._allowed(statement, row, only)
         if row.chunks <= EXACT_CHUNKS or size > GRAPH_DIMENSIONS_MAX:
             text = (
@@ -407,7 +407,7 @@ class SqlPassageIndex:
 
     def _store_of(self, row: Any) -> _StoreRow:
         num, tenant, store_id, user, model, dimensions, chunks, created_at, key_id, body = row
-        said = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
+        data = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
         store = VectorStore(
             id=store_id,
             tenant=tenant,
@@ -415,24 +415,24 @@ class SqlPassageIndex:
             model=model,
             dimensions=dimensions,
             created_at=created_at,
-            name=said.name,
-            metadata=said.metadata,
+            name=data.name,
+            metadata=data.metadata,
         )
-        return _StoreRow(num, store, chunks, said.secret)
+        return _StoreRow(num, store, chunks, data.secret)
 
     def _file_of(self, row: Any) -> StoreFile:
         tenant, store_id, file_id, status, created_at, batch, size, attributes, key_id, body = row
-        said = _file_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"file {file_id}", key_id, bytes(body)))
+        data = _file_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"file {file_id}", key_id, bytes(body)))
         return StoreFile(
             id=file_id,
             store=store_id,
             tenant=tenant,
-            filename=said.filename,
+            filename=data.filename,
             created_at=created_at,
             status=status,
-            error=said.error,
+            error=data.error,
             attributes=json.loads(attributes),
-            chunking=said.chunking,
+            chunking=data.chunking,
             batch=batch,
             size=size,
         )
@@ -441,11 +441,11 @@ class SqlPassageIndex:
         number, file_id, key_id, body, file_key, file_body, attributes = row
         key, decode = SessionKey(tenant, PASSAGES), self._codec.decode
         chunk = _chunk_body(decode(key, f"chunk {file_id}", key_id, bytes(body)))
-        said = _file_body(decode(key, f"file {file_id}", file_key, bytes(file_body)))
+        data = _file_body(decode(key, f"file {file_id}", file_key, bytes(file_body)))
         return Passage(
             number=number,
             file=file_id,
-            filename=said.filename,
+            filename=data.filename,
             attributes=json.loads(attributes),
             text=chunk.text,
             start=chunk.start,

@@ -48,8 +48,8 @@ def indexed_text(text: str, secret: bytes) -> str:
 
 def query_words(text: str, secret: bytes) -> list[str]:
     """Returns the hashes of a query's longest words, once each: they are the rarest, mostly."""
-    found = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
-    return [hashed(word, secret) for word in found]
+    longest = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
+    return [hashed(word, secret) for word in longest]
 
 
 def _put(known: dict[str, str], word: str, secret: bytes) -> str:

@@ -58,11 +58,11 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 async def heads_of(connection: Any, tenants: Sequence[str]) -> dict[str, AuditHead | None]:
     """Returns the heads of the tenants' chains; makes the rows that do not exist."""
-    found = await connection.fetch(HEADS, tenants)
-    if len(found) < len(tenants):
+    rows = await connection.fetch(HEADS, tenants)
+    if len(rows) < len(tenants):
         await connection.execute(MAKE_HEAD, sorted(tenants))
-        found = await connection.fetch(HEADS, tenants)
-    return {tenant: AuditHead(seq, mac, seal) if seq else None for tenant, seq, mac, seal in found}
+        rows = await connection.fetch(HEADS, tenants)
+    return {tenant: AuditHead(seq, mac, seal) if seq else None for tenant, seq, mac, seal in rows}
 
 
 async def secret_of(connection: Any) -> bytes:

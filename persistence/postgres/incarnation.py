@@ -26,7 +26,7 @@ from persistence.validation import FENCES_PER_INCARNATION
 
 
 class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process knows of the store and of its own row in it, to notice that the store was restored."""
+    """A process's knowledge of the store and of its own row in it, by which it notices that the store was restored."""
 
     writer: str
     incarnation: str = ""
@@ -44,7 +44,7 @@ FROM store LEFT JOIN writers ON writers.id = $1
 
 
 def was_restored(found: Any, known: KnownPosition) -> bool:
-    """Whether the store lost rows that this process saw, or is a copy of the store that it claims to be."""
+    """Whether the store lost writes of this process, or is a copy that was promoted, recovered or loaded elsewhere."""
     if found["identity"] != found["now"]:
         return True
     if not known.incarnation:

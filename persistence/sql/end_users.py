@@ -124,11 +124,11 @@ class SqlEndUsers:
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
         check_text(tenant, user)
         rows, codec = await self._database.rows(_MEMORIES, (tenant, user)), self._database.codec
-        found = []
+        memories = []
         for row in rows:
             with suppress(KeyDestroyed):  # lost on purpose: the user begins anew
-                found.append(await with_keys(codec, partial(_memory, codec, tenant, user, row)))
-        return found
+                memories.append(await with_keys(codec, partial(_memory, codec, tenant, user, row)))
+        return memories
 
     async def add_memory(self, memory: UserMemory) -> None:
         whose = (memory.tenant, memory.user)

@@ -172,8 +172,8 @@ class SqlFiles:
         await self._database.run(lambda: one_query(_FORGET_BLOB, (tenant, blob)))
 
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None:
-        found = await self._found(tenant, file_id, now)
-        return None if found is None else found[0]
+        file_and_key = await self._found(tenant, file_id, now)
+        return None if file_and_key is None else file_and_key[0]
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
         check_text(query.tenant, query.user)
@@ -183,7 +183,7 @@ class SqlFiles:
             if place is None or not (query.anybody or (place.user or "") == (query.user or "")):
                 raise file_not_found(query.after, "after")
         rows = await self._database.rows(*_list_statement(query, place, now))
-        return [found[0] for row in rows if (found := await self._opened(row)) is not None]
+        return [file_and_key[0] for row in rows if (file_and_key := await self._opened(row)) is not None]
 
     async def remove(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> bool:
         if not _sound(file_id):
@@ -199,10 +199,10 @@ class SqlFiles:
         return False
 
     async def read(self, file: StoredFile) -> AsyncIterator[bytes]:
-        found = await self._found(file.tenant, file.id, UnixMs(0))
-        if found is None:
+        file_and_key = await self._found(file.tenant, file.id, UnixMs(0))
+        if file_and_key is None:
             raise file_not_found(file.id)
-        stored, key = found
+        stored, key = file_and_key
         cipher, left = AESGCM(key), stored.size
         for index in range(_chunks_of(stored.size)):
             sealed = await self._chunks.get(stored.tenant, stored.blob, index)
@@ -306,17 +306,17 @@ def _opened(codec: Codec, row: tuple[Any, ...]) -> tuple[StoredFile, bytes]:
 
 
 def _list_statement(query: FileQuery, place: StoredFile | None, now: UnixMs) -> tuple[str, list[Any]]:
-    given = Parameters()
-    where = [f"tenant = {given.put(query.tenant)}", _LIVES.format(now=given.put(now))]
+    parameters = Parameters()
+    where = [f"tenant = {parameters.put(query.tenant)}", _LIVES.format(now=parameters.put(now))]
     if not query.anybody:
-        where.append(f"end_user = {given.put(query.user or '')}")
+        where.append(f"end_user = {parameters.put(query.user or '')}")
     if query.purpose is not None:
-        where.append(f"purpose = {given.put(query.purpose)}")
+        where.append(f"purpose = {parameters.put(query.purpose)}")
     direction, behind = ("DESC", "<") if query.newest_first else ("ASC", ">")
     if place is not None:
-        where.append(f"(created_at, id) {behind} ({given.put(place.created_at)}, {given.put(place.id)})")
-    order = f"ORDER BY created_at {direction}, id {direction} LIMIT {given.put(query.limit)}"
-    return f"SELECT {_ALL} FROM files WHERE {' AND '.join(where)} {order}", given.values
+        where.append(f"(created_at, id) {behind} ({parameters.put(place.created_at)}, {parameters.put(place.id)})")
+    order = f"ORDER BY created_at {direction}, id {direction} LIMIT {parameters.put(query.limit)}"
+    return f"SELECT {_ALL} FROM files WHERE {' AND '.join(where)} {order}", parameters.values
 
 
 def _totals(tenant: TenantId, user: str | None) -> tuple[str, tuple[Any, ...]]:

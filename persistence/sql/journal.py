@@ -71,7 +71,7 @@ class JournalStatements(Protocol):
 
 
 class JournalDatabase(SqlDatabase, Protocol):
-    """What the journal needs of its database, beyond what `SqlDatabase` has."""
+    """A database with the operations that the journal needs beyond those of `SqlDatabase`."""
 
     write_bytes_max: int
 

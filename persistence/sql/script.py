@@ -53,7 +53,7 @@ Script = Generator[Query | Lock | LockChain | Chain, list[Any], T]
 
 
 class SqlDatabase(Protocol):
-    """What a store's views need of its database; usable while the database is open."""
+    """The operations that a store's views need of its database; usable while the database is open."""
 
     @property
     def codec(self) -> Codec: ...

@@ -17,8 +17,8 @@ from sessions.model.audit import SECRET_BYTES, AuditEntry, AuditHead, Sealer
 def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
     """Appends entries to their tenants' audit chains, in the open transaction."""
     for tenant, group in groupby(sorted(entries, key=lambda entry: entry.tenant), key=lambda entry: entry.tenant):
-        found = connection.execute("SELECT seq, mac, seal FROM audit_heads WHERE tenant = ?1", (tenant,)).fetchall()
-        rows, head = sealer.chained(AuditHead(*found[0]) if found else None, group)
+        heads = connection.execute("SELECT seq, mac, seal FROM audit_heads WHERE tenant = ?1", (tenant,)).fetchall()
+        rows, head = sealer.chained(AuditHead(*heads[0]) if heads else None, group)
         connection.executemany(
             "INSERT INTO audit (tenant, seq, at, about, key_id, body, prev, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows
         )

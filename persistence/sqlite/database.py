@@ -219,15 +219,15 @@ class SqliteDatabase:
         writer = self._writer
         assert writer is not None
         mark = self._marker.open()
-        found = list(
+        rows = list(
             await writer.execute_fetchall(
                 "SELECT incarnation, fence, top FROM heads WHERE tenant = '' AND session = ''"
             )
         )
-        incarnation, generation, commits = found[0] if found else ("", 0, 0)
+        incarnation, generation, commits = rows[0] if rows else ("", 0, 0)
         goes_on = mark is not None and mark.incarnation == incarnation and mark.position <= commits
         if not goes_on:
-            if found:
+            if rows:
                 log.warning("journal_incarnation_changed", last=incarnation, commits=commits, marker=str(mark))
             incarnation = self._new_id()
             commits = max(commits, mark.position if mark else 0)

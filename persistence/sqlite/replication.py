@@ -223,8 +223,8 @@ class Replication:
         while piece := await process.stderr.read(1 << 16):  # to the end, for a full pipe would hold Litestream up
             last = (last + piece)[-2_000:]
         status = await process.wait()
-        said = last.decode(errors="replace").strip().rpartition("\n")[2]
-        log.error("replication_ended", status=status, said=said[:500])
+        message = last.decode(errors="replace").strip().rpartition("\n")[2]
+        log.error("replication_ended", status=status, said=message[:500])
 
     def _config(self) -> dict[str, object]:
         database = {
@@ -277,6 +277,6 @@ def restore_replica(url: str, folder: Path, *, environment: Mapping[str, str], a
         done = subprocess.run([*words, str(journal)], capture_output=True, text=True, env=_without_bundle(environment))
     if done.returncode:
         journal.unlink(missing_ok=True)
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise BadInput("replica_not_restored", f"Nothing was restored: {said[-1] if said else '?'}", param="from")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise BadInput("replica_not_restored", f"Nothing was restored: {lines[-1] if lines else '?'}", param="from")
     journal.chmod(0o600)

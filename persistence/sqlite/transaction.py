@@ -203,10 +203,10 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
     do."""
 
     def step(connection: sqlite3.Connection) -> bool | None:
-        found = connection.execute(sql.STANDING, key).fetchall()
-        if not found:
+        rows = connection.execute(sql.STANDING, key).fetchall()
+        if not rows:
             return False
-        top, listed, open_, updated_at, deleted_at, user = found[0]
+        top, listed, open_, updated_at, deleted_at, user = rows[0]
         reason = due.reason(
             user=user, top=top, listed=bool(listed), open=bool(open_), updated_at=updated_at, deleted_at=deleted_at
         )

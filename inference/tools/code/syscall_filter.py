@@ -68,7 +68,7 @@ NUMBERS: Final[dict[str, tuple[int, dict[str, int], dict[str, int]]]] = {
         },
     ),
 }  # fmt: skip
-"""By machine: the kernel's number of its architecture, the calls always refused, and those refused without a
+"""For each machine: the kernel's number of its architecture, the calls always refused, and those refused without a
 network."""
 
 CLONE: Final = {"x86_64": 56, "aarch64": 220}

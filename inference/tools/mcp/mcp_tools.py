@@ -47,7 +47,7 @@ PAUSE_MAX_S: Final = 5.0
 
 
 class McpWorld(NamedTuple):
-    """What all MCP connections of a replica share."""
+    """The dependencies that all MCP connections of a replica share."""
 
     environment: Mapping[str, str]
     schemas: SchemaChecker
