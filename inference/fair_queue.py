@@ -117,8 +117,8 @@ class FairQueue(Generic[T]):
     @property
     def waiting(self) -> list[SlotClaim[T]]:
         """The waiting claims, in no particular order."""
-        found = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
-        return found  # type: ignore[return-value]
+        claims = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
+        return claims  # type: ignore[return-value]
 
     def counter(self, tenant: TenantId) -> float:
         """Returns the tokens that a tenant was served, priced and weighted; comparable among tenants that have work."""
@@ -196,7 +196,7 @@ class FairQueue(Generic[T]):
     def first(self, ready: Callable[[SlotClaim[T]], bool] = lambda claim: True) -> SlotClaim[T] | None:
         """Returns the claim whose turn is next, among those that are `ready`."""
         best: tuple[int, float, int] | None = None
-        found: SlotClaim[T] | None = None
+        next_claim: SlotClaim[T] | None = None
         for tenant in self._tenants.values():
             counter = self._rank(tenant)
             for priority, line in tenant.waiting.items():
@@ -207,8 +207,8 @@ class FairQueue(Generic[T]):
                     continue
                 rank = (priority, counter, candidate.arrival)
                 if best is None or rank < best:
-                    best, found = rank, candidate  # type: ignore[assignment]
-        return found
+                    best, next_claim = rank, candidate  # type: ignore[assignment]
+        return next_claim
 
     def start(self, claim: SlotClaim[T]) -> None:
         """Gives a waiting claim a slot; its tenant is charged for the prompt, once."""
@@ -350,12 +350,12 @@ class FairQueue(Generic[T]):
 
     def _around(self) -> dict[TenantId, _Tenant]:
         """Returns the tenants that have claims, or had some a short while ago."""
-        found = dict(self._tenants)
+        tenants = dict(self._tenants)
         for name, tenant in reversed(self._idle.items()):  # who left last comes first
             if self._served - tenant.left_at > self.credit:
                 break
-            found[name] = tenant
-        return found
+            tenants[name] = tenant
+        return tenants
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
         """Whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""

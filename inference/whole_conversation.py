@@ -290,12 +290,12 @@ class _Walk:
             while self._calling and max(at, self._done) < end:
                 answer = self._calling[0].content[0]
                 assert isinstance(answer, _Text)
-                found = self._text.find(answer.whole, max(at, self._done), end)
-                if answer.tokens is None or found < 0:
+                begin = self._text.find(answer.whole, max(at, self._done), end)
+                if answer.tokens is None or begin < 0:
                     break
-                yield from _piece(self._text[max(at, self._done) : found])
+                yield from _piece(self._text[max(at, self._done) : begin])
                 yield Piece(answer.whole, False, answer.tokens)
-                self._done = found + len(answer.whole)
+                self._done = begin + len(answer.whole)
                 self._calling.pop(0)
             yield from _piece(self._text[max(at, self._done) : end])
             self._done = max(self._done, end)
@@ -440,11 +440,11 @@ def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None
     for part, behind in zip(parts, ours[1:], strict=True):
         value = part.text.value[part.begin : part.end]
         spellings = (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
-        found = next((each for each in spellings if text.startswith(each + behind, at)), None)
-        if found is None:
+        spelling = next((each for each in spellings if text.startswith(each + behind, at)), None)
+        if spelling is None:
             return None
-        spelled.append(found)
-        at += len(found) + len(behind)
+        spelled.append(spelling)
+        at += len(spelling) + len(behind)
     return spelled if at == len(text) else None
 
 

@@ -49,7 +49,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Write:
-    """One session's write on its way into a batch. Stores derive from it and put beside it what they need."""
+    """One session's write on its way into a batch. Stores derive classes from it with the data that they write."""
 
     __slots__ = ("future", "key", "rows", "size")
 

@@ -75,7 +75,7 @@ class SqlKeyStore:
         self.masters = masters
 
     async def open(self) -> None:
-        """Raises Unavailable."""
+        """Opens the database of keys. Raises Unavailable."""
         await self.database.open()
 
     async def close(self) -> None:

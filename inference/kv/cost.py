@@ -198,7 +198,7 @@ class CostModel:
         return RestoreChoice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
     def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
-        """Whether moving `num_bytes` out of the engine and into it again is sooner done than computing tokens
+        """Whether moving `num_bytes` out of the engine and into it again is faster than computing tokens
         [begin, end) again."""
         return 2 * self.move_s("device", num_bytes, now_s) < self.prefill_s(begin, end)
 

@@ -211,7 +211,7 @@ class HostTier:
         return task
 
     async def settle(self) -> None:
-        """Waits until no such task runs."""
+        """Waits until no task that moves bytes runs."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -81,7 +81,7 @@ class ToolTime:
         return max(_SHORTEST_S, self.quantile_s(1.0 - late / 2) - waited_s)
 
     def index(self, waited_s: float) -> float | None:
-        """Returns the rate of returns, per second of waiting, that keeping the session pays; None as `remaining_s`."""
+        """Returns how many returns to expect per second of keeping the session; None: as `remaining_s`."""
         remaining_s = self.remaining_s(waited_s)
         # Half are back by then, and until then were there for half of the time on average: 0.5 / (0.75 x remaining).
         return None if remaining_s is None else 1.0 / (1.5 * remaining_s)

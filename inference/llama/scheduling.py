@@ -149,8 +149,9 @@ class Scheduler:
         return self.queue.gives_way(run.claim)
 
     async def wait_to_prefill(self, run: EngineRun) -> bool:
-        """Waits until nobody who goes first has a prompt that is being computed. Whoever goes first of all passes, so
-        one always does; all look again when a prompt is done, and when a run comes to its next piece. False:
+        """Waits until no run that goes first has a prompt being computed. The very first run passes at once, so that
+        one
+        always does; all check again when a prompt is done, and when a run comes to its next piece. Returns False when
         the run is to make room now, between two pieces, where stopping it loses nothing either."""
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True

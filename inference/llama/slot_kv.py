@@ -125,8 +125,9 @@ class SlotKv:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
 
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
-        """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
-        overwrite, and no snapshot covers, takes longer to compute again than to bring out and back."""
+        """Whether saving the slot's tokens behind the first `shared` ones is faster than computing them again later:
+        another
+        branch of its session is about to overwrite them, and no snapshot covers them."""
         tokens, begin = len(slot.tokens), max(shared, self._usage.covered_tokens(slot))
         if tokens - begin < self._worth_tokens:
             return False

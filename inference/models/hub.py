@@ -64,7 +64,7 @@ class Hub:
         endpoint: str | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
-        """`pause` waits so many seconds before another try; `endpoint` None: the one of the environment."""
+        """`pause` waits so many seconds before another try; `endpoint` None: the one that the environment names."""
         self._library = library
         self._pause = pause
         self._on_progress = on_progress

@@ -98,7 +98,7 @@ def _base64_text(word: str) -> str | None:
 
 
 def _smuggled(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yields where invisible characters spell a text, and what it says."""
+    """Yields (start, end, text) of each run of invisible characters that spells a text."""
     data = text.encode("utf-8", "replace")  # a lone surrogate is no text to a library
     at = place = 0  # the library counts bytes
     for payload in disarm.decode_smuggled(data.decode()):

@@ -29,7 +29,7 @@ def word_characters(also: str = "") -> Any:
 
 
 def codes_of(text: str) -> Any:
-    """Returns (n,) uint32, its code points; a lone surrogate is one too."""
+    """Returns a text's code points, (n,) uint32; a lone surrogate is one too."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 

@@ -73,7 +73,7 @@ class WaitingTexts:
         self._count = 0
 
     def add(self, item: _PendingItem) -> bool:
-        """Returns False where too many wait already."""
+        """Queues an item; returns False where too many wait already."""
         of_tenant = self._tenants.get(item.tenant, ())
         if self._count >= WAITING_MAX or len(of_tenant) >= max(1, WAITING_MAX // TENANT_SHARE):
             return False
@@ -167,7 +167,7 @@ class ModerationWorkerClient:
     def classify_and_scan(
         self, tenant: str, text: str, models: Sequence[str], version: str, timeout_s: float
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
-        """Does both at once: one wait for a processor instead of two."""
+        """Classifies and scans a text in one request, which waits for a processor once instead of twice."""
         scores, hits = _due(timeout_s), _due(timeout_s)
         self._submit(_PendingItem(tenant, JudgeItem(text, tuple(models), version), scores, hits))
         return scores, hits
@@ -270,7 +270,7 @@ class ModerationWorkerClient:
 
 
 def _due(timeout_s: float) -> asyncio.Future[Any]:
-    """Returns a future that fails after so long."""
+    """Returns a future that fails after so many seconds."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     timer = loop.call_later(timeout_s, _resolve, future, "late")

@@ -17,7 +17,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 
 class LoadRequest(msgspec.Struct, frozen=True, tag="load", array_like=True):
-    """Adds these policies (JSON) to those that are there, and loads these models."""
+    """A request to add these policies (JSON) to those that are loaded, and to load these models."""
 
     policies: bytes
     models: tuple[str, ...]

@@ -184,8 +184,8 @@ class VllmCore:
                 if reason == "stop" and tokens and (answer.stop_reason is None or tokens[-1] in ends):
                     tokens = tokens[:-1]
                 if tokens or answer.text:
-                    found = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
-                    yield Chunk(tokens, answer.text, found, cached_tokens=cached or 0)
+                    logprobs = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
+                    yield Chunk(tokens, answer.text, logprobs, cached_tokens=cached or 0)
                 if reason is not None:
                     if reason == "error" and EMITTED in (params.extra_args or ()):
                         raise unfit_continuation()

@@ -204,7 +204,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         return keep, None
 
     def _full_blocks(self, request: Any) -> int:
-        """Returns how many blocks have tokens that were all computed in processed steps."""
+        """Returns how many blocks hold only tokens of steps whose results have been processed."""
         done = request.num_computed_tokens - getattr(request, "num_in_flight_tokens", 0)
         return max(0, int(done)) // self._block_tokens
 

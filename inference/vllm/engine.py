@@ -113,8 +113,9 @@ class VllmEngine:
         cost: CostModel | None = None,
         environment: MutableMapping[str, str] | None = None,
     ) -> None:
-        """`keys`: spilled KV is encrypted under them; None, for tests, stores it plain. `core`: also for tests, one
-        that several engines use one after another, which is for tests too. `environment`: that of `VllmCore`."""
+        """`keys`: spilled KV is encrypted under them; None, for tests, stores it plain. `core`: a vLLM that several
+        engines
+        use one after another, for tests too. `environment`: that of `VllmCore`."""
         self.options = options
         self._keys = keys
         self._cost = cost or CostModel()

@@ -354,7 +354,7 @@ class KvOffload:
         self, key: SessionKey, prompt: array.array[int], shared_prefix: int, scope: bytes = b""
     ) -> tuple[Snapshot | None, int]:
         """Returns the snapshot that has most leading blocks of a prompt, and how many."""
-        found, tokens = self.tiers.catalog.find_near(key, prompt, scope)
+        snapshot, tokens = self.tiers.catalog.find_near(key, prompt, scope)
         blocks = tokens // self.block_tokens
         whole = shared_prefix // self.block_tokens
         if whole > blocks:
@@ -362,7 +362,7 @@ class KvOffload:
             shared, tokens = self.tiers.catalog.find(SessionKey(key.tenant, OPENINGS), opening)
             if tokens == len(opening):  # less is another opening, which this session does not share
                 return shared, whole
-        return found, blocks
+        return snapshot, blocks
 
     async def _make_file(self, plan: OffloadPlan, prompt_tokens: int, max_tokens: int) -> None:
         limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens

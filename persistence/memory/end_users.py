@@ -89,11 +89,11 @@ class MemoryEndUsers:
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         database, replace = self._database, msgspec.structs.replace
         name = database.sealer.pseudonym(erasure.tenant, erasure.user)
-        for place, found in enumerate(database.erasures):
-            same = (found.tenant, found.user, found.asked_at) == (erasure.tenant, erasure.user, erasure.asked_at)
-            if found.done_at is not None or not same:
+        for place, pending in enumerate(database.erasures):
+            same = (pending.tenant, pending.user, pending.asked_at) == (erasure.tenant, erasure.user, erasure.asked_at)
+            if pending.done_at is not None or not same:
                 continue
-            database.erasures[place] = replace(found, user=name, done_at=audited.at)
+            database.erasures[place] = replace(pending, user=name, done_at=audited.at)
             await self._forget_memories(erasure)
             for key, row in list(database.usage_rows.items()):
                 who = row.principal

@@ -44,7 +44,7 @@ class MemoryReviews:
             and query.appealed in (None, case.appealed_at is not None)
             and (after is None or (case.opened_at, case.id) > after)
         ]
-        return sorted(found, key=lambda case: (case.opened_at, case.id))[:limit]
+        return sorted(cases, key=lambda case: (case.opened_at, case.id))[:limit]
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         case = self._database.reviews.get(review_id)

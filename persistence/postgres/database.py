@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class PostgresDatabase:
-    """A schema of a PostgreSQL database; good from `open` to `close`.
+    """A schema of a PostgreSQL database; usable from `open` to `close`.
 
     The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`. Its
     attributes are a connection's and the commit group's; the tables are in views.
