@@ -18,7 +18,7 @@ Span = tuple[int, int]  # [start, end)
 
 
 class FindingReporter:
-    """Makes findings under one side of a policy. `text`: the judged text, which reviewers see where the policy allows it."""
+    """Makes findings under one side of a policy. `text`: the judged text, for reviewers where the policy allows it."""
 
     def __init__(self, policy: Policy, side: PolicySide, models: dict[str, str] | None = None) -> None:
         """`models` are the versions of the side's classifiers."""
