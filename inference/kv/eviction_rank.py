@@ -121,7 +121,7 @@ class ReturnModel:
             self._returns *= 0.5
 
     def index(self, kind: SilenceKind, silence_s: float) -> float:
-        """Returns the Gittins index of a silence: expected returns per second of keeping; larger is kept."""
+        """Returns the Gittins index of a silence: expected returns per second of keeping. Larger ones are kept."""
         factor = self._factors[0][kind.turns] * self._factors[1][kind.size] * self._factors[2][kind.pace]
         level = round(math.log(factor) * _LEVELS)
         table = self._tables.get(level)

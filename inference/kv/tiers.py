@@ -133,7 +133,7 @@ class Tiers:
         self, size: int, tenant: TenantId | None = None, *, grows: int | None = None, computed: int = 0
     ) -> bool:
         """Makes room for `size` bytes in host memory. Returns False when that is impossible or takes longer than
-        computing the `computed` tokens that would be lost."""
+        computing the `computed` tokens that would be lost.
 
         With a `tenant`, room below its ceiling too, for as much as what it holds `grows` (None: all of it).
         On True the bytes are counted: `adopt` or `host.unreserve` comes next."""
