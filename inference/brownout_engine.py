@@ -183,7 +183,7 @@ class CombinedHoldings:
         return left
 
     def bytes_of(self, tenant: TenantId) -> int:
-        return sum(each.bytes_of(tenant) for each in self._each)
+        return sum(holdings.bytes_of(tenant) for holdings in self._each)
 
 
 def make_brownout_engine(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> BrownoutEngine:

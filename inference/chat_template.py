@@ -148,7 +148,7 @@ class ChatTemplate:
         will stand. Raises BadInput where the template refuses the conversation."""
         functions = [_function_of(tool) for tool in tools]
         if functions and not self.scaffold.tools:
-            instructions, functions = _with_tools(instructions, [to_json(each) for each in functions]), []
+            instructions, functions = _with_tools(instructions, [to_json(function) for function in functions]), []
         return self._conversations.pieces(instructions, functions, messages, at, answer=answer)
 
     def announce(self) -> None:

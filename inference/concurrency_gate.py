@@ -136,7 +136,7 @@ class ConcurrencyGate:
 
     def _request_room(self) -> None:
         """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
-        if self.held or self._idle() > 0 or any(each.holder.yields for each in self.queue.running):
+        if self.held or self._idle() > 0 or any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_waits)
         victim = self.queue.victim(first) if first is not None else None

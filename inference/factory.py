@@ -342,7 +342,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     options = LlamaOptions(
         model_path=Path(settings.model),
         gpu_layers=layers_on_device(settings.device, settings.gpu_layers, backends),
-        gpu_free_bytes=int(sum(each.free_bytes for each in backends) * settings.gpu_memory),
+        gpu_free_bytes=int(sum(backend.free_bytes for backend in backends) * settings.gpu_memory),
         checks_memory=settings.memory_check == "on",
         slots=settings.slots,
         context_window=settings.context,

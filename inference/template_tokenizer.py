@@ -100,7 +100,7 @@ class TemplateTokenizer(ABC):
                 summed += await self.message(message)
             return (*summed, *self.answer_opening) if answer else tuple(summed)
         render = partial(self.template.conversation, instructions, tools, messages, at, answer=answer)
-        length = len(instructions or "") + sum(len(each.text) for each in messages)
+        length = len(instructions or "") + sum(len(message.text) for message in messages)
         pieces = await asyncio.to_thread(render) if length > RENDERED_INLINE_MAX else render()
         tokens: list[int] = []
         for piece in pieces:

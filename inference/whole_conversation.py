@@ -149,9 +149,9 @@ class Conversations:
         self._render = render
         self._shape = shape
         self._specials = specials
-        sought = [each for each in literals if len(each) > 2 and _is_tag(each)]
-        plain = [each for each in sought if not any(special in each for special in specials)]
-        thoughts = [each for each in sought if _THOUGHTS.search(each) and each.strip() in specials]
+        sought = [literal for literal in literals if len(literal) > 2 and _is_tag(literal)]
+        plain = [text for text in sought if not any(special in text for special in specials)]
+        thoughts = [text for text in sought if _THOUGHTS.search(text) and text.strip() in specials]
         self._sought = {False: _one_of(plain), True: _one_of([*plain, *thoughts])}  # by whether a model wrote
 
     def pieces(
@@ -171,7 +171,7 @@ class Conversations:
             return self._pieces(native, instructions, tools, conversation, at, answer=answer)
         except _TemplateFails as exc:
             failure = exc.why
-        if native.calls and any(each.calls for each in messages):  # such as several where it takes one
+        if native.calls and any(message.calls for message in messages):  # such as several where it takes one
             try:
                 return self._pieces(plain, instructions, tools, conversation, at, answer=answer)
             except _TemplateFails as exc:
@@ -210,14 +210,14 @@ class Conversations:
         cuts = re.compile(f"{cut}|\\\\u{ord(cut):04x}")
         split = re.split(f"{frame}([0-9]+){frame}", marked)
         ours = [cuts.sub("", each) for each in split[::2]]
-        theirs = _spelled(text, ours, [parts[int(each)] for each in split[1::2]])
+        theirs = _spelled(text, ours, [parts[int(number)] for number in split[1::2]])
         if theirs is None:
             marked = rendered(lambda each: harmless(each.value), harmless)
-            pieces = [Piece(each, True) for each in cuts.split(marked)]
+            pieces = [Piece(text, True) for text in cuts.split(marked)]
             if not answer:
                 last = max(index for index, each in enumerate(pieces) if _NEXT in each.text)
                 pieces[last:] = [Piece(pieces[last].text.rpartition(_NEXT)[0], True)]
-            return [each for each in pieces if each.text]
+            return [piece for piece in pieces if piece.text]
         calling = [turn for turn in turns if turn.calls]
         marks = [_Mark(parts[int(each)], spelled) for each, spelled in zip(split[1::2], theirs, strict=True)]
         return list(_Walk(text, split[::2], marks, cuts, calling, None if answer else texts[-1]))
@@ -419,9 +419,9 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 def _unused(texts: Sequence[_Text], turns: Sequence[_Turn], tools: Sequence[Json]) -> tuple[str, str]:
     """Returns two characters that occur in no text of a conversation."""
-    everything = "".join(each.value for each in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
+    everything = "".join(text.value for text in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
     everything += str(tools)
-    free = [each for each in _NONCHARACTERS if each not in everything and f"\\u{ord(each):04x}" not in everything]
+    free = [sign for sign in _NONCHARACTERS if sign not in everything and f"\\u{ord(sign):04x}" not in everything]
     if len(free) < 2:
         raise _TemplateFails(ValueError("it has every one of Unicode's noncharacters in it"))
     return free[0], free[1]
@@ -449,7 +449,7 @@ def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None
 
 
 def _is_tag(text: str) -> bool:
-    return any(each.isalpha() for each in text) and not text.isalnum()
+    return any(character.isalpha() for character in text) and not text.isalnum()
 
 
 def _one_of(texts: list[str]) -> re.Pattern[str]:
@@ -467,4 +467,4 @@ def _shows(render: Render, messages: list[dict[str, Json]], *words: str) -> bool
         text = render(messages, answer=True)
     except FAILURES:
         return False
-    return all(each in text for each in words)
+    return all(word in text for word in words)

@@ -156,7 +156,7 @@ class AppendWrite(Write):
             self.reviews = review_rows(codec, append.reviews)
             size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
         if append.audit:
-            self.audit = [sealer.entry(key.tenant, each) for each in append.audit]
+            self.audit = [sealer.entry(key.tenant, row) for row in append.audit]
             size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
         if append.head is not None:
             head = append.head
@@ -186,7 +186,7 @@ class AppendWrite(Write):
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
     """Returns one row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
     rows = []
-    for case in {each.id: each for each in cases}.values():
+    for case in {case.id: case for case in cases}.values():
         row = list(_review_values(case))
         row[_KEPT] = seal_text(codec, case.key, review_row(case.id, "kept"), case.kept)
         row[_NOTE] = seal_text(codec, case.key, review_row(case.id, "note"), case.note)

@@ -161,7 +161,7 @@ def _unit(values: Sequence[float], dimensions: int) -> bytes:
     """Returns a vector scaled to length 1, as bytes. Raises ValueError where it has not so many `dimensions`."""
     if len(values) != dimensions:
         raise ValueError(f"a vector of {len(values)} dimensions")
-    length = math.sqrt(sum(each * each for each in values))
+    length = math.sqrt(sum(value * value for value in values))
     if not math.isfinite(length) or length < 1e-12:
         raise ValueError("a vector without a length")
-    return array("f", [each / length for each in values]).tobytes()
+    return array("f", [value / length for value in values]).tobytes()

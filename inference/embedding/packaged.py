@@ -113,7 +113,7 @@ class PackagedModel:
         if isinstance(given, str):
             ids: list[int] = self._tokenizer.encode(given).ids
         else:
-            if any(not 0 <= each < self._vocabulary for each in given):
+            if any(not 0 <= token < self._vocabulary for token in given):
                 raise BadInputs(index, f"token ids are below {self._vocabulary}")
             ids = list(given) if given[:1] == (_CLS,) and given[-1:] == (_SEP,) else [_CLS, *given, _SEP]
         if len(ids) > MODEL.tokens_max:

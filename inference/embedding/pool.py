@@ -179,14 +179,14 @@ class PackagedEmbedder:
 
     async def decode(self, tenant: TenantId, inputs: Sequence[EmbeddingInput]) -> list[str]:
         """Returns texts unchanged, and the texts of inputs that are token ids."""
-        given = tuple(each for each in inputs if not isinstance(each, str))
+        given = tuple(input_ for input_ in inputs if not isinstance(input_, str))
         if not given:
-            return [each for each in inputs if isinstance(each, str)]
+            return [input_ for input_ in inputs if isinstance(input_, str)]
         cost = sum(map(len, given)) // SPLIT_CHARACTERS_PER_TOKEN + 1
         (reply,) = await self._lane(inputs).run(tenant, self._weight(tenant), [(DecodeTokens(given), cost)])
         _raise_refusal(reply, "input", None)
         texts = iter(reply.texts)
-        return [each if isinstance(each, str) else next(texts) for each in inputs]
+        return [input_ if isinstance(input_, str) else next(texts) for input_ in inputs]
 
     async def split(self, tenant: TenantId, text: str) -> TokenSpans:
         cost = len(text) // SPLIT_CHARACTERS_PER_TOKEN + 1

@@ -42,7 +42,7 @@ def layers_on_device(device: str, layers: int, backends: Sequence[Backend]) -> i
         if layers > 0:
             raise _unsuitable(f"--gpu-layers {layers} and --device cpu contradict each other: leave one out")
         return 0
-    cuda = [each for each in backends if each.name.upper().startswith("CUDA")]
+    cuda = [backend for backend in backends if backend.name.upper().startswith("CUDA")]
     if device == "cuda" and not cuda:
         raise _unsuitable(
             "this build of llama.cpp has no CUDA: install one that has in this environment (docs/models.md says how),"

@@ -60,7 +60,7 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
     if sampling.ignore_eos or held:
         parameters["ignore_eos"] = True
     if held:
-        biases = [each for each in biases if each[0] not in sampling.stop_token_ids]
+        biases = [pair for pair in biases if pair[0] not in sampling.stop_token_ids]
         biases += [[token, False] for token in sampling.stop_token_ids]
     elif sampling.stop_token_ids:
         parameters[STOP_TOKENS] = list(sampling.stop_token_ids)

@@ -232,7 +232,7 @@ class Scheduler:
 
     def _request_room(self) -> None:
         """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
-        if any(each.holder.yields for each in self.queue.running):
+        if any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_ready)
         victim = self.queue.victim(first) if first is not None and not self.table.has_idle() else None

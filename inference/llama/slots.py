@@ -83,7 +83,7 @@ class SlotTable:
         if own:
             slot = self._best_own(own, prompt)
             if beside and 2 * common_prefix(slot.tokens, prompt) < len(slot.tokens):
-                empty = next((each for each in idle if each.key is None), None)
+                empty = next((slot for slot in idle if slot.key is None), None)
                 slot = empty or min(own, key=lambda each: each.used)
         else:
             slot = min(idle, key=self._place_in_line)

@@ -131,7 +131,7 @@ class Hub:
             ) from error
 
     def _check_room(self, scratch: Path, files: list[RepoFile]) -> None:
-        needed = sum(file.size for file in files) - sum(each.stat().st_size for each in scratch.rglob("*"))
+        needed = sum(file.size for file in files) - sum(part.stat().st_size for part in scratch.rglob("*"))
         free = self._free_bytes(scratch)
         if needed + SPARE_BYTES > free:
             raise Unavailable(

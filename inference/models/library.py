@@ -66,7 +66,7 @@ class ModelLibrary:
 
     def find(self, model: HubModel, kind: Kind) -> PulledModel | None:
         """Returns the model that a reference means, as it was pulled last; None where it was not pulled."""
-        return next((each for each in self.matching(model) if each.kind == kind), None)
+        return next((pulled for pulled in self.matching(model) if pulled.kind == kind), None)
 
     def matching(self, model: HubModel) -> list[PulledModel]:
         mark = model.file.lower()

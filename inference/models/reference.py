@@ -89,7 +89,7 @@ def _gguf(model: HubModel, files: Sequence[RepoFile]) -> list[RepoFile]:
     if model.file:
         first = next((f for f in firsts if f.name == model.file), None) or _quantised(model, firsts)
     else:
-        ranked = (_of_quantisation(firsts, each) for each in QUANTISATIONS)
+        ranked = (_of_quantisation(firsts, quantisation) for quantisation in QUANTISATIONS)
         first = next((found[0] for found in ranked if found), firsts[0])
     part = _PART.search(first.name)
     if part is None:

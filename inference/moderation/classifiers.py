@@ -98,5 +98,5 @@ class EntityClassifier:
         entities = []
         for text, artifacts in self._engine.process_batch(list(texts), language="en"):  # type: ignore[misc]
             results = self._recogniser.analyze(text, ["PERSON", "LOCATION"], artifacts)
-            entities.append([(each.entity_type.lower(), each.start, each.end, float(each.score)) for each in results])
+            entities.append([(name.entity_type.lower(), name.start, name.end, float(name.score)) for name in results])
         return entities

@@ -94,7 +94,7 @@ def _base64_text(word: str) -> str | None:
         plain = b64decode(packed + "=" * (-len(packed) % 4), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
-    return plain if all(each.isprintable() or each in _WHITE for each in plain) else None
+    return plain if all(character.isprintable() or character in _WHITE for character in plain) else None
 
 
 def _smuggled(text: str) -> Iterator[tuple[int, int, str]]:

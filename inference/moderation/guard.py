@@ -124,7 +124,7 @@ class GuardClient:
         self._segments += len(segments)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._judge_segment(each)) for each in segments]
+                tasks = [group.create_task(self._judge_segment(segment)) for segment in segments]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         finally:

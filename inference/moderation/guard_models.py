@@ -155,7 +155,7 @@ def _score_by_word(guard: GuardConfig, content: str) -> float:
 
 def _score_by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
     """Returns how likely the unsafe word is, against the safe one, as the first token of the answer."""
-    first = next((each for each in tokens if each.token.strip()), None)
+    first = next((token for token in tokens if token.token.strip()), None)
     if first is None:
         raise NotJudged("the guard answers nothing")
     odds = {guard.unsafe: 0.0, guard.safe: 0.0}

@@ -197,5 +197,5 @@ PRIVATE_KEY: Final = tuple(
 )
 
 NAMED: Final = ("person", "location")  # what only a model finds
-PII_KINDS: Final = (*dict.fromkeys(each.kind for each in PII), *NAMED)
-SECRET_KINDS: Final = (*(each.kind for each in SECRETS), "private_key")
+PII_KINDS: Final = (*dict.fromkeys(pattern.kind for pattern in PII), *NAMED)
+SECRET_KINDS: Final = (*(pattern.kind for pattern in SECRETS), "private_key")

@@ -24,7 +24,7 @@ _KEPT: Final = 131_072  # powers that are kept; longer texts make theirs
 def word_characters(also: str = "") -> Any:
     """Returns (0x110000,) bool: whether each code point is part of a word, as letters, digits and `also` are."""
     table = np.fromiter((chr(point).isalnum() for point in range(_CODE_POINTS)), dtype=np.bool_, count=_CODE_POINTS)
-    table[[ord(each) for each in also]] = True
+    table[[ord(character) for character in also]] = True
     return table
 
 

@@ -57,7 +57,7 @@ class _PendingItem(NamedTuple):
     @property
     def over(self) -> bool:
         """Whether nothing waits for it any more."""
-        return all(each is None or each.done() for each in (self.scores, self.hits))
+        return all(future is None or future.done() for future in (self.scores, self.hits))
 
     def fail(self, why: str) -> None:
         for each in (self.scores, self.hits):
@@ -215,7 +215,7 @@ class ModerationWorkerClient:
         return batch
 
     async def _work(self, batch: list[_PendingItem]) -> None:
-        reply = await self._exchange(JudgeRequest(tuple(each.item for each in batch)), HANG_S)
+        reply = await self._exchange(JudgeRequest(tuple(pending.item for pending in batch)), HANG_S)
         self.batches += 1
         self.texts += len(batch)
         if reply.error is not None:

@@ -245,7 +245,7 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         allow = None if owner or table is None else table.allow
         if allow is None or name in allow or server_of(name) in allow:
             return True
-        return SEPARATOR not in name and any(server_of(each) == name for each in allow)
+        return SEPARATOR not in name and any(server_of(pattern) == name for pattern in allow)
 
     def offered(self, tenant: TenantId) -> tuple[str, ...]:
         """Returns the tools that a tenant's sessions have without naming them."""

@@ -131,7 +131,7 @@ class BlockUsage:
     def _known_opening(self, tenant: TenantId, prompt: array.array[int]) -> int:
         """Returns the length of the tenant's longest shared prefix that the prompt begins with."""
         openings = self._openings.get(tenant, {})
-        lengths = {each.tokens for each in openings.values() if each.tokens < len(prompt)}
+        lengths = {opening.tokens for opening in openings.values() if opening.tokens < len(prompt)}
         hashed, begin, longest = _hasher(), 0, 0
         for length in sorted(lengths):  # each goes on where the one before it ended: the prompt is hashed once
             hashed.update(pack_tokens(prompt[begin:length]))
@@ -216,7 +216,7 @@ class BlockUsage:
         is room for as many as the largest session has."""
         if self.total_tokens + max(self._tokens.values(), default=0) <= self.device_tokens:
             return None
-        return next((each for each in self._tokens if each != key), None)
+        return next((other for other in self._tokens if other != key), None)
 
     def demote(self, key: SessionKey) -> None:
         """Has the session's blocks evicted before all others', until it runs again."""

@@ -41,7 +41,7 @@ class StoredServerKeys:
         if ring is None or ring.writes is None:
             raise Unavailable("keys_unavailable", "The keys of sign-ins cannot be had at the moment.")
         keys, everywhere = list(ring.by_id.values()), self._now_ms() - EVERYWHERE_MS
-        key = next((each for each in reversed(keys) if each.created_at <= everywhere), keys[0])
+        key = next((key for key in reversed(keys) if key.created_at <= everywhere), keys[0])
         return key.id, key.secret
 
     def find(self, key_id: str) -> bytes | None:

@@ -187,7 +187,7 @@ class MemoryDatabase:
         if append.snapshot is not None:
             log.snapshot = append.snapshot
         if append.audit:
-            self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
+            self.chain([self.sealer.entry(append.key.tenant, row) for row in append.audit])
 
     def _note_push(self, append: Append) -> None:
         """Writes a row of the push outbox for each device of the user; it replaces one that was not sent yet."""

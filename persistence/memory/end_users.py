@@ -76,7 +76,7 @@ class MemoryEndUsers:
 
     async def _forget_memories(self, erasure: Erasure) -> None:
         database, whose = self._database, (erasure.tenant, erasure.user)
-        for push in [each for each in database.subscriptions.values() if (each.tenant, each.user) == whose]:
+        for push in [push for push in database.subscriptions.values() if (push.tenant, push.user) == whose]:
             if push.created_at <= erasure.asked_at:
                 del database.subscriptions[(*whose, push.id)]
         rows = database.push_outbox.items()

@@ -98,7 +98,7 @@ class MemoryFiles:
 
     def _take_away(self, file: StoredFile, now: UnixMs) -> None:
         del self._database.files[file.tenant, file.id]
-        if not any((each.tenant, each.blob) == (file.tenant, file.blob) for each in self._database.files.values()):
+        if not any((other.tenant, other.blob) == (file.tenant, file.blob) for other in self._database.files.values()):
             self._database.file_blobs[file.tenant, file.blob].due_at = now
 
     async def read(self, file: StoredFile) -> AsyncIterator[bytes]:

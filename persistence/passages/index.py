@@ -114,7 +114,7 @@ class SqlPassageIndex:
         only = "" if anybody else " AND end_user = $2"
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1{only} ORDER BY created_at DESC, num DESC"
         rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
-        return [each.store for each in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+        return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
 
     async def change(self, store: VectorStore) -> None:
         row = await self._row(store.tenant, store.id)
@@ -137,7 +137,7 @@ class SqlPassageIndex:
 
     async def forget_user(self, tenant: TenantId, user: str) -> int:
         stores = await self.stores(tenant, user, anybody=False)
-        return sum([await self.delete(tenant, each.id) for each in stores])
+        return sum([await self.delete(tenant, store.id) for store in stores])
 
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts:
         text = (
@@ -245,10 +245,10 @@ class SqlPassageIndex:
         row = await self._row(file.tenant, file.store)
         if row is None:
             return False
-        bodies = [_encode(_ChunkBody(each.text, each.start, each.end)) for each in chunks]
+        bodies = [_encode(_ChunkBody(chunk.text, chunk.start, chunk.end)) for chunk in chunks]
         name = f"chunk {file.id}"
         sealed = [await self._seal(file.tenant, name, body) for body in bodies]
-        words = [indexed_text(each.text, row.secret) for each in chunks]
+        words = [indexed_text(chunk.text, row.secret) for chunk in chunks]
         status = "completed" if last else "in_progress"
 
         def script() -> Script[bool]:
@@ -384,11 +384,11 @@ class SqlPassageIndex:
         statement = Parameters()
         columns = "c.num, c.file, c.key_id, c.body, f.key_id, f.body, f.attributes"
         text = f"SELECT {columns} {self._allowed(statement, row, None)}"
-        text += f" AND c.num IN ({', '.join(statement.put(each) for each in numbers)})"
+        text += f" AND c.num IN ({', '.join(statement.put(number) for number in numbers)})"
         rows = await self._database.rows(text, statement.values)
 
         def opened() -> list[Passage]:
-            return [self._passage_of(tenant, each) for each in rows]
+            return [self._passage_of(tenant, row) for row in rows]
 
         return await with_keys(self._codec, opened)
 
@@ -397,7 +397,7 @@ class SqlPassageIndex:
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
         rows = await self._database.rows(text, (tenant, store_id))
-        for row in await with_keys(self._codec, lambda: [self._store_of(each) for each in rows]):
+        for row in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
             return row
         return None
 

@@ -37,7 +37,7 @@ class SqlAudit:
         return self._database.sealer
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
-        entries = [self.sealer.entry(tenant, each) for each in audited]
+        entries = [self.sealer.entry(tenant, row) for row in audited]
 
         def script() -> Script[None]:
             yield Chain(entries)

@@ -167,7 +167,7 @@ def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool)
         )
         parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
     if written:
-        named = ", ".join(f"{each.path} ({each.size} bytes)" for each in written[:FILES_NAMED_MAX])
+        named = ", ".join(f"{file.path} ({file.size} bytes)" for file in written[:FILES_NAMED_MAX])
         more = len(written) - FILES_NAMED_MAX
         parts.append(f"[files: {named}{f' and {more} more' if more > 0 else ''}]")
     text = "\n".join(part for part in parts if part)

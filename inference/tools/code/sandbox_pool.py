@@ -104,9 +104,9 @@ def find_interpreter(python: str) -> Interpreter:
     """Returns the server's own CPython without its packages, or the one at `python` with its packages. Blocking. Raises
     SandboxUnavailable."""
     libraries = [
-        each for each in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(each).exists()
+        path for path in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(path).exists()
     ]
-    zones = [each for each in ("/usr/share/zoneinfo",) if Path(each).exists()]
+    zones = [path for path in ("/usr/share/zoneinfo",) if Path(path).exists()]
     if python:
         ask = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
         try:
@@ -244,7 +244,7 @@ class SandboxPool:
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
         """Sets how many sandboxes with which bounds stand ready from now on; closes others that do."""
         self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0 and not bounds.network}
-        for bounds in [each for each in self._ready if each not in self._wanted]:
+        for bounds in [bounds for bounds in self._ready if bounds not in self._wanted]:
             for sandbox in self._ready.pop(bounds):
                 self.release(sandbox)
         for bounds in self._wanted:

@@ -104,7 +104,7 @@ class ScratchFolders:
 
     def _make_room(self) -> None:
         while self._kept and (
-            len(self._kept) > SESSIONS_MAX or sum(each.size for each in self._kept.values()) > TOTAL_BYTES
+            len(self._kept) > SESSIONS_MAX or sum(kept.size for kept in self._kept.values()) > TOTAL_BYTES
         ):
             self.drop(self._kept.popitem(last=False)[1].folder)
 

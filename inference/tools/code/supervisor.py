@@ -160,7 +160,7 @@ def _children(pid: int) -> list[int]:
     children: list[int] = []
     for task in tasks:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
-            children += [int(each) for each in file.read().split()]
+            children += [int(pid) for pid in file.read().split()]
     return children
 
 
@@ -170,7 +170,7 @@ def cpu_and_threads(pids: list[int]) -> tuple[float, int]:
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
-            ticks += sum(int(each) for each in fields[11:15])
+            ticks += sum(int(field) for field in fields[11:15])
             threads += int(fields[17])
     return ticks / os.sysconf("SC_CLK_TCK"), threads
 
@@ -315,7 +315,7 @@ class Run:
 
 def kill_all_but(first: int) -> None:
     """Kills all processes below this one; a sandbox's first process last, because another caller waits for it."""
-    for pid in [*(each for each in descendants(os.getpid()) if each != first), first]:
+    for pid in [*(child for child in descendants(os.getpid()) if child != first), first]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 

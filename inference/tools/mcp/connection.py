@@ -222,16 +222,16 @@ class McpConnection:
     async def _list(self, session: ClientSession) -> None:
         listed, more = await self._pages(session)
         allow = self.table.allow
-        tools, refused = taken_over(self.label, (each for each in listed if allow is None or each.name in allow))
-        for name, problem in [(each.name, await self._schema_problem(each.schema)) for each in tools]:
+        tools, refused = taken_over(self.label, (tool for tool in listed if allow is None or tool.name in allow))
+        for name, problem in [(tool.name, await self._schema_problem(tool.schema)) for tool in tools]:
             if problem:
                 refused[name] = problem
-        tools = [each for each in tools if each.name not in refused]
+        tools = [tool for tool in tools if tool.name not in refused]
         agreed = await self._pins.agreed(self.owner, self.label)
         found = review(tools, agreed or {}, begun=agreed is not None, takes_changes=self.table.changes == "take")
         if found.first or agreed is None:
             await self._pins.remember(self.owner, self.label, found.first)
-        waiting = {each.name: each for each in tools if each.name in found.held}
+        waiting = {tool.name: tool for tool in tools if tool.name in found.held}
         listing = Listing(found.shown, {**refused, **found.held}, waiting)
         if listing != self.listing:
             log.info("mcp_tools_listed", server=self.label, owner=self.owner, tools=len(found.shown), more=more)
@@ -272,7 +272,7 @@ class McpConnection:
 
 
 async def _first_of(*events: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -80,7 +80,7 @@ class McpTools:
     async def __aexit__(self, *exc: object) -> None:
         for each in self._running.values():
             each.task.cancel()
-        tasks = [*(each.task for each in self._running.values()), *self._ending]
+        tasks = [*(running.task for running in self._running.values()), *self._ending]
         self._running.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -111,7 +111,7 @@ class McpTools:
         """Waits until each server has listed its tools, or failed, or `FIRST_LISTING_S` are over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LISTING_S):
-                await asyncio.gather(*(each.connection.tried.wait() for each in self._running.values()))
+                await asyncio.gather(*(running.connection.tried.wait() for running in self._running.values()))
 
     def look_again(self, owner: str, label: str) -> None:
         """Has a server list its tools again, since the agreements about them have changed."""

@@ -13,7 +13,7 @@ from sessions.server_tools import ToolResult
 def result_of(answer: CallToolResult, bytes_max: int, taken_out: Callable[[str], str]) -> ToolResult:
     """Returns an answer's texts, with our secrets `taken_out`; other content is only named. Structured content counts
     where there is no text."""
-    parts = [_text(each) for each in answer.content]
+    parts = [_text(block) for block in answer.content]
     text = "\n".join(part for part in parts if part)
     if not text and answer.structured_content is not None:
         text = CallToolResult(content=[], structured_content=answer.structured_content).model_dump_json(
