@@ -63,7 +63,7 @@ class TenantKvQuota:
         return 0 if ceiling is None else self.bytes_of(tenant) + coming - ceiling
 
     async def make_room(self, tenant: TenantId, coming: int) -> bool:
-        """Evicts the least valuable snapshots until `coming` bytes fit. Returns False, and evicts nothing, where they
+        """Evicts the tenant's least valuable KV until `coming` bytes fit. Returns False, and evicts nothing, where they
         cannot."""
         over = self.over(tenant, coming)
         if over <= 0:

@@ -49,7 +49,7 @@ def make_completion(
 
 
 class GuidedCompletion(LlamaCompletion):
-    """A `LlamaCompletion` whose grammar runs in this process: it sends a request for each token that the grammar
+    the answer's end."""
     guides."""
 
     def __init__(self, guide: Guide, *given: Any) -> None:

@@ -34,7 +34,7 @@ _WINDOW_STEP: Final = 256
 
 
 class _Parameters(ctypes.Structure):
-    """A structure of llama.cpp that its functions return and take by value; larger than any version of it."""
+    """A structure that llama.cpp's functions return and take by value, with room for larger versions of it."""
 
     _fields_ = (("bytes", ctypes.c_uint8 * 1024),)
 
