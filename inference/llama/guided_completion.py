@@ -49,8 +49,8 @@ def make_completion(
 
 
 class GuidedCompletion(LlamaCompletion):
+    """A `LlamaCompletion` whose grammar runs in this process: it sends a request for each token, until `max_tokens` or
     the answer's end."""
-    guides."""
 
     def __init__(self, guide: Guide, *given: Any) -> None:
         super().__init__(*given)

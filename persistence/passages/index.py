@@ -397,8 +397,8 @@ class SqlPassageIndex:
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
         rows = await self._database.rows(text, (tenant, store_id))
-        for row in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
-            return row
+        for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
+            return stored
         return None
 
     async def _files(self, text: str, values: Sequence[Any]) -> list[StoreFile]:
