@@ -65,7 +65,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PeerNetwork:
-    """How other processes are reached: `listen` begins to accept peers for the endpoint and returns the address to
+    """The ways to reach other processes: `listen` begins to accept peers for an endpoint and returns the address to
     announce; `connect` dials other replicas, for hand-offs."""
 
     listen: Callable[[PeerEndpoint], Awaitable[str]]
@@ -73,8 +73,8 @@ class PeerNetwork:
 
 
 class Replica:
-    """An async context: inside it the replica is a member. Its stores are open and its engine has started. Its
-    attributes are the parts of a replica; it only starts and ends them, in their order."""
+    """One replica of a cluster, as an async context: inside it the replica is a member. Its stores must be open and
+    its engine started. It only starts and ends the parts that its attributes are, in their order."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Replica:
         accounting: Accounting | None = None,
         retention: Callable[[], Retention] = Retention,
     ) -> None:
-        """`member.address` is what `listen` returns; the rest of `member` is announced as it is."""
+        """`member.address` is replaced by what `listen` returns; the rest of `member` is announced as it is."""
         limits, engine, placement = limits or ReplicaLimits(), inference.engine, BoundedRendezvous()
         member = msgspec.structs.replace(member, protocol=OURS[0], protocols=OURS, engine=engine.info)
         self._member = member
@@ -143,23 +143,23 @@ class Replica:
         )
 
     def load(self) -> float:
-        """The share of what the engine can do at the same time that it does now; above 1 when answers wait."""
+        """Returns running and waiting answers as a share of the engine's slots; above 1 when answers wait."""
         stats = self.engine.stats()
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
     def _takes(self, head: Head) -> bool:
-        """Whether a session without an owner is one for this replica: it has our model, or one that does not exist."""
+        """Returns whether this replica should take a session without an owner: its model is ours, or exists nowhere."""
         model, own = split_head_model(head.model)[1], self.engine.info
         return not model or model == own.model or model in own.aliases or self._pools.model_of(model) is None
 
     def unready(self) -> str | None:
-        """Why sessions do not come here, or None."""
+        """Returns why this replica takes no sessions at the moment; None if it does."""
         if self.runtime.draining:
             return "draining"
         return "its lease has ended" if self.membership.must_confirm else self.engine.stats().away
 
     async def __aenter__(self) -> Replica:
-        """Raises BadInput for a replica that is not like those that are there (`actors.cluster.compatibility`)."""
+        """Starts the replica. Raises BadInput if it differs from the other members (`actors.cluster.compatibility`)."""
         check_compatibility(self._member, await self._directory.view())
         await self.runtime.__aenter__()
         try:
@@ -177,7 +177,7 @@ class Replica:
         return self
 
     async def drain(self, report: Report = lambda handed_off, parked, left: None) -> None:
-        """Hands everything off; returns when nothing is left here (`actors.handoff.drain`)."""
+        """Hands off or parks every session; returns when none is left here (`actors.handoff.drain`)."""
         await self._drain.drain(report, by=BY_SIGNAL)
 
     async def __aexit__(

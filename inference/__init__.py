@@ -22,7 +22,7 @@ _ELSEWHERE = {"open_embedder": "inference.embedding", "open_tools": "inference.t
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the parts with the first name that is asked for: a command that lists models needs none of them."""
+    """Imports a part of the package when its name is first used: a command that lists models needs none of them."""
     if name not in __all__:
         raise AttributeError(name)
     return getattr(importlib.import_module(_ELSEWHERE.get(name, "inference.factory")), name)

@@ -41,10 +41,10 @@ __all__ = ["BrownoutEngine", "make_brownout_engine"]
 
 
 class BrownoutEngine:
-    """Implements `Engine`. Made by `make_brownout_engine`."""
+    """An engine of a model and a smaller one, as one `Engine`. Made by `make_brownout_engine`."""
 
     def __init__(self, main: Engine, smaller: Callable[[EngineInfo], Engine]) -> None:
-        """`smaller` makes the smaller one, when it is known what the other is."""
+        """`smaller` makes the smaller model's engine from the description of the started main one."""
         self.main = main
         self._make_smaller = smaller
         self._smaller: Engine | None = None
@@ -56,7 +56,7 @@ class BrownoutEngine:
 
     @property
     def smaller(self) -> Engine:
-        """Since `start`."""
+        """The smaller model's engine; there is one after `start`."""
         assert self._smaller is not None
         return self._smaller
 
@@ -77,7 +77,7 @@ class BrownoutEngine:
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises what either raises, and BadInput where the two do not go together."""
+        """Starts both engines. Raises what either raises, and BadInput where the two do not go together."""
         await self.main.start()
         try:
             smaller = self._make_smaller(self.main.info)
@@ -108,7 +108,7 @@ class BrownoutEngine:
             self.main.check_sampling(sampling)
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        """Scores by the model itself, whoever answers turns at the moment."""
+        """Scores a prompt by the main model, whichever of the two answers turns at the moment."""
         if not isinstance(self.main, ScoresPrompts):
             raise unsupported_scores(self.info.model)
         return await self.main.score(prompt, top)
@@ -126,8 +126,8 @@ class BrownoutEngine:
             await self.main.release(key)
 
     async def park(self, key: SessionKey) -> None:
-        """The smaller one forgets it: no other session may need its slot for days, and what lies there counts against
-        what the tenant may hold at the model."""
+        """Parks the session at the main engine and removes it from the smaller one: no other session may need its slot
+        for days, and its KV there counts against what the tenant may keep at the main model."""
         try:
             await self.smaller.release(key)
         finally:
@@ -148,12 +148,13 @@ class BrownoutEngine:
         self._of(model)[0].expect(tenant, response_id)
 
     def _of(self, model: str) -> tuple[Engine, Engine]:
-        """The engine of a model, and the other one. An unknown model is for the model's own engine to refuse."""
+        """Returns (engine of the model, the other engine); the main engine for an unknown model, which it then
+        refuses."""
         return (self.smaller, self.main) if model == self._info.smaller_model else (self.main, self.smaller)
 
 
 class QuotaBrownoutEngine(BrownoutEngine):
-    """Of engines that bound what each tenant's KV takes: together they hold no more than one may."""
+    """A pair of engines that each bound a tenant's KV; together they keep no more of it than one may."""
 
     @property
     def holdings(self) -> Holdings:
@@ -166,7 +167,7 @@ class QuotaBrownoutEngine(BrownoutEngine):
 
 
 class CombinedHoldings:
-    """Implements `Holdings` for two. Whoever takes something in makes room among its own."""
+    """The KV of two engines as one `Holdings`. The engine that takes something in makes room among its own KV."""
 
     def __init__(self, main: Holdings, smaller: Holdings) -> None:
         self._each = (main, smaller)
@@ -182,16 +183,16 @@ class CombinedHoldings:
         return left
 
     def bytes_of(self, tenant: TenantId) -> int:
-        return sum(each.bytes_of(tenant) for each in self._each)
+        return sum(holdings.bytes_of(tenant) for holdings in self._each)
 
 
 def make_brownout_engine(main: Engine, smaller: Callable[[EngineInfo], Engine]) -> BrownoutEngine:
-    """One engine of two, neither of which has started."""
+    """Makes one engine of two, neither of which has started."""
     return (QuotaBrownoutEngine if isinstance(main, HoldsKV) else BrownoutEngine)(main, smaller)
 
 
 async def _start_smaller(engine: Engine) -> None:
-    """Its errors name which of the two could not be started."""
+    """Starts the smaller engine; an error says that it was the smaller one that could not be started."""
     try:
         await engine.start()
     except (BadInput, Unavailable) as error:
@@ -202,7 +203,7 @@ async def _start_smaller(engine: Engine) -> None:
 
 
 def check_compatible(main: Engine, smaller: Engine) -> None:
-    """Raises BadInput, naming both and what to do, where a session's ledger would not be good for both."""
+    """Raises BadInput, naming both models and what to do, where a session's ledger would not suit both."""
     one, other = main.info, smaller.info
     if one.model_fingerprint == other.model_fingerprint:
         raise _refused(other, one, "is the same model. Name a smaller one, or none")

@@ -73,14 +73,14 @@ _BREAK: Final = "\ue000"  # cuts a special token's spelling inside a client's ow
 
 
 class MessageScaffold(msgspec.Struct, frozen=True):
-    """The scaffold before and after a message's text."""
+    """The template's text before and after a message of one role."""
 
     before: str
     after: str
 
 
 class Scaffold(msgspec.Struct, frozen=True):
-    """A template taken apart. `roles` has every role of `ChatMessage`; `tools` says whether it renders tools."""
+    """The parts of a template. `roles` has every role of `ChatMessage`; `tools` says whether it renders tools."""
 
     roles: dict[str, MessageScaffold]
     answer_opening: str
@@ -95,14 +95,14 @@ NO_SCAFFOLD: Final = Scaffold(
 
 
 class ChatTemplate:
-    """A template, and what it takes. Immutable.
+    """A chat template, taken apart as far as that is possible. Immutable.
 
     `whole`: it is no sum of pieces. `foldings`: what conversations are changed in before it sees them, by name.
     `calls`: how it is given calls of tools; "": as text.
     """
 
     def __init__(self, source: str, *, bos: str, eos: str, specials: Sequence[str] = ()) -> None:
-        """Raises BadInput when the template cannot render one message of a user."""
+        """Compiles and examines the template. Raises BadInput when it cannot render one user message."""
         self.source = source
         self._specials = [special for special in specials if len(special) > 1]
         self._tokens = {"bos_token": bos, "eos_token": eos}
@@ -124,8 +124,8 @@ class ChatTemplate:
             self.scaffold = msgspec.structs.replace(NO_SCAFFOLD, tools=self._renders_tools())
 
     def opening(self, instructions: str | None, tools: Sequence[Tool]) -> list[tuple[str, bool]]:
-        """The pieces of an opening, each with whether special tokens may be parsed in it. Tools that the template has
-        no place for stand behind the instructions, in the words of the built-in one."""
+        """Returns the pieces of instructions and tools, each with whether special tokens may be parsed in it. Tools
+        that the template has no place for follow the instructions, in the words of the built-in template."""
         if self.whole:
             whole = self.conversation(instructions, tools, (), 0, answer=False)
             return [(piece.text, piece.special) for piece in whole]
@@ -144,15 +144,15 @@ class ChatTemplate:
         *,
         answer: bool,
     ) -> list[Piece]:
-        """The pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words will
-        stand. Raises BadInput where the template refuses the conversation."""
+        """Returns the pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words
+        will stand. Raises BadInput where the template refuses the conversation."""
         functions = [_function_of(tool) for tool in tools]
         if functions and not self.scaffold.tools:
-            instructions, functions = _with_tools(instructions, [to_json(each) for each in functions]), []
+            instructions, functions = _with_tools(instructions, [to_json(function) for function in functions]), []
         return self._conversations.pieces(instructions, functions, messages, at, answer=answer)
 
     def announce(self) -> None:
-        """Logs what becomes of conversations, once."""
+        """Logs once how conversations are rendered."""
         history = "whole conversations" if self.whole else "pieces"
         log.info("chat_template", renders=history, foldings=self.foldings, tools=self.scaffold.tools)
 
@@ -167,7 +167,8 @@ class ChatTemplate:
             return ""
 
     def call_format(self) -> str:
-        """In which of `call_formats` the model writes calls: Hermes' where the template does not tell it of tools."""
+        """Returns which of `call_formats` the model writes tool calls in; Hermes' where the template renders no
+        tools."""
         return format_of(self.source) if self.scaffold.tools else "hermes"
 
     def thoughts(self) -> ThoughtMarks | None:
@@ -193,7 +194,7 @@ class ChatTemplate:
     def render(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
     ) -> str:
-        """The template's own text for a whole conversation on the day of `at`."""
+        """Returns the template's own text for a whole conversation on the day of `at`."""
         return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at))
 
     def _variables(
@@ -211,7 +212,8 @@ class ChatTemplate:
     # -- inside --------------------------------------------------------------------------------------
 
     def _render_first(self) -> str:
-        """Renders one message of a user. Some templates take an empty list where there are no tools, and only that."""
+        """Renders one user message. Some templates need an empty list where there are no tools, and accept only
+        that."""
         try:
             return self.render([_message("user", _USER)], answer=True)
         except TypeError:
@@ -252,7 +254,7 @@ class ChatTemplate:
         return _without_end(head, self.scaffold.roles["user"].before)
 
     def _is_sum(self, sought: Collection[str], shape: TemplateShape) -> bool:
-        """Takes the template apart; whether that can be done."""
+        """Takes the template apart; returns whether its renderings are always the sum of the parts."""
         try:
             self.scaffold = self._take_apart()
             self._verify()
@@ -273,7 +275,7 @@ class ChatTemplate:
         return True
 
     def _verify_talk(self, talk: Sequence[ChatMessage]) -> None:
-        """Verifies that a conversation put together is what the template has for it."""
+        """Verifies that the parts put together give the template's own text for a conversation."""
         text = self._opening(None, [])
         for message in talk:
             around = self.scaffold.roles[message.role]
@@ -283,7 +285,7 @@ class ChatTemplate:
             raise _NotSeparable("messages depend on their neighbours")
 
     def _verify_words(self, sought: str) -> None:
-        """Verifies that nothing which the template looks for changes what is made of a message that has it."""
+        """Verifies that a message holding `sought`, a text that the template looks for, is rendered like any other."""
         words = f"a{sought}b"
         user, around = self.scaffold.roles["user"], self.scaffold.roles["assistant"]
         head = "".join(text for text, _ in self._whole_opening(words, []))
@@ -319,7 +321,8 @@ class ChatTemplate:
         return Scaffold(roles, answer_opening, after_answer, self._renders_tools())
 
     def _role(self, role: str, talk: list[dict[str, Json]], user: MessageScaffold) -> MessageScaffold | None:
-        """What stands around a message of a role in mid-conversation; None where the template has no such thing."""
+        """Returns the text around a role's message in mid-conversation; None where the template does not know the
+        role."""
         probe = f"R{role}q"
         try:
             text = self.render([*talk[:2], _message(role, probe), *talk[2:3]], answer=False)
@@ -356,8 +359,8 @@ class ChatTemplate:
 
 
 def template_source(name: str | None, own: str | None, missing: str) -> str:
-    """The text of the template that an engine's option names: the model's own (None), one of `BUILT_IN`, or itself.
-    Raises BadInput with `missing`: the model has none."""
+    """Returns the template that an engine's option names: the model's own (None), one of `BUILT_IN`, or a text itself.
+    Raises BadInput with the message `missing` where the model has none."""
     source = own if name is None else BUILT_IN.get(name, name)
     if source is None:
         raise BadInput("bad_chat_template", missing, param="chat_template")
@@ -365,7 +368,7 @@ def template_source(name: str | None, own: str | None, missing: str) -> str:
 
 
 def template_beside(model: Path) -> str | None:
-    """The template in the files that a repository has beside a model file; None where there is none. Blocking."""
+    """Returns the template in a repository's files beside a model file; None where there is none. Blocking."""
     try:
         jinja, settings = model.with_name("chat_template.jinja"), model.with_name("tokenizer_config.json")
         if jinja.is_file():
@@ -389,7 +392,7 @@ def _function_of(tool: Tool) -> Json:
 
 
 class _NotSeparable(Exception):
-    """The template is no sum of parts."""
+    """Renderings of the template are not the sum of parts."""
 
 
 def _unusable(why: str) -> BadInput:

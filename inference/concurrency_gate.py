@@ -20,12 +20,12 @@ _RETRY_AFTER_MS: Final = 1000
 
 
 class GatedRun:
-    """One run as the gate knows it: it may be let in several times, one after another."""
+    """A run as the gate sees it: it may be let in several times, one after another."""
 
     __slots__ = ("claim", "future", "left", "pauses", "yields")
 
     def __init__(self, tenant: TenantId, priority: int, weight: float, prompt_tokens: int, *, pauses: bool) -> None:
-        """`pauses`: it can be stopped behind any token and go on."""
+        """`pauses`: whether the run can be stopped after any token and go on later."""
         self.claim: SlotClaim[GatedRun] = SlotClaim(
             self, tenant=tenant, priority=priority, weight=weight, prompt_tokens=prompt_tokens
         )
@@ -37,12 +37,14 @@ class GatedRun:
 
     @property
     def waits(self) -> bool:
-        """Not so: it is cancelled or refused, or has just made room, and will say so when it runs."""
+        """Whether the run waits to be let in. False too once it is cancelled or refused, before its task has seen
+        that."""
         return self.future is not None and not self.future.done()
 
 
 class ConcurrencyGate:
-    """`acquire` comes first, then `give_way` with `acquire` again any number of times, then `leave`."""
+    """Lets a bounded number of runs in at a time. For each run: `acquire`, then any number of times `give_way` and
+    `acquire` again, then `leave`."""
 
     def __init__(self, slots: int, waiting_max: int) -> None:
         self.queue: FairQueue[GatedRun] = FairQueue(slots, waiting_max)
@@ -60,12 +62,12 @@ class ConcurrencyGate:
 
     @property
     def waiting(self) -> int:
-        """Counted, not kept: a cancelled task has left before it has run once more to say so."""
+        """How many runs wait. Counted anew each time: a cancelled task has left before it runs once more to say so."""
         return sum(claim.holder.waits for claim in self.queue.waiting)
 
     async def acquire(self, run: GatedRun) -> None:
-        """Raises Overloaded when the queue is full, and the error of `refuse_all`; then, and cancelled, the run has
-        left."""
+        """Waits until the run is let in. Raises Overloaded when the queue is full, and the error of `refuse_all`; after
+        either, and when cancelled, the run has left."""
         if not run.claim.arrival:
             if (self.held or self._idle() <= self.waiting) and self.queue.is_full(run.claim.tenant):
                 run.left = True
@@ -81,14 +83,15 @@ class ConcurrencyGate:
             raise
 
     def on_output(self, run: GatedRun, tokens: int) -> None:
-        """The run has emitted something: from now on stopping it loses nothing."""
+        """Notes that the run has emitted tokens: from now on it can be stopped without loss."""
         self.queue.served(run.claim, tokens)
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True
             self._request_room()
 
     def give_way(self, run: GatedRun) -> None:
-        """The run has stopped in vLLM too. Its place goes to who is next; `acquire` comes next."""
+        """Gives the place of a run that has stopped in vLLM too to the next one; the caller then calls `acquire`
+        again."""
         self.num_preempted += 1
         run.yields = False
         run.future = None
@@ -96,14 +99,14 @@ class ConcurrencyGate:
         self._let_in()
 
     def leave(self, run: GatedRun) -> None:
-        """The run is over, wherever it was. Idempotent."""
+        """Removes a run that is over, whether it waited or ran. Idempotent."""
         if not run.left:
             run.left = True
             self.queue.leave(run.claim)
             self._let_in()
 
     def hold(self) -> None:
-        """Those who are in go on; the others wait until `open`."""
+        """Lets nobody in until `open`; runs that are in go on."""
         self.held = True
 
     def open(self) -> None:
@@ -111,7 +114,7 @@ class ConcurrencyGate:
         self._let_in()
 
     def refuse_all(self, error: SessileError) -> None:
-        """Everybody who waits gets the error."""
+        """Ends every wait with the error."""
         for claim in self.queue.waiting:
             run = claim.holder
             if run.future is not None and not run.future.done():
@@ -121,7 +124,7 @@ class ConcurrencyGate:
         return self.queue.slots - self.queue.num_running
 
     def _let_in(self) -> None:
-        """Lets in who is next; where no place is left, asks a run to make room."""
+        """Lets in the runs that are next; where no place is free, asks a run to make room."""
         if self.held:
             return
         while self._idle() > 0 and (claim := self.queue.first(_waits)) is not None:
@@ -132,8 +135,8 @@ class ConcurrencyGate:
         self._request_room()
 
     def _request_room(self) -> None:
-        """One at a time: which run is next depends on which has made room."""
-        if self.held or self._idle() > 0 or any(each.holder.yields for each in self.queue.running):
+        """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
+        if self.held or self._idle() > 0 or any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_waits)
         victim = self.queue.victim(first) if first is not None else None

@@ -13,7 +13,7 @@ from sessions.model.types import Tokens
 
 
 def continuation_of(request: GenerationRequest, emitted: Tokens) -> GenerationRequest:
-    """The rest of a run that emitted something and made room, as a run of its own."""
+    """Returns a request for the rest of a run that has emitted tokens and then made room."""
     all_emitted = (*request.emitted, *emitted)
     return msgspec.structs.replace(
         request,

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class EngineSettings(Protocol):
-    """The settings of the application that concern engines, a property each; `--help` documents what they mean."""
+    """The application's settings for engines, a property each; `--help` documents their meaning."""
 
     @property
     def engine(self) -> Literal["llama", "vllm", "remote", "sim"]: ...
@@ -107,16 +107,16 @@ MODEL_SETTINGS: Final = {
     "gpu_layers": (-1, 0),
     "vllm_args": ("",),
 }
-"""Settings of a model, with the values that the simulated engine honours as well: it computes on the CPU."""
-CONTEXT_MIN: Final = 256  # as both engines with a model have it
+"""Settings of a model, with the values that the simulated engine, which computes on the CPU, honours as well."""
+CONTEXT_MIN: Final = 256  # the minimum of both engines that have a model
 
 
 def make_engine(
     settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
 ) -> Engine:
-    """An engine that has not started; what it spills is encrypted under `keys`. `environment`: this process's, of which
-    processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a wrong
-    setting."""
+    """Makes an engine, not started yet; its spilled KV is encrypted under `keys`. `environment`: this process's, of
+    which processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a
+    wrong setting."""
     if settings.vllm_adapter and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -227,7 +227,7 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
 
 
 def check_standby_fits(engine_args: dict[str, Any]) -> None:
-    """Raises BadInput where two engines of this share of a GPU's memory could never lie there together."""
+    """Raises BadInput where two engines with this share of a GPU's memory could not both fit on it."""
     share = engine_args["gpu_memory_utilization"]
     if "kv_cache_memory_bytes" not in engine_args and isinstance(share, int | float) and 2 * share > 1:
         raise BadInput(
@@ -239,7 +239,7 @@ def check_standby_fits(engine_args: dict[str, Any]) -> None:
 
 
 def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[str, Any]:
-    """What the options of llama.cpp and vLLM have in common, but for the default of host memory."""
+    """Returns the options that llama.cpp and vLLM share, except the default of host memory."""
     return {
         "model_name": settings.served_model_name[0] if settings.served_model_name else None,
         "model_aliases": settings.served_model_name[1:],
@@ -257,7 +257,7 @@ def _shared_options(settings: EngineSettings, *, host_bytes_max: int) -> dict[st
 
 
 def _chat_template(given: str) -> str | None:
-    """None for the model's own, a built-in one's name, or the text of a file. Raises BadInput."""
+    """Returns None for the model's own template, a built-in one's name, or the text of a file. Raises BadInput."""
     if given == "model":
         return None
     if given in BUILT_IN:
@@ -282,7 +282,7 @@ def _bad_brownout_model(why: str) -> BadInput:
 
 
 def smaller_slots(settings: EngineSettings) -> int:
-    """How many answers the smaller model writes at the same time: it shares the model's device, so half as many by
+    """Returns how many answers the smaller model writes at a time: it shares the model's device, so half as many by
     default."""
     return settings.brownout_slots or max(1, settings.slots // 2)
 
@@ -342,7 +342,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     options = LlamaOptions(
         model_path=Path(settings.model),
         gpu_layers=layers_on_device(settings.device, settings.gpu_layers, backends),
-        gpu_free_bytes=int(sum(each.free_bytes for each in backends) * settings.gpu_memory),
+        gpu_free_bytes=int(sum(backend.free_bytes for backend in backends) * settings.gpu_memory),
         checks_memory=settings.memory_check == "on",
         slots=settings.slots,
         context_window=settings.context,
@@ -373,7 +373,7 @@ class FilterSettings(Protocol):
 
 @contextlib.asynccontextmanager
 async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIterator[FilterSet]:
-    """What messages and answers pass through: a policy's file, read again on SIGHUP, or phrases. Raises BadInput."""
+    """Opens the filters for messages and answers: a policy file, read again on SIGHUP, or phrases. Raises BadInput."""
     if not settings.policy:
         yield KeywordFilterSet(input_phrases=settings.input_keywords, output_phrases=settings.output_keywords)
         return
@@ -391,7 +391,7 @@ async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIter
 
 
 def personal_texts(filters: FilterSet) -> PersonalTexts:
-    """What is personal in texts, by the policies that `filters` follow."""
+    """Makes the detector of personal data in texts, which goes by the policies of `filters`."""
     from inference.moderation.personal import PersonalTexts
 
     return PersonalTexts(filters)
@@ -406,7 +406,7 @@ class _VersionedFilters(Protocol):
 
 
 async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
-    """Writes down which policies are in force, and from now on each file that is loaded or refused. Raises
+    """Writes an audit entry on the policies in force, and from now on one for each file loaded or refused. Raises
     Unavailable; later a journal that is away keeps no policy from taking effect, and the log says so."""
     if not isinstance(filters, _VersionedFilters):
         return

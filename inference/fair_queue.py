@@ -46,7 +46,7 @@ PROMPT_COST: Final = 1.0
 ANSWER_COST: Final = 2.0  # a decoded token holds its slot for a whole step; the paper's price of it
 CREDIT: Final = 4_096.0  # counted tokens that a tenant may be behind the others when it comes back; at least
 SLOT_CREDIT: Final = 1_024.0  # for each slot of an engine that has many: about an answer with its prompt
-MARGIN: Final = 1_024.0  # by so much more must a tenant have been served to give way whatever it has now
+MARGIN: Final = 1_024.0  # a tenant that was served so many more counted tokens gives way in any case
 ROOM_SHARE: Final = 4  # a tenant may have so many times as many waiting as there is room left
 TENANTS_REMEMBERED: Final = 4_096  # without a claim; the longest idle are forgotten
 
@@ -55,7 +55,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False, repr=False)
 class SlotClaim(Generic[T]):
-    """One run that wants a slot, has one, or waits to go on. Mutable; the queue's, but for `holder` and `may_yield`."""
+    """A run's claim to a slot: it waits, runs, or waits to go on. The queue changes all but `holder` and
+    `may_yield`."""
 
     holder: T
     _: KW_ONLY
@@ -63,10 +64,10 @@ class SlotClaim(Generic[T]):
     priority: int
     weight: float
     prompt_tokens: int
-    may_yield: bool = field(default=True, init=False)  # it can be stopped where it is, and go on later
+    may_yield: bool = field(default=True, init=False)  # whether it can be stopped where it is, and go on later
     arrival: int = field(default=0, init=False)
     started: int = field(default=0, init=False)  # when it was given its slot, in the queue's own ticks; 0: it waits
-    charged: bool = field(default=False, init=False)  # for its prompt: computing it again is our doing
+    charged: bool = field(default=False, init=False)  # whether its tenant was charged for its prompt: once
 
 
 class _Tenant:
@@ -76,28 +77,28 @@ class _Tenant:
         self.counter = 0.0
         self.weight = 1.0
         self.num_waiting = 0
-        self.priority = 0  # of the claim that came last
-        self.left_at = 0.0  # what everybody had been served when the last of its claims left
+        self.priority = 0  # of the tenant's latest claim
+        self.left_at = 0.0  # the value of `FairQueue._served` when its last claim left
         self.waiting: dict[int, list[SlotClaim[object]]] = {}  # by priority, oldest first
         self.running = 0
 
 
 class FairQueue(Generic[T]):
-    """The claims on `slots` slots, of which at most `waiting_max` wait. Its methods are many because each rule of whose
-    turn it is has one of its own."""
+    """Shares `slots` slots fairly among tenants; at most `waiting_max` claims wait. Each rule on whose turn it is has a
+    method of its own."""
 
     def __init__(self, slots: int, waiting_max: int, *, reserve: int = 0) -> None:
         self.slots = slots
         self.waiting_max = waiting_max
         self.reserve = reserve
         self.credit = max(CREDIT, SLOT_CREDIT * slots)
-        self._tenants: dict[TenantId, _Tenant] = {}  # with claims
+        self._tenants: dict[TenantId, _Tenant] = {}  # tenants with claims
         self._idle: OrderedDict[TenantId, _Tenant] = OrderedDict()  # the others, longest idle first
         self._running: dict[SlotClaim[T], None] = {}
         self._num_waiting = 0
         self._ticks = 0
         self._floor = 0.0  # the counter of who was served last: where a newcomer to an empty engine begins
-        self._served = 0.0  # to all, as counted
+        self._served = 0.0  # what all tenants were served, as counted
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -115,23 +116,23 @@ class FairQueue(Generic[T]):
 
     @property
     def waiting(self) -> list[SlotClaim[T]]:
-        """In no order that matters."""
-        found = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
-        return found  # type: ignore[return-value]
+        """The waiting claims, in no particular order."""
+        claims = [claim for tenant in self._tenants.values() for line in tenant.waiting.values() for claim in line]
+        return claims  # type: ignore[return-value]
 
     def counter(self, tenant: TenantId) -> float:
-        """The tokens that a tenant was served, priced and weighted; for those that have work, comparable."""
+        """Returns the tokens that a tenant was served, priced and weighted; comparable among tenants that have work."""
         known = self._tenants.get(tenant) or self._idle.get(tenant)
         return known.counter if known is not None else 0.0
 
     def _rank(self, tenant: _Tenant) -> float:
-        """By which tenants go before each other: what one was served, less a credit where it floods nobody."""
+        """Returns a tenant's rank, lowest first: what it was served, less a credit unless it floods the queue."""
         floods = tenant.running + tenant.num_waiting > self.slots
         return tenant.counter if floods else tenant.counter - self.credit
 
     def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
-        """Whether one more claim, and those that are on their way, would have others make room: they stay within its
-        share of slots that others use, or it was served so much less."""
+        """Whether one more claim, and `coming` ones, would make others give way: the tenant is within its share of
+        slots that others use, or was served so much less."""
         others = [other for name, other in self._tenants.items() if name != tenant]
         if not others:
             return False
@@ -146,7 +147,7 @@ class FairQueue(Generic[T]):
         return served - self._rank(mine) > MARGIN + (waiting + 1) * SLOT_CREDIT / weight
 
     def ahead_of(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """How many of those that wait would be served before a claim that came now, if all were as long."""
+        """Returns how many waiting claims would be served before a claim that came now, if all were as long."""
         ahead = 0
         mine = self._tenants.get(tenant)
         own = sum(len(line) for level, line in mine.waiting.items() if level <= priority) if mine is not None else 0
@@ -161,8 +162,8 @@ class FairQueue(Generic[T]):
         return ahead + own
 
     def is_full(self, tenant: TenantId) -> bool:
-        """Whether no more of this tenant may wait. One tenant alone fills most of the queue and never all of it, so
-        that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
+        """Whether no more of this tenant's claims may wait. One tenant can fill most of the queue and never all of it,
+        so that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
         own = known.num_waiting if known is not None else 0
         return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting)
@@ -170,7 +171,7 @@ class FairQueue(Generic[T]):
     # -- coming and going -------------------------------------------------------------------------------------
 
     def join(self, claim: SlotClaim[T]) -> None:
-        """The claim waits. Its tenant's weight is the one that came last."""
+        """Adds a claim to those that wait. Its tenant takes on the claim's weight."""
         self._ticks += 1
         claim.arrival = self._ticks
         tenant = self._tenants.get(claim.tenant)
@@ -193,9 +194,9 @@ class FairQueue(Generic[T]):
         self._num_waiting += 1
 
     def first(self, ready: Callable[[SlotClaim[T]], bool] = lambda claim: True) -> SlotClaim[T] | None:
-        """Who is next, of those that are ready."""
+        """Returns the claim whose turn is next, among those that are `ready`."""
         best: tuple[int, float, int] | None = None
-        found: SlotClaim[T] | None = None
+        next_claim: SlotClaim[T] | None = None
         for tenant in self._tenants.values():
             counter = self._rank(tenant)
             for priority, line in tenant.waiting.items():
@@ -206,11 +207,11 @@ class FairQueue(Generic[T]):
                     continue
                 rank = (priority, counter, candidate.arrival)
                 if best is None or rank < best:
-                    best, found = rank, candidate  # type: ignore[assignment]
-        return found
+                    best, next_claim = rank, candidate  # type: ignore[assignment]
+        return next_claim
 
     def start(self, claim: SlotClaim[T]) -> None:
-        """The claim that waited has a slot, and its tenant is charged for the prompt."""
+        """Gives a waiting claim a slot; its tenant is charged for the prompt, once."""
         tenant = self._tenants[claim.tenant]
         self._unwait(tenant, claim)
         self._ticks += 1
@@ -223,7 +224,7 @@ class FairQueue(Generic[T]):
             self._charge(tenant, PROMPT_COST * claim.prompt_tokens)
 
     def served(self, claim: SlotClaim[T], tokens: int) -> None:
-        """So many tokens of an answer were decoded."""
+        """Charges the claim's tenant for so many decoded tokens."""
         self._charge(self._tenants[claim.tenant], ANSWER_COST * tokens)
 
     def _charge(self, tenant: _Tenant, cost: float) -> None:
@@ -231,7 +232,7 @@ class FairQueue(Generic[T]):
         self._served += cost
 
     def leave(self, claim: SlotClaim[T]) -> None:
-        """The run has ended, or whoever waited has given up. The claim holds its holder no longer."""
+        """Removes a claim whose run has ended, or has given up waiting; drops its `holder`."""
         tenant = self._tenants[claim.tenant]
         if claim in self._running:
             self._stop(tenant, claim)
@@ -247,7 +248,7 @@ class FairQueue(Generic[T]):
         del claim.holder
 
     def make_room(self, claim: SlotClaim[T]) -> None:
-        """A running claim waits again, where it stood in its tenant's line."""
+        """Makes a running claim wait again, at its old place in its tenant's line."""
         tenant = self._tenants[claim.tenant]
         self._stop(tenant, claim)
         self._wait(tenant, claim)
@@ -268,7 +269,7 @@ class FairQueue(Generic[T]):
     # -- making room ------------------------------------------------------------------------------------------
 
     def victim(self, claim: SlotClaim[T]) -> SlotClaim[T] | None:
-        """The running claim that gives way to `claim`, which waits; None: it waits on."""
+        """Returns the running claim that is to give way to the waiting `claim`; None: it waits on."""
         worst = max(
             (other for other in self._running if other.may_yield and other.priority > claim.priority),
             key=lambda other: (other.priority, self._rank(self._tenants[other.tenant]), other.started),
@@ -287,21 +288,21 @@ class FairQueue(Generic[T]):
         }
         if not givers:
             return None
-        found = (
+        candidates = (
             other
             for other in self._running
             if other.may_yield and other.priority == claim.priority and other.tenant in givers
         )
-        return max(found, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
+        return max(candidates, key=lambda other: (self._rank(self._tenants[other.tenant]), other.started), default=None)
 
     def _share(self, tenant: _Tenant) -> float:
-        """The slots that a tenant may have while others want them: at least one."""
+        """Returns how many slots a tenant may have while others want them: at least one."""
         return self._part(tenant.weight, sum(other.weight for other in self._tenants.values()) - tenant.weight)
 
     # -- room that is kept ------------------------------------------------------------------------------------
 
     def num_idle_for(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """The idle slots that one more claim may choose from."""
+        """Returns how many idle slots one more claim may choose from; those in reserve count only for some."""
         idle = self.slots - len(self._running)
         if idle > 0 and self.reserve:
             around = self._around()
@@ -312,24 +313,26 @@ class FairQueue(Generic[T]):
         return max(0, idle)
 
     def keeper(self) -> SlotClaim[T] | None:
-        """The running claim that makes room so that the reserve is idle; None: it is, or nobody has to."""
+        """Returns the running claim that is to make room so that the reserve is idle; None where none is needed or has
+        to."""
         if not self.reserve or self.slots - len(self._running) >= self.reserve:
             return None
         around = self._around()
         if len(around) < 2:
             return None
         total = sum(tenant.weight for tenant in around.values())
-        found = (
+        candidates = (
             claim
             for claim in self._running
             if claim.may_yield
             and around[claim.tenant].running > self._part(claim.weight, total - around[claim.tenant].weight)
             and self._has_short(around, claim.tenant, claim.priority)
         )
-        return max(found, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
+        return max(candidates, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
-        """Whether another tenant is around that would go before it: then its prompt is computed in pieces."""
+        """Whether another tenant, with claims now or shortly before, would go first: then the prompt is computed in
+        pieces."""
         mine = self._tenants[claim.tenant]
         return any(
             (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
@@ -338,24 +341,24 @@ class FairQueue(Generic[T]):
         )
 
     def order(self, claim: SlotClaim[T]) -> tuple[int, float]:
-        """Of a claim that has not left: the smaller goes first."""
+        """Returns the sort key of a claim that has not left: the smallest goes first."""
         return claim.priority, self._rank(self._tenants[claim.tenant])
 
     def is_before(self, claim: SlotClaim[T], other: SlotClaim[T]) -> bool:
-        """Whether `claim` is of another tenant, and that goes first."""
+        """Whether `claim` belongs to another tenant than `other` and goes first."""
         return claim.tenant != other.tenant and self.order(claim) < self.order(other)
 
     def _around(self) -> dict[TenantId, _Tenant]:
-        """Who has claims, or had some a short while ago."""
-        found = dict(self._tenants)
+        """Returns the tenants that have claims, or had some a short while ago."""
+        tenants = dict(self._tenants)
         for name, tenant in reversed(self._idle.items()):  # who left last comes first
             if self._served - tenant.left_at > self.credit:
                 break
-            found[name] = tenant
-        return found
+            tenants[name] = tenant
+        return tenants
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
-        """Whether a tenant that goes before a claim of this one has less than its share."""
+        """Whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""
         total = sum(tenant.weight for tenant in around.values())
         before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
         return any(

@@ -22,11 +22,11 @@ from sessions.limits import Forecast, Share
 from sessions.model.types import ResponseId, TenantId
 
 EXPECTED_S: Final = 2.0
-FORGETS: Final = 0.05  # what one more answer weighs in a mean
+FORGETS: Final = 0.05  # weight of a new answer in a mean
 
 
 class DecayingMean:
-    """A mean that forgets. None before there is anything."""
+    """An exponentially decaying mean; `value` is None before the first `add`."""
 
     __slots__ = ("value",)
 
@@ -42,7 +42,8 @@ class DecayingMean:
 
 
 class LoadForecast:
-    """One engine's. Its engine reports every run: `arrived`, `started`, `on_output`, `paused`, `ended`."""
+    """Forecasts an engine's latency. The engine reports every run: `arrived`, `started`, `on_output`, `paused`,
+    `ended`."""
 
     def __init__(self, queue: FairQueue[Any], clock: Callable[[], float]) -> None:
         self._queue = queue
@@ -55,18 +56,18 @@ class LoadForecast:
         self.token_s = DecayingMean()
 
     def expect(self, response_id: ResponseId, tenant: TenantId) -> None:
-        """A turn was let in and will arrive."""
+        """Notes an admitted turn that will arrive shortly."""
         self._expected[response_id] = (tenant, self._clock() + EXPECTED_S)
 
     def arrived(self, response_id: ResponseId) -> None:
         self._expected.pop(response_id, None)
 
     def started(self, claim: SlotClaim[Any], new_tokens: int) -> None:
-        """A run has its first slot, and so many tokens of its prompt are to be computed."""
+        """Notes that a run has its first slot, and how many tokens of its prompt are to be computed."""
         self._started[claim] = (self._clock(), new_tokens)
 
     def on_output(self, claim: SlotClaim[Any]) -> None:
-        """A run's first token is there."""
+        """Notes that a run has emitted its first token, which gives the pace of prompts."""
         begun = self._started.get(claim)
         if begun is not None:
             now = self._clock()
@@ -74,12 +75,12 @@ class LoadForecast:
             self.prompt_token_s.add((now - begun[0]) / max(1, begun[1]))
 
     def paused(self, claim: SlotClaim[Any]) -> None:
-        """A run made room: what it takes from now on says nothing of the engine's pace."""
+        """Notes that a run made room: its times from now on say nothing about the engine's pace."""
         self._started.pop(claim, None)
         self._first_output.pop(claim, None)
 
     def ended(self, claim: SlotClaim[Any], tokens: int) -> None:
-        """A run is over, having emitted so many tokens; one that never had a slot may be reported too."""
+        """Notes that a run is over, after so many tokens; a run that never had a slot may be reported too."""
         begun, first_output = self._started.pop(claim, None), self._first_output.pop(claim, None)
         if begun is None or first_output is None:
             return
@@ -89,7 +90,7 @@ class LoadForecast:
             self.token_s.add((now - first_output) / (tokens - 1))
 
     def forecast(self, tenant: TenantId, share: Share, new_tokens: int, *, room: bool) -> Forecast:
-        """`room`: there is KV memory for it now."""
+        """Returns when a turn that came now would get its tokens. `room`: whether there is KV memory for it now."""
         now, queue = self._clock(), self._queue
         for name in [name for name, (_, until) in self._expected.items() if until <= now]:
             del self._expected[name]

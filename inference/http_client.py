@@ -26,7 +26,7 @@ _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds th
 
 
 class _Exchange(asyncio.Protocol):
-    """One request and its answer. httptools calls the `on_*` methods."""
+    """One request and its answer, as a protocol on a connection. httptools calls the `on_*` methods."""
 
     def __init__(self, request: bytes, *, events: bool) -> None:
         self._request = request
@@ -83,7 +83,7 @@ class _Exchange(asyncio.Protocol):
     # -- the caller's side ---------------------------------------------------------------------------
 
     async def arrival(self) -> None:
-        """Returns when something new is there. Cancelling it leaves the exchange as it is."""
+        """Returns when something new has arrived. Cancelling it leaves the exchange as it is."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
@@ -120,7 +120,7 @@ class SseReader:
         self._exchange = exchange
 
     async def next(self) -> bytes | None:
-        """The next event, its lines unparsed; None after the last one."""
+        """Returns the next event, its lines unparsed; None after the last one."""
         exchange = self._exchange
         while not exchange.events:
             if exchange.lost is not None:
@@ -137,7 +137,7 @@ class SseReader:
 
 
 class HttpClient:
-    """Speaks to one address. Holds no connection between calls."""
+    """An HTTP client for one address. It keeps no connection open between calls."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` go with every request; they are the caller's to have checked. With `socket_path`, connections go to
+        """`headers`, which the caller has checked, go with every request. With `socket_path`, connections go to
         that unix socket, and host and port stand in requests alone."""
         self.socket_path = socket_path
         self._host = host
@@ -159,11 +159,11 @@ class HttpClient:
 
     @classmethod
     def unix(cls, socket_path: str) -> HttpClient:
-        """Speaks to a server on a unix socket."""
+        """Makes a client for a server on a unix socket."""
         return cls("localhost", 80, socket_path=socket_path)
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """(status, body) of a short answer."""
+        """Sends a request; returns (status, body) of its short answer."""
         exchange = await self._send(method, path, body, events=False)
         try:
             while not exchange.complete:
@@ -175,8 +175,8 @@ class HttpClient:
         return exchange.status, bytes(exchange.body)
 
     async def stream(self, path: str, body: bytes) -> tuple[int, bytes, SseReader]:
-        """Waits for the head of an answer. With status 200 its events follow in the stream; with any other
-        the body is there and the stream is over."""
+        """Sends a request; returns (status, body, stream). With status 200 the events follow in the stream; with any
+        other the body is there and the stream is over."""
         exchange = await self._send("POST", path, body, events=True)
         try:
             while not (exchange.events or exchange.complete):
@@ -209,7 +209,7 @@ class HttpClient:
 
 
 async def _connected(path: str) -> socket.socket:
-    """A unix socket that is connected. Where TCP would wait for a server that is slow to accept, a unix socket fails at
+    """Returns a connected unix socket. Where TCP would wait for a server that is slow to accept, a unix socket fails at
     once, and an event loop takes that for an error (uvloop) or for a connection (asyncio). Raises OSError."""
     for _ in range(_CONNECT_TRIES):
         connection = socket.socket(socket.AF_UNIX)

@@ -11,7 +11,7 @@ from sessions.model.errors import BadInput
 
 
 class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the KV of sessions at rest goes."""
+    """Options for the KV of sessions at rest: where it is stored, and how much."""
 
     staging_folder: Path | None = None  # parent of the folder for plain-text KV; None: in memory, or no spill
     host_bytes_max: int = 1 << 30  # of spilled KV in memory; must hold at least one session
@@ -22,7 +22,7 @@ class KvOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelOptions(KvOptions, frozen=True, kw_only=True):
-    """Of an engine that runs a model from this disk."""
+    """Options of an engine that runs a model from this machine's disk."""
 
     model_path: Path
     model_name: str | None = None  # the public name; None: that of the file or folder, without its ending
@@ -36,7 +36,7 @@ class ModelOptions(KvOptions, frozen=True, kw_only=True):
 
 
 def check_least(options: msgspec.Struct, engine: str, least: int, *names: str) -> None:
-    """Raises BadInput for the first of these fields that is less."""
+    """Raises BadInput for the first of the fields `names` that is below `least`."""
     for name in names:
         if getattr(options, name) < least:
             raise bad_option(engine, name, f"at least {least}")

@@ -20,14 +20,14 @@ from sessions.model.errors import Unavailable
 _LOCK: Final = "owner.lock"
 SOCKET_PATH_MAX: Final = 100  # bytes; Linux takes 107, other systems 103
 SOCKET_PREFIX: Final = "sessile-run-"
-_SUFFIX_CHARS: Final = 8  # that mkdtemp adds
+_SUFFIX_CHARS: Final = 8  # how many characters mkdtemp adds
 
 
 class PrivateFolder:
-    """Made at construction, removed by `close`."""
+    """A folder that only this process uses: made at construction, removed by `close`."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
-        """Raises OSError."""
+        """Removes abandoned folders of the same prefix, then makes a new one and locks it. Raises OSError."""
         remove_abandoned(parent, prefix)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))  # mode 0700
@@ -38,7 +38,7 @@ class PrivateFolder:
             os.close(self._lock)  # another start took it for a dead one's, before it was locked
 
     def close(self) -> None:
-        """Idempotent."""
+        """Removes the folder. Idempotent."""
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -46,7 +46,7 @@ class PrivateFolder:
 
 
 def remove_abandoned(parent: Path, prefix: str) -> int:
-    """Removes our folders below `parent` whose owner is dead; returns how many."""
+    """Removes this program's folders below `parent` whose process is dead; returns how many."""
     removed = 0
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # another user's, or being made or removed right now
@@ -61,7 +61,7 @@ def remove_abandoned(parent: Path, prefix: str) -> int:
 
 
 def create_socket_folder(name_bytes: int, parents: Iterable[Path] | None = None) -> PrivateFolder:
-    """A folder for unix sockets whose names have `name_bytes` at most. A socket's whole path has a small bound: a
+    """Makes a folder for unix sockets whose names have `name_bytes` at most. A socket's whole path has a small bound: a
     temporary folder whose own path is too long for it is passed over. Raises Unavailable."""
     why = ""
     for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")) if parents is None else parents:

@@ -32,7 +32,7 @@ def is_handed_over(name: str) -> bool:
 
 @contextmanager
 def only_handed_over(environment: MutableMapping[str, str]) -> Iterator[None]:
-    """Nothing else stands in `environment` meanwhile; what is set inside stays."""
+    """Removes from `environment`, inside the block, all that no child process may inherit; what is set inside stays."""
     put_away = {name: environment.pop(name) for name in list(environment) if not is_handed_over(name)}
     try:
         yield

@@ -8,13 +8,13 @@ from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, Te
 
 
 def check_model(info: EngineInfo, model: str) -> None:
-    """For an engine of one model. Raises BadInput when a request is for another."""
+    """Raises BadInput when a request names another model than the engine's only one."""
     if model and model != info.model:
         raise BadInput("model_not_found", f"This engine runs {info.model!r} and no {model!r}.", param="model")
 
 
 def trial_request(sampling: Sampling) -> GenerationRequest:
-    """A request of nobody's that shows whether its parameters can be honoured."""
+    """Makes a request of no session, to check whether an engine can honour these parameters."""
     key = SessionKey(TenantId(""), SessionId(""))
     return GenerationRequest(
         key=key, response_id=ResponseId(""), generation=1, prompt=(), sampling=sampling, seed=0, max_tokens=1

@@ -19,7 +19,7 @@ DIRECT: Final = (
     "presence_penalty",
     "repeat_penalty",
 )
-"""Parameters that engines know as they are, all but one by the same name."""
+"""Sampling parameters that engines accept unchanged, all but one by the same name."""
 HONOURED: Final = frozenset(
     {
         *DIRECT,
@@ -30,14 +30,14 @@ HONOURED: Final = frozenset(
 
 
 def direct_parameters(request: GenerationRequest, *, repeat_penalty: str = "repeat_penalty") -> dict[str, Any]:
-    """Those of `DIRECT` that a request sets. `repeat_penalty`: the engine's own name of that one."""
+    """Returns the parameters of `DIRECT` that a request sets. `repeat_penalty`: the engine's name of that parameter."""
     values = {name: getattr(request.sampling, name) for name in DIRECT}
     values[repeat_penalty] = values.pop("repeat_penalty")
     return {name: value for name, value in values.items() if value is not None}
 
 
 def output_schema(request: GenerationRequest) -> Json | None:
-    """The JSON schema that `text.format` requests, None for free text. Raises BadInput.
+    """Returns the JSON schema that `text.format` requests, None for free text. Raises BadInput.
 
     A grammar begins with its run and knows nothing of the prompt. Of a request with `emitted` tokens the engine takes
     the grammar to where they end, or raises `unfit_continuation`."""
@@ -58,12 +58,13 @@ def output_schema(request: GenerationRequest) -> Json | None:
 
 
 def unfit_continuation() -> BadInput:
-    """Of an answer in a fixed format whose grammar cannot be taken to where it is: what was released does not fit."""
+    """Makes the error for a fixed-format answer that cannot be continued: its released text does not fit the
+    grammar."""
     return BadInput("recovery_incompatible", "This answer in a fixed format cannot be continued from where it is.")
 
 
 def token_biases(biases: dict[str, float], vocabulary_size: int) -> Iterator[tuple[int, float]]:
-    """(token id, bias) of `logit_bias`. Raises BadInput for what is no token id."""
+    """Yields (token id, bias) for each entry of `logit_bias`. Raises BadInput for a name that is no token id."""
     for name, bias in biases.items():
         token = int(name) if name.isascii() and name.isdigit() else vocabulary_size
         if token >= vocabulary_size:

@@ -22,7 +22,7 @@ class SharedPrefixes:
         self._first: OrderedDict[tuple[TenantId, bytes], SessionKey] = OrderedDict()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
-        """A session begins so: whether another of its tenant has, too."""
+        """Notes how a session's prompt begins; returns whether another session of its tenant began the same way."""
         name = key.tenant, hashlib.blake2b(pack_tokens(opening), digest_size=16).digest()
         first = self._first.setdefault(name, key)
         self._first.move_to_end(name)

@@ -27,7 +27,7 @@ REST_S: Final = 5.0  # after a takeover: who waits for a first token needs the m
 class StandbyCore(Protocol):
     @property
     def is_dead(self) -> bool:
-        """Its processes have ended by themselves."""
+        """Whether its processes have ended by themselves."""
 
     async def close(self) -> None: ...
 
@@ -38,10 +38,10 @@ C = TypeVar("C", bound=StandbyCore)
 
 
 class Standby(Generic[C]):
-    """`begin` once, `take` at each death, `close` at the end."""
+    """Keeps a second engine core started. Call `begin` once, `take` when the first core dies, `close` at the end."""
 
     def __init__(self, make: Callable[[], C], start: Callable[[C], Awaitable[None]]) -> None:
-        """`start`: whatever it raises means another attempt with another one."""
+        """`make` makes a core and `start` starts it; where that raises, another core is tried."""
         self._make = make
         self._start = start
         self._ready: C | None = None
@@ -58,8 +58,8 @@ class Standby(Generic[C]):
         self._keeping = asyncio.create_task(self._keep())
 
     async def take(self) -> C | None:
-        """The one that is ready, or will be: what has begun to start is there sooner than another would be. None:
-        there is none. It is the caller's to close."""
+        """Returns the standby, which the caller then closes; waits for one that is starting, since that is ready sooner
+        than a new one would be. None: there is none."""
         while self._starting:
             self._changed.clear()
             await self._changed.wait()
@@ -99,7 +99,7 @@ class Standby(Generic[C]):
             await self._closes_within(pause_s)
 
     async def _watch(self, core: C) -> None:
-        """Returns when it is not the one that is ready any more."""
+        """Returns when `core` is no longer the ready standby; reaps it if it died."""
         while self._ready is core and not self._closed.is_set():
             if core.is_dead:
                 log.error("standby_died", engine="vllm")

@@ -28,7 +28,7 @@ FAILURES: Final = (
     TypeError,
     ValueError,
 )
-"""The exceptions that a template may raise: it is a program that somebody wrote."""
+"""The exceptions that rendering a template may raise: a template is a program that somebody wrote."""
 
 
 class Generation(Extension):

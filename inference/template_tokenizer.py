@@ -27,7 +27,7 @@ RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are re
 
 
 class TemplateTokenizer(ABC):
-    """Implements `Tokenizer` but for `text`, `about` and `pieces`.
+    """Implements `Tokenizer` except `text`, `about` and `pieces`.
 
     `starts`: the tokens that every conversation begins with."""
 
@@ -37,7 +37,7 @@ class TemplateTokenizer(ABC):
         self._gap: int | None = None
         self._starts = starts
         self._scaffold: dict[str, tuple[int, ...]] = {}  # the tokens of each of its pieces
-        self._between: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # and of those of whole conversations
+        self._between: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # the tokens of pieces of whole conversations
         self._openings: OrderedDict[tuple[str | None, bytes], tuple[int, ...]] = OrderedDict()
 
     @property
@@ -58,7 +58,7 @@ class TemplateTokenizer(ABC):
 
     @property
     def turn_opening(self) -> Tokens:
-        """What stands before a user's words: every conversation has it after its opening."""
+        """The tokens before a user's words; in every conversation they follow the instructions and tools."""
         return self._scaffold[self.template.scaffold.roles["user"].before]
 
     @property
@@ -100,7 +100,7 @@ class TemplateTokenizer(ABC):
                 summed += await self.message(message)
             return (*summed, *self.answer_opening) if answer else tuple(summed)
         render = partial(self.template.conversation, instructions, tools, messages, at, answer=answer)
-        length = len(instructions or "") + sum(len(each.text) for each in messages)
+        length = len(instructions or "") + sum(len(message.text) for message in messages)
         pieces = await asyncio.to_thread(render) if length > RENDERED_INLINE_MAX else render()
         tokens: list[int] = []
         for piece in pieces:
@@ -108,7 +108,7 @@ class TemplateTokenizer(ABC):
         return self._begun(tokens)
 
     async def measure(self) -> None:
-        """Counts the tokens that stand around a message, where whole conversations are rendered. Called once."""
+        """Counts the tokens around a message where whole conversations are rendered. Called once."""
         if not self.template.whole:
             return
         roles: tuple[Role, ...] = ("user", "assistant", "user")
@@ -138,7 +138,7 @@ class TemplateTokenizer(ABC):
         return await self._piece(Piece(text, True))
 
     def _begun(self, tokens: list[int]) -> tuple[int, ...]:
-        """The tokens behind those that every conversation begins with."""
+        """Returns the tokens without those that every conversation begins with."""
         if self._starts and tuple(tokens[:1]) != self._starts:
             return (*self._starts, *tokens)
         return tuple(tokens)

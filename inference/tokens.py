@@ -20,12 +20,12 @@ _DTYPE: Final = np.dtype("I")
 
 
 def as_tokens(tokens: Tokens) -> array.array[int]:
-    """A copy that the caller owns, whatever sequence it came as."""
+    """Copies tokens of any sequence type into an array that the caller owns."""
     return array.array("I", tokens)
 
 
 def common_prefix(left: array.array[int], right: array.array[int]) -> int:
-    """How many leading tokens two sequences share. O(shared tokens) bytes compared, whatever the outcome."""
+    """Returns how many leading tokens two sequences share. Compares O(shared tokens) bytes, whatever the outcome."""
     shorter = min(len(left), len(right))
     if shorter > LONG and left[:LONG] == right[:LONG]:  # without a copy of what may be megabytes
         differ = np.frombuffer(left, _DTYPE, shorter) != np.frombuffer(right, _DTYPE, shorter)
@@ -48,7 +48,8 @@ def common_prefix(left: array.array[int], right: array.array[int]) -> int:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes: printable ones stand for themselves, the others for letters from U+0100 on."""
+    """Returns GPT-2's letters for bytes: printable bytes stand for themselves, the others are letters from U+0100
+    on."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     alphabet = {chr(value): value for value in printable}
     others = (value for value in range(256) if value not in printable)
@@ -75,5 +76,5 @@ class Utf8Stream:
 
     @property
     def pending(self) -> bytes:
-        """The bytes of a character that is not whole yet."""
+        """The bytes of a character that is not complete yet."""
         return self._decoder.getstate()[0]

@@ -22,7 +22,7 @@ class _Warming(NamedTuple):
 
 
 class Warmings:
-    """The prompts that are brought up just now, at most one of a session."""
+    """The prompts whose KV is being brought to the device now, at most one of a session."""
 
     def __init__(self) -> None:
         self._of: dict[SessionKey, _Warming] = {}
@@ -32,7 +32,7 @@ class Warmings:
 
     @contextlib.contextmanager
     def of(self, key: SessionKey, prompt: array.array[int]) -> Iterator[None]:
-        """Around the work of one; the session has no other."""
+        """Marks the prompt as being warmed inside the block; the session must have no other."""
         warming = self._of[key] = _Warming(prompt, asyncio.get_running_loop().create_future())
         try:
             yield
@@ -41,7 +41,7 @@ class Warmings:
             warming.ended.set_result(None)
 
     async def settled(self, key: SessionKey, prompt: array.array[int]) -> None:
-        """Waits for the end of what is brought up of a session, where at least half of it is `prompt`'s."""
+        """Waits until the session's warming ends, if at least half of the warmed prompt begins `prompt` too."""
         warming = self._of.get(key)
         if warming is not None and 2 * common_prefix(warming.prompt, prompt) >= len(warming.prompt):
             await asyncio.wait([warming.ended])

@@ -34,7 +34,7 @@ _NEXT: Final = "Nqnextq"
 
 
 class Render(Protocol):
-    """Renders messages as a template has them. Raises one of `FAILURES`."""
+    """A function that renders messages with a template. Raises one of `FAILURES`."""
 
     def __call__(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
@@ -42,10 +42,10 @@ class Render(Protocol):
 
 
 class TemplateShape(msgspec.Struct, frozen=True):
-    """What conversations a template takes."""
+    """Which kinds of conversations a template accepts."""
 
     system: bool = True  # a system message before all others
-    later_system: bool = True  # and between them
+    later_system: bool = True  # system messages between others
     developer: bool = True
     neighbours: bool = True  # two messages of one role, one after the other
     tool: bool = True  # outputs of tools without calls that name them
@@ -54,7 +54,7 @@ class TemplateShape(msgspec.Struct, frozen=True):
 
     @property
     def foldings(self) -> tuple[str, ...]:
-        """What is folded, by name."""
+        """The names of what is folded into other messages, because the template does not accept it."""
         outputs = self.tool or bool(self.calls)
         folded = {"system": not self.system, "neighbours": not self.neighbours, "tool": not outputs}
         return tuple(name for name, holds in folded.items() if holds)
@@ -75,7 +75,7 @@ class _TemplateFails(Exception):
 
 
 class _Text(msgspec.Struct, eq=False):
-    """Words that a client or a model wrote. `whole`: what `tokens` spell, the calls behind the words included."""
+    """Text that a client or a model wrote. `whole`: the text of `tokens`, which includes calls behind the words."""
 
     value: str
     by_model: bool
@@ -85,14 +85,14 @@ class _Text(msgspec.Struct, eq=False):
 
 class _Turn(msgspec.Struct):
     role: str
-    content: list[_Text | str]  # strings are ours
+    content: list[_Text | str]  # a plain string is added by the fold
     calls: tuple[tuple[str, str, str], ...] = ()
     call_id: str | None = None
     name: str | None = None
 
 
 class _Part(NamedTuple):
-    """What a mark stands for."""
+    """The part of a text that one mark in a rendering stands for."""
 
     text: _Text
     begin: int
@@ -101,11 +101,11 @@ class _Part(NamedTuple):
 
 class _Mark(NamedTuple):
     part: _Part
-    spelled: str  # as it stands in the rendering
+    spelled: str  # the part's spelling in the rendering
 
 
 def probe(render: Render) -> TemplateShape:
-    """Finds out which conversations a template takes."""
+    """Finds out which conversations a template accepts."""
     user, answer = _message("user", _USER), _message("assistant", _ANSWER)
     system, words = _message("system", _SYSTEM), _message("user", _NEXT)
     shape = TemplateShape(
@@ -131,13 +131,13 @@ def probe(render: Render) -> TemplateShape:
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A tool call as Hermes-style models write it."""
+    """Returns a tool call as Hermes-style models write it."""
     value = _read_json(arguments)
     return f"{OPEN}\n{json.dumps({'name': name, 'arguments': value}, ensure_ascii=False)}\n{CLOSE}"
 
 
 def content_text(message: ChatMessage) -> str:
-    """What a message says, its calls behind it."""
+    """Returns a message's text, followed by its calls."""
     return "\n".join([message.text] * bool(message.text) + [call_text(name, args) for _, name, args in message.calls])
 
 
@@ -145,13 +145,13 @@ class Conversations:
     """Renders whole conversations with one template. Immutable."""
 
     def __init__(self, render: Render, shape: TemplateShape, literals: frozenset[str], specials: Sequence[str]) -> None:
-        """`literals`: texts that the template may look for in messages."""
+        """`literals`: texts that the template may look for in messages; `specials`: the spellings of special tokens."""
         self._render = render
         self._shape = shape
         self._specials = specials
-        sought = [each for each in literals if len(each) > 2 and _is_tag(each)]
-        plain = [each for each in sought if not any(special in each for special in specials)]
-        thoughts = [each for each in sought if _THOUGHTS.search(each) and each.strip() in specials]
+        sought = [literal for literal in literals if len(literal) > 2 and _is_tag(literal)]
+        plain = [text for text in sought if not any(special in text for special in specials)]
+        thoughts = [text for text in sought if _THOUGHTS.search(text) and text.strip() in specials]
         self._sought = {False: _one_of(plain), True: _one_of([*plain, *thoughts])}  # by whether a model wrote
 
     def pieces(
@@ -163,17 +163,17 @@ class Conversations:
         *,
         answer: bool,
     ) -> list[Piece]:
-        """The pieces of a prompt, in order: up to an answer, or to where the user's next words will stand. Raises
-        BadInput where the template refuses the conversation."""
-        said = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
+        """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
+        Raises BadInput where the template refuses the conversation."""
+        conversation = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:
-            return self._pieces(native, instructions, tools, said, at, answer=answer)
+            return self._pieces(native, instructions, tools, conversation, at, answer=answer)
         except _TemplateFails as exc:
             failure = exc.why
-        if native.calls and any(each.calls for each in messages):  # such as several where it takes one
+        if native.calls and any(message.calls for message in messages):  # such as several where it takes one
             try:
-                return self._pieces(plain, instructions, tools, said, at, answer=answer)
+                return self._pieces(plain, instructions, tools, conversation, at, answer=answer)
             except _TemplateFails as exc:
                 failure = exc.why
         raise refused(failure, tools)
@@ -210,14 +210,14 @@ class Conversations:
         cuts = re.compile(f"{cut}|\\\\u{ord(cut):04x}")
         split = re.split(f"{frame}([0-9]+){frame}", marked)
         ours = [cuts.sub("", each) for each in split[::2]]
-        theirs = _spelled(text, ours, [parts[int(each)] for each in split[1::2]])
+        theirs = _spelled(text, ours, [parts[int(number)] for number in split[1::2]])
         if theirs is None:
             marked = rendered(lambda each: harmless(each.value), harmless)
-            pieces = [Piece(each, True) for each in cuts.split(marked)]
+            pieces = [Piece(text, True) for text in cuts.split(marked)]
             if not answer:
                 last = max(index for index, each in enumerate(pieces) if _NEXT in each.text)
                 pieces[last:] = [Piece(pieces[last].text.rpartition(_NEXT)[0], True)]
-            return [each for each in pieces if each.text]
+            return [piece for piece in pieces if piece.text]
         calling = [turn for turn in turns if turn.calls]
         marks = [_Mark(parts[int(each)], spelled) for each, spelled in zip(split[1::2], theirs, strict=True)]
         return list(_Walk(text, split[::2], marks, cuts, calling, None if answer else texts[-1]))
@@ -238,7 +238,7 @@ class Conversations:
 
 
 class _Walk:
-    """Goes through a rendering and its marks, and yields its pieces."""
+    """Goes through a rendering and its marks, and yields the prompt's pieces."""
 
     def __init__(
         self,
@@ -249,14 +249,14 @@ class _Walk:
         calling: list[_Turn],
         end: _Text | None,
     ) -> None:
-        """`scaffold`: what stands around the marks, one more than these are."""
+        """`scaffold`: the template's texts between the marks, one more than there are marks."""
         self._text = text
         self._scaffold = scaffold
         self._marks = marks
         self._cuts = cuts
         self._calling = [turn for turn in calling if isinstance(turn.content[0], _Text) and not turn.content[0].value]
         self._end = end
-        self._done = 0  # of the text
+        self._done = 0  # characters of the text that were yielded
 
     def __iter__(self) -> Iterator[Piece]:
         at = 0
@@ -270,7 +270,7 @@ class _Walk:
             at += len(mark.spelled)
 
     def _theirs(self, mark: _Mark, at: int) -> Piece:
-        """The text that the mark is of, as a whole where it stands there as it was written."""
+        """Returns the piece of the text behind a mark: the whole text where the rendering has it as it was written."""
         begin, text = at - mark.part.begin, mark.part.text
         wholes = [(text.value, text.tokens if text.whole == text.value else None)]
         if text.tokens is not None:
@@ -283,18 +283,19 @@ class _Walk:
         return Piece(mark.spelled, False)
 
     def _ours(self, scaffold: str, at: int) -> Iterator[Piece]:
-        """What stands between two marks, less what was yielded already; answers of calls alone stand in it."""
+        """Yields the pieces between two marks that were not yielded yet; answers that consist of calls alone lie
+        there."""
         for each in self._cuts.split(scaffold):
             end = at + len(each)
             while self._calling and max(at, self._done) < end:
                 answer = self._calling[0].content[0]
                 assert isinstance(answer, _Text)
-                found = self._text.find(answer.whole, max(at, self._done), end)
-                if answer.tokens is None or found < 0:
+                begin = self._text.find(answer.whole, max(at, self._done), end)
+                if answer.tokens is None or begin < 0:
                     break
-                yield from _piece(self._text[max(at, self._done) : found])
+                yield from _piece(self._text[max(at, self._done) : begin])
                 yield Piece(answer.whole, False, answer.tokens)
-                self._done = found + len(answer.whole)
+                self._done = begin + len(answer.whole)
                 self._calling.pop(0)
             yield from _piece(self._text[max(at, self._done) : end])
             self._done = max(self._done, end)
@@ -302,7 +303,7 @@ class _Walk:
 
 
 def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
-    """The refusal of a request whose conversation a template fails at."""
+    """Makes the refusal of a request whose conversation a template fails at."""
     why = str(failure) or type(failure).__name__
     where = "these tools" if tools else "this conversation"
     return BadInput(
@@ -316,10 +317,10 @@ def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
 
 
 def _fold(shape: TemplateShape, instructions: str | None, messages: Sequence[ChatMessage]) -> list[_Turn]:
-    """The conversation in the shape that the template takes."""
-    said = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
+    """Returns the conversation's turns in the shape that the template accepts."""
+    first_messages = [] if instructions is None else [ChatMessage(role="system", text=instructions)]
     turns: list[_Turn] = []
-    for message in [*said, *messages]:
+    for message in [*first_messages, *messages]:
         turns.append(_turn(shape, message, first=not turns))
     if turns and turns[0].role == "system" and not shape.system:
         user = next((turn for turn in turns if turn.role == "user"), None)
@@ -362,7 +363,7 @@ def _rendered(
     words: Callable[[_Text], str] = lambda text: text.value,
     harmless: Callable[[str], str] = lambda text: text,
 ) -> dict[str, Json]:
-    """A turn as templates get it."""
+    """Returns a turn as the message (role, content, calls) that templates expect."""
     content = "".join(each if isinstance(each, str) else words(each) for each in turn.content)
     message: dict[str, Json] = {"role": turn.role, "content": content}
     if turn.calls:
@@ -393,7 +394,7 @@ def _arguments(arguments: str, shape: TemplateShape) -> Json:
 
 
 def _read_json(arguments: str) -> Json:
-    """The value of a call's arguments; the text itself where it is no JSON, or no model can read what it says."""
+    """Returns the value of a call's arguments; the text itself where it is no JSON or cannot be written as UTF-8."""
     try:
         value: Json = json.loads(arguments)
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
@@ -406,7 +407,7 @@ def _read_json(arguments: str) -> Json:
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with every text in it changed."""
+    """Returns a value with `change` applied to every text in it."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -417,10 +418,10 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _unused(texts: Sequence[_Text], turns: Sequence[_Turn], tools: Sequence[Json]) -> tuple[str, str]:
-    """Two characters that stand in no text of a conversation."""
-    everything = "".join(each.value for each in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
+    """Returns two characters that occur in no text of a conversation."""
+    everything = "".join(text.value for text in texts) + repr([(turn.calls, turn.call_id, turn.name) for turn in turns])
     everything += str(tools)
-    free = [each for each in _NONCHARACTERS if each not in everything and f"\\u{ord(each):04x}" not in everything]
+    free = [sign for sign in _NONCHARACTERS if sign not in everything and f"\\u{ord(sign):04x}" not in everything]
     if len(free) < 2:
         raise _TemplateFails(ValueError("it has every one of Unicode's noncharacters in it"))
     return free[0], free[1]
@@ -432,27 +433,27 @@ def _piece(text: str) -> Iterator[Piece]:
 
 
 def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None:
-    """How each part stands in the rendering: as written, or as JSON spells it; None where neither leads there."""
+    """Returns how the rendering spells each part: as written, or escaped as in JSON; None where neither fits."""
     spelled, at = list[str](), len(ours[0])
     if not text.startswith(ours[0]):
         return None
     for part, behind in zip(parts, ours[1:], strict=True):
         value = part.text.value[part.begin : part.end]
         spellings = (value, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1])
-        found = next((each for each in spellings if text.startswith(each + behind, at)), None)
-        if found is None:
+        spelling = next((each for each in spellings if text.startswith(each + behind, at)), None)
+        if spelling is None:
             return None
-        spelled.append(found)
-        at += len(found) + len(behind)
+        spelled.append(spelling)
+        at += len(spelling) + len(behind)
     return spelled if at == len(text) else None
 
 
 def _is_tag(text: str) -> bool:
-    return any(each.isalpha() for each in text) and not text.isalnum()
+    return any(character.isalpha() for character in text) and not text.isalnum()
 
 
 def _one_of(texts: list[str]) -> re.Pattern[str]:
-    """A pattern that finds the longest of the texts; one that finds nothing where there is none."""
+    """Returns a pattern for the longest of the texts; without texts it matches nothing."""
     return re.compile(f"({'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})" if texts else r"(?!)()")
 
 
@@ -461,9 +462,9 @@ def _message(role: str, text: str) -> dict[str, Json]:
 
 
 def _shows(render: Render, messages: list[dict[str, Json]], *words: str) -> bool:
-    """Whether a rendering of the messages has the words in it."""
+    """Whether a rendering of the messages contains all the words."""
     try:
         text = render(messages, answer=True)
     except FAILURES:
         return False
-    return all(each in text for each in words)
+    return all(word in text for word in words)

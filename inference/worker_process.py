@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_READ_BYTES: Final = 1 << 20  # what is read ahead of a pipe
+_READ_BYTES: Final = 1 << 20  # how many bytes are read ahead from a pipe
 _LENGTH_BYTES: Final = 4
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def start_worker(module: str, *arguments: str) -> asyncio.subprocess.Process:
-    """Runs a module with pipes as its standard streams. Raises OSError."""
+    """Starts a Python module as a process with pipes as its standard streams. Raises OSError."""
     options = () if sys.pycache_prefix is None else ("-X", f"pycache_prefix={sys.pycache_prefix}")
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -43,7 +43,7 @@ async def start_worker(module: str, *arguments: str) -> asyncio.subprocess.Proce
 
 
 async def end_worker(process: asyncio.subprocess.Process | None) -> None:
-    """Returns when it has ended."""
+    """Kills a worker's process; returns when it has ended."""
     if process is not None:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -52,7 +52,8 @@ async def end_worker(process: asyncio.subprocess.Process | None) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """The whole environment of a worker: where its modules are, and Python's own library where that is shared."""
+    """Returns the whole environment of a worker: the path of its modules, and of Python's own library where that is
+    shared."""
     environment = {"LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(sys.path)}
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):
         environment["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))
@@ -65,7 +66,7 @@ def encode_frame(message: msgspec.Struct) -> bytes:
 
 
 def read_frame(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """For the worker: blocks until the next one is there. None: the server has ended."""
+    """Reads a frame, in the worker; blocks until there is one. Returns None when the server has ended."""
     head = stream.read(_LENGTH_BYTES)
     if len(head) < _LENGTH_BYTES:
         return None
@@ -73,7 +74,7 @@ def read_frame(stream: BinaryIO, decoder: msgspec.msgpack.Decoder[T]) -> T | Non
 
 
 async def receive_frame(stream: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T], bytes_max: int) -> T:
-    """For the server. Raises EOFError when the worker has ended, ValueError for what is no frame."""
+    """Reads a frame, in the server. Raises EOFError when the worker has ended, ValueError for a malformed frame."""
     size = int.from_bytes(await stream.readexactly(_LENGTH_BYTES), "little")
     if size > bytes_max:
         raise ValueError(f"a frame of {size} bytes")

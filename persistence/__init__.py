@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the drivers with the first name that is asked for: who looks at a folder's lock needs none."""
+    """Imports the drivers when a name is first used: a command that reads a folder's lock needs none."""
     if name not in __all__:
         raise AttributeError(name)
     return getattr(importlib.import_module("persistence.open_store"), name)

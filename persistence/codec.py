@@ -30,7 +30,7 @@ from sessions.model.types import CommandId, Json, SessionKey, TenantId, UnixMs
 
 T = TypeVar("T")
 Row = int | str
-"""A body's place among the rows of its session: an event's offset, or the name of another row."""
+"""The name of a body's row within its session: an event's offset, or a text such as "head"."""
 
 HEAD_ROW: Final = "head"
 RECORD_VERSION: Final = 1
@@ -38,7 +38,8 @@ _VERSION_BYTE: Final = bytes([RECORD_VERSION])
 
 
 class KeyNotLoaded(Exception):
-    """A codec needs a key of this tenant that is not in memory: `Codec.load`, then again. `key_id` "": one to write."""
+    """A key of this tenant is not in memory: call `Codec.load`, then try again. `key_id` "" stands for the key that
+    writes."""
 
     def __init__(self, tenant: TenantId, key_id: str) -> None:
         super().__init__(tenant, key_id)
@@ -47,7 +48,7 @@ class KeyNotLoaded(Exception):
 
 
 class KeyDestroyed(Internal):
-    """What a body was encrypted with was destroyed on purpose: it is lost."""
+    """The key that a stored body was encrypted with has been destroyed on purpose: the body is lost."""
 
     def __init__(self) -> None:
         super().__init__("body_unreadable", "A stored body, whose key is destroyed, cannot be read.")
@@ -62,19 +63,19 @@ class Codec(Protocol):
     """
 
     def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
-        """(key_id, stored)."""
+        """Returns (id of the key, stored bytes)."""
         ...
 
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes: ...
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
         """Brings the tenant's keys into memory. Raises Unavailable, KeyDestroyed, and Internal (`body_unreadable`)
-        where this one cannot be unwrapped."""
+        where the key `key_id` cannot be unwrapped."""
         ...
 
 
 async def with_keys(codec: Codec, work: Callable[[], T]) -> T:
-    """What `work` returns, which encodes or decodes with the codec and may be run again."""
+    """Runs `work` and returns its result; runs it again after loading each key that the codec lacks."""
     while True:
         try:
             return work()
@@ -100,7 +101,7 @@ class PlainCodec:
 
 
 class HeadBody(msgspec.Struct, frozen=True):
-    """The part of a head that people wrote, kept as a body so that it is encrypted with the rest."""
+    """The part of a session's head that people wrote; it is kept as a body so that it is encrypted with the rest."""
 
     title: str | None = None
     metadata: dict[str, Json] = {}
@@ -124,12 +125,12 @@ def unreadable(what: str, exc: Exception | None = None) -> Internal:
 
 
 def encode_record(record: Record) -> bytes:
-    """The plain body of a record: all of it but the offset, which is the row's key."""
+    """Returns the plain body of a record: all of it but the offset, which is the row's key."""
     return _VERSION_BYTE + _encode((record.at, record.event, record.private))
 
 
 def decode_record(offset: int, plain: bytes) -> Record:
-    """The inverse of `encode_record`, for every version. Raises Internal (`body_unreadable`)."""
+    """Decodes a body that any version of `encode_record` wrote. Raises Internal (`body_unreadable`)."""
     try:
         at, event, private = RECORD_VERSIONS[plain[0]](memoryview(plain)[1:])
     except (KeyError, IndexError, msgspec.DecodeError) as exc:
@@ -167,12 +168,12 @@ _SEALED_BYTE: Final = 0x92  # what begins an array of two in MessagePack, and no
 
 
 def seal_text(codec: Codec, key: SessionKey, row: Row, text: str) -> bytes:
-    """A text beside a session's log, as its bodies are stored; the id of its data key travels in it."""
+    """Encrypts a text that is stored beside a session's log; the bytes begin with the id of their data key."""
     return _encode(codec.encode(key, row, text.encode())) if text else b""
 
 
 def unseal_text(codec: Codec, key: SessionKey, row: Row, stored: bytes) -> str:
-    """Raises Internal for one that cannot be read."""
+    """Returns the text that `seal_text` stored. Raises Internal where it cannot be read."""
     if not stored:
         return ""
     try:
@@ -182,7 +183,7 @@ def unseal_text(codec: Codec, key: SessionKey, row: Row, stored: bytes) -> str:
 
 
 def sealed_key_id(stored: bytes) -> str:
-    """The id of the data key of what `seal_text` or `encode_command` returned; "" where it is plain."""
+    """Returns the id of the data key in the bytes of `seal_text` or `encode_command`; "" where they are plain."""
     if not stored or stored[0] != _SEALED_BYTE:
         return ""
     try:
@@ -216,13 +217,14 @@ def command_row(principal_id: str, command_id: CommandId | str) -> str:
 
 
 def encode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
-    """(digest, answer) as they are stored. A digest can confirm a guessed text: it is encrypted with the answer."""
+    """Returns (digest, answer) as they are stored; the digest is encrypted too, since it could confirm a guessed
+    text."""
     key_id, stored = codec.encode(key, row, _encode((digest, answer)))
     return (b"", _encode((key_id, stored))) if key_id else (digest, answer)
 
 
 def decode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
-    """(digest, answer) as they were given to `encode_command`."""
+    """Returns (digest, answer) as they were passed to `encode_command`."""
     if not answer or answer[0] != _SEALED_BYTE:
         return digest, codec.decode(key, row, "", answer)
     try:

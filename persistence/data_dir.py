@@ -35,12 +35,12 @@ TOUCHED_AFTER_S: Final = 1.0
 
 
 class MarkerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in a marker file."""
+    """The content of a marker file."""
 
     incarnation: str
     position: int
     written_at: float  # unix seconds by this machine's clock, the one that stamps files too
-    writer: str = ""  # who counts the positions, where several write to one store
+    writer: str = ""  # the id of the process that counts the positions, where several write to one store
 
 
 class Marker:
@@ -54,7 +54,8 @@ class Marker:
         self.synced_at: float = 0.0
 
     def open(self) -> MarkerRecord | None:
-        """What the marker says, if it can be trusted. Raises OSError where the file cannot be made or written."""
+        """Opens the file and returns its content if that can be trusted. Raises OSError where it cannot be made or
+        written."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             mark = msgspec.json.decode(os.pread(self._fd, MARKER_BYTES, 0), type=MarkerRecord)
@@ -64,14 +65,14 @@ class Marker:
         return None if touched else mark
 
     def write(self, incarnation: str, position: int, writer: str = "") -> None:
-        """Puts the position down, without waiting for the disk. Raises OSError."""
+        """Writes the store's position to the file, without waiting for the disk. Raises OSError."""
         assert self._fd is not None
         mark = MarkerRecord(incarnation=incarnation, position=position, written_at=self._now(), writer=writer)
         os.pwrite(self._fd, msgspec.json.encode(mark).ljust(MARKER_BYTES), 0)
         self._last = (incarnation, position, writer)
 
     def sync(self) -> None:
-        """Waits for the disk. Blocks; raises OSError."""
+        """Waits until the file is on the disk. Blocks; raises OSError."""
         assert self._fd is not None
         os.fsync(self._fd)
         self.synced_at = self._now()

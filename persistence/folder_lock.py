@@ -36,7 +36,7 @@ class FolderLock:
         self._fd: int | None = None
 
     def take(self) -> None:
-        """Makes the folder if need be. Raises Unavailable naming the folder."""
+        """Locks the folder, which is made if need be. Raises Unavailable naming the folder."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,13 +67,13 @@ class FolderLock:
 
 
 def announce_server(folder: Path, url: str) -> None:
-    """Writes down where the process that holds a folder listens. Raises OSError."""
+    """Writes the URL of the server that holds a folder into its lock file. Raises OSError."""
     with open(folder / LOCK, "a", encoding="utf-8") as file:
         file.write(f"{url}\n")
 
 
 def address_of_server(folder: Path) -> str:
-    """The URL of the server that has a folder open; "" where none has, or it has not said so yet."""
+    """Returns the URL of the server that has a folder open; "" where none has, or it has not written it yet."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -88,6 +88,6 @@ def address_of_server(folder: Path) -> str:
 
 
 def _written_in(fd: int) -> tuple[str, str]:
-    """The process id and the URL that stand in a lock's file, each "" where it does not."""
+    """Returns the process id and the URL in a lock file, each "" where it is missing."""
     lines = os.pread(fd, WRITTEN_BYTES_MAX, 0).decode(errors="replace").split("\n")
     return lines[0], lines[1] if len(lines) > 2 else ""

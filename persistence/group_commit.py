@@ -45,11 +45,11 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     pace_s: float = 0.002
     pace_from_writes: int = 8  # a batch smaller than this is not load: the next one goes at once
     crowded_pace: float = 3.0  # times `pace_s`
-    crowded_from_writes: int = 16  # in `pace_s`: about 8,000 writes a second
+    crowded_from_writes: int = 16  # writes in `pace_s`: about 8,000 writes a second
 
 
 class Write:
-    """One session's write on its way into a batch. Stores derive from it and put beside it what they need."""
+    """One session's write on its way into a batch. Stores derive classes from it with the data that they write."""
 
     __slots__ = ("future", "key", "rows", "size")
 
@@ -79,7 +79,7 @@ class GroupCommit:
         self._pending_bytes = 0
         self._batch: list[Write] = []
         self._wake = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop  # from `start` on
+        self._loop: asyncio.AbstractEventLoop  # set by `start`
         self._task: asyncio.Task[None] | None = None
         self._open = False
 
@@ -96,8 +96,8 @@ class GroupCommit:
             await asyncio.wait([self._task])
 
     def submit(self, write: Write) -> asyncio.Future[Any]:
-        """A future that is done when the write's transaction is over, with its result or its error. Raises Unavailable
-        and Overloaded."""
+        """Queues a write. Returns a future that ends with the result or error of its transaction.
+        Raises Unavailable and Overloaded."""
         if not self._open:
             raise closed()
         limits = self.limits
@@ -154,7 +154,7 @@ class GroupCommit:
                     await asyncio.sleep(rest_s)
 
     def _take(self) -> list[Write]:
-        """The next batch, off the queue and in key order."""
+        """Takes the next batch off the queue, sorted by session key."""
         limits = self.limits
         pending = self._pending
         if len(pending) == 1:

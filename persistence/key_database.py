@@ -45,10 +45,10 @@ _NAME: Final = re.compile(r"\{(\w+)\}")
 
 
 class KeyDatabase(Protocol):
-    """Rows of keys; good from `open` to `close`. Every call raises Unavailable."""
+    """A database with tables of keys; usable from `open` to `close`. Every call raises Unavailable."""
 
     def has_file(self) -> bool:
-        """Whether keys lie in a file of this machine that was made before."""
+        """Whether the keys lie in a file on this machine that existed before."""
         ...
 
     async def open(self) -> None: ...
@@ -56,11 +56,13 @@ class KeyDatabase(Protocol):
     async def close(self) -> None: ...
 
     async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of one statement, in a transaction of its own. What it wrote is durable when this returns."""
+        """Runs one statement in a transaction of its own; returns its rows. Its changes are durable when this
+        returns."""
         ...
 
     async def wipe(self, table: str) -> None:
-        """Returns when what was deleted or overwritten in a table can be read nowhere in the database's files."""
+        """Removes deleted and overwritten rows of a table from the database's files; returns when none can be read
+        there."""
         ...
 
 
@@ -69,7 +71,8 @@ def keys_unavailable(exc: BaseException) -> Unavailable:
 
 
 class SqliteKeyDatabase:
-    """A file beside the journal's, of one process. Calls run one after the other in threads and are never cut short."""
+    """An SQLite file of one process, beside the journal's. Calls run one after another in threads and are never cut
+    short."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -127,7 +130,7 @@ class SqliteKeyDatabase:
 
 
 class PostgresKeyDatabase:
-    """A schema of its own, which a cluster's processes share."""
+    """A PostgreSQL schema for keys only, which a cluster's processes share."""
 
     def __init__(self, dsn: str, *, schema: str = "sessile_keys", timeout_s: float = 10.0) -> None:
         self._dsn = dsn

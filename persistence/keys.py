@@ -42,7 +42,7 @@ def _associated_data(key: SessionKey, name: str) -> bytes:
 
 
 class MemoryKeyStore:
-    """For a journal in memory and for tests: gone with the process, and so is what it encrypted."""
+    """A key store in memory, for a journal in memory and for tests: its keys are gone with the process."""
 
     def __init__(self) -> None:
         self._keys: dict[SessionKey, DataKey] = {}
@@ -57,8 +57,8 @@ class MemoryKeyStore:
         return self._keys.setdefault(key, DataKey(uuid4().hex, os.urandom(KEY_BYTES)))
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        found = self._keys.get(key)
-        return found if found is not None and found.id == key_id else None
+        data_key = self._keys.get(key)
+        return data_key if data_key is not None and data_key.id == key_id else None
 
     async def destroy(self, key: SessionKey) -> None:
         self._keys.pop(key, None)
@@ -68,35 +68,35 @@ class MemoryKeyStore:
 
 
 class SqlKeyStore:
-    """The Keys port on a database of keys."""
+    """The Keys port on a database that holds only keys."""
 
     def __init__(self, database: KeyDatabase, masters: MasterKeyRing) -> None:
         self.database = database
         self.masters = masters
 
     async def open(self) -> None:
-        """Raises Unavailable."""
+        """Opens the database of keys. Raises Unavailable."""
         await self.database.open()
 
     async def close(self) -> None:
         await self.database.close()
 
     async def current(self, key: SessionKey) -> DataKey:
-        found = await self._find(key)
-        while found is None:
+        data_key = await self._find(key)
+        while data_key is None:
             # A row that this master cannot unwrap was tampered with: it is replaced. One that another process has
             # just made stays, and every process uses it.
             name, master = uuid4().hex, self.masters.newest
             wrapped = master.wrap(os.urandom(KEY_BYTES), _associated_data(key, name))
             await self.database.rows(_INSERT, *key, master.id, name, wrapped)
-            found = await self._find(key)
-            if found is None:
+            data_key = await self._find(key)
+            if data_key is None:
                 await self.destroy(key)
-        return found
+        return data_key
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        found = await self._find(key)
-        return found if found is not None and found.id == key_id else None
+        data_key = await self._find(key)
+        return data_key if data_key is not None and data_key.id == key_id else None
 
     async def destroy(self, key: SessionKey) -> None:
         await self.database.rows(_DESTROY, *key)
@@ -111,7 +111,7 @@ class SqlKeyStore:
         return None
 
     async def rewrap(self) -> int:
-        """Wraps what the ring's older masters wrapped under its newest; how many keys. May be cut short and run again:
+        """Wraps each key of an older master under the newest; returns how many. May be interrupted and run again:
         each key is readable at every moment."""
         newest, done = self.masters.newest, 0
         for master in self.masters.older:
@@ -133,7 +133,7 @@ class SqliteKeyStore(SqlKeyStore):
 
 
 class PostgresKeyStore(SqlKeyStore):
-    """For a cluster: replicas with the same master read what any of them encrypted."""
+    """A key store for a cluster: replicas with the same master key read what any of them encrypted."""
 
     def __init__(
         self, dsn: str, master: MasterKey | MasterKeyRing, *, schema: str = "sessile_keys", timeout_s: float = 10.0

@@ -38,7 +38,8 @@ class MasterKey:
         return nonce + self._cipher.encrypt(nonce, secret, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes | None:
-        """None when it was wrapped by another master or for something else."""
+        """Returns the secret, or None when another master wrapped it or it was wrapped for another purpose
+        (`about`)."""
         try:
             return self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], about)
         except (InvalidTag, ValueError):  # ValueError: too short to be one
@@ -70,7 +71,7 @@ class MasterKeyRing:
         return next((master for master in self._masters if master.id == master_id), None)
 
     def reload(self) -> None:
-        """Blocking. Raises BadInput, and what was read before stays in force."""
+        """Reads the file again. Blocking. Raises BadInput; the keys that were read before then stay in force."""
         if self._path is not None:
             self._masters = tuple(_read_masters(self._path))
 
@@ -94,7 +95,7 @@ def add_master_key(path: Path) -> MasterKey:
 
 
 def drop_older_master_keys(path: Path) -> int:
-    """Leaves only the newest key in the file; how many went. Blocking. Raises BadInput."""
+    """Leaves only the newest key in the file; returns how many were removed. Blocking. Raises BadInput."""
     newest, *older = [secret.hex() for secret in _read_secrets(path, "master_key")]
     if older:
         _replace(path, [newest])
@@ -106,7 +107,8 @@ def _read_masters(path: Path) -> list[MasterKey]:
 
 
 def read_secret(path: Path, setting: str) -> bytes:
-    """32 bytes of a file that nobody else may read. `setting` is the one that names it. Blocking. Raises BadInput."""
+    """Returns the 32 bytes of a file that only its owner may read. `setting` is the setting that names the file, for
+    errors. Blocking. Raises BadInput."""
     secrets = _read_secrets(path, setting)
     if len(secrets) > 1:
         raise _invalid_file(path, setting, "has more than one line", "It holds one key")
@@ -135,7 +137,7 @@ def _read_secrets(path: Path, setting: str) -> list[bytes]:
 
 
 def _create(path: Path) -> None:
-    """Appears whole or not at all: a crash in between must not leave a file that is no key."""
+    """Writes a new key file whole or not at all: a crash in between must not leave a file that is no key."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = _written_beside(path, [os.urandom(KEY_BYTES).hex()])

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reach(Protocol):
-    """Makes an attempt, once or until it succeeds; what is away is named."""
+    """A function that runs `attempt`, once or until it succeeds; `name` says in logs which service is away."""
 
     async def __call__(self, name: str, attempt: Callable[[], Awaitable[T]], /) -> T: ...
 
@@ -60,7 +60,7 @@ def open_store(
     chunks: FileChunks | None = None,
     replicated: bool = False,
 ) -> Store:
-    """`sqlite` (in `folder`), `memory`, or `postgresql://...`. Raises BadInput for anything else.
+    """Makes the store for `sqlite` (in `folder`), `memory` or `postgresql://...`. Raises BadInput for anything else.
 
     Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
     the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
@@ -112,35 +112,36 @@ class StoreSettings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenableStores:
-    """The store of the settings with its keys, not open yet."""
+    """The store that the settings name, with its keys, before it is opened."""
 
     store: Store
     keys: KeyStore | None
-    """The sessions' keys, for KV; None for a process without a data folder."""
+    """Keys of sessions, for encrypting their KV; None for a process without a data folder."""
     codec: SealingCodec | None
-    """What bodies are encrypted with; None where no key is named for that."""
+    """The codec that encrypts bodies; None where no key is configured for that."""
     database: KeyDatabase | None
-    """Where keys lie; None in memory."""
+    """The database that holds the keys; None in memory."""
     sql: SqlDatabase | None
-    """The store's database; None in memory."""
+    """The store's SQL database; None in memory."""
     now_ms: Callable[[], UnixMs]
     refuses_plain: bool = False
-    """Whether rows in the clear are refused once all are encrypted: no process on this journal writes them any more."""
+    """Whether plain rows are refused once all rows are encrypted: no process on this journal writes plain ones any
+    more."""
 
     def reencryption(self, metrics: Metrics | None = None) -> Reencryption | None:
-        """What encrypts older rows again; None where rows are plain."""
+        """Makes the sweep that encrypts older rows again; None where rows are plain."""
         if self.codec is None or self.sql is None:
             return None
         return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics, seals=self.refuses_plain)
 
     def administration(self, sweep: Reencryption | None) -> EncryptionAdministration | None:
-        """What operators do about the keys."""
+        """Makes the object through which operators manage encryption keys; None where rows are plain."""
         if self.codec is None or sweep is None:
             return None
         return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys)
 
     def server_keys(self) -> StoredServerKeys | MemoryServerKeys:
-        """What cookies are sealed with: the same for all processes on this store. Raises BadInput."""
+        """Returns the keys that cookies are sealed with, the same for all processes on this store. Raises BadInput."""
         if self.codec is not None:
             return StoredServerKeys(self.codec.keys, self.now_ms)
         if self.sql is None:
@@ -153,13 +154,13 @@ class OpenableStores:
         )
 
     def background(self, sweep: Reencryption | None) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside a server: keys that other processes make, and the sweep where there is one."""
+        """Returns tasks to run beside a server: refreshing the keys that other processes make, and `sweep` if any."""
         works = [] if self.codec is None else [self.codec.keys.run()]
         return works + ([sweep.run()] if sweep is not None and self.codec is not None and self.codec.writes else [])
 
     @property
     def tenant_keys(self) -> TenantKeys | None:
-        """What bodies are encrypted with now; None where they are plain."""
+        """The keys that bodies are encrypted with now; None where bodies are stored plain."""
         return self.codec.keys if self.codec is not None and self.codec.writes else None
 
     async def _rewrap_kv_keys(self) -> int:
@@ -167,8 +168,8 @@ class OpenableStores:
 
     @asynccontextmanager
     async def opened(self, reach: Reach = reach_once) -> AsyncIterator[Store]:
-        """A file of keys is read first: a store whose bodies this process cannot read stays as it is, its
-        marker and incarnation too. Raises Unavailable and BadInput."""
+        """Opens the keys and the store, and closes them at the end. Keys in a file are read first: a store whose bodies
+        this process cannot read stays unchanged, with its marker and incarnation. Raises Unavailable and BadInput."""
         async with AsyncExitStack() as stack:
             database = self.database
             keys_first = database is not None and database.has_file()
@@ -194,16 +195,16 @@ class OpenableStores:
             )
 
     async def _keys_readable(self) -> bool:
-        """Whether this process can read what is stored."""
+        """Whether this process has the keys of the stored bodies."""
         if self.codec is not None:
             return await self.codec.keys.readable()
         return self.database is None or not await any_tenant_key(self.database)
 
 
 def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callable[[], UnixMs]) -> OpenableStores:
-    """What the settings name. With SQLite the master key is made in `folder` where none is named, and bodies are
-    encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is named: one
-    that a process made for itself would lock the others out. Raises BadInput. Blocking."""
+    """Makes the stores that the settings name. With SQLite the master key is made in `folder` where none is named, and
+    bodies are encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is
+    named: one that a process made for itself would lock the others out. Raises BadInput. Blocking."""
     url, mode = settings.journal, settings.journal_encryption
     if url == "memory":
         return OpenableStores(
@@ -271,7 +272,7 @@ async def open_and_replicate(
     environment: Mapping[str, str],
     reach: Reach = reach_once,
 ) -> AsyncIterator[Store]:
-    """The opened store of a server; an SQLite journal is replicated meanwhile where the settings say so. Raises
+    """Opens a server's store until the context ends; replicates an SQLite journal where the settings say so. Raises
     Unavailable and BadInput."""
     if not settings.replicate:
         async with stores.opened(reach) as store:
@@ -309,20 +310,20 @@ def _service_of(settings: StoreSettings) -> KeyWrapper | None:
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:
-    """For a command: with SQLite no server may have the store open. Raises BadInput. Blocking."""
+    """Makes the stores for a command-line tool: with SQLite no server may have them open. Raises BadInput. Blocking."""
     folder = Path(settings.data) if settings.journal == "sqlite" else None
     return make_stores(settings, folder=folder, now_ms=now_ms)
 
 
 @asynccontextmanager
 async def connect_store(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> AsyncIterator[Store]:
-    """The opened store of the settings, for a command."""
+    """Opens the store of the settings for a command-line tool, until the context ends."""
     async with offline_stores(settings, now_ms).opened() as store:
         yield store
 
 
 def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
-    """The key store that goes with a store: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
+    """Makes the key store that goes with a store: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
 
     Raises BadInput. Blocking."""
     if url == "memory":
@@ -332,8 +333,8 @@ def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
 
 
 def master_keys_of(master_key: str, folder: Path | None) -> MasterKeyRing:
-    """`master_key` names a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to read
-    each other's KV, and processes that share a journal, are given the same one. Raises BadInput. Blocking."""
+    """Reads the master keys of a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to
+    read each other's KV, and processes that share a journal, are given the same one. Raises BadInput. Blocking."""
     if master_key or folder is None:
         return read_master_keys(Path(master_key))
     return read_master_keys(folder / "master.key", make=True)

@@ -18,10 +18,10 @@ from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 COMMANDS_KEPT_MS: Final = 24 * 3600 * 1000
 
 FENCES_PER_INCARNATION: Final = 2**32
-"""A new incarnation raises every fence by this, so that none of the lost continuity can match again."""
+"""How much a new incarnation raises every fence, so that no fence of the lost history can match again."""
 
 FIRST_KEY: Final = SessionKey(TenantId(""), SessionId(""))
-"""Before every session's key. SQLite keeps a row of its own under it."""
+"""A key that sorts before every session's. SQLite stores the row of the store itself under it."""
 
 
 def fenced() -> Fenced:
@@ -33,7 +33,7 @@ def closed() -> Unavailable:
 
 
 def purged_row(key: SessionKey, user: str | None, reason: str, at: UnixMs) -> Audited:
-    """What the audit log says of a session that is gone."""
+    """Makes the audit log's entry for a session that was purged."""
     return Audited(action="session.purged", at=at, user=user, session=key.session, detail={"reason": reason})
 
 
@@ -64,7 +64,8 @@ _check_key_once = lru_cache(maxsize=4096)(check_key)  # a session's deltas all h
 
 
 def check_append(append: Append) -> None:
-    """Raises BadInput. That records follow top and usage is the tenant's own is our own duty: asserted."""
+    """Raises BadInput for an append that no store can hold. Asserts what is our own duty: offsets follow each other,
+    usage is the tenant's own."""
     _check_key_once(append.key)
     records = append.records
     assert not records or (records[0].offset == append.top + 1 and records[-1].offset == append.top + len(records)), (
@@ -83,14 +84,14 @@ def check_append(append: Append) -> None:
 
 
 def check_claim(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
-    """The answer to a claim that is repeated; None: it may be claimed. Raises what stands in the way."""
+    """Returns the case if this claim repeats an earlier one; None if it may be claimed. Raises where it may not."""
     return _check_transition(
         case, review_id, command, case.claim_command if case else "", partial(check_claimable, by=by, now=now)
     )
 
 
 def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
-    """Likewise of a decision."""
+    """Returns the case if this decision repeats an earlier one; None if it may be decided. Raises where it may not."""
     return _check_transition(
         case, review_id, command, case.decide_command if case else "", partial(check_decidable, by=by, now=now)
     )
@@ -99,7 +100,7 @@ def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case
 def _check_transition(
     case: Case | None, review_id: ReviewId, command: str, last: str, check: Callable[[Case], None]
 ) -> Case | None:
-    """`last` is the command that made this transition before."""
+    """Returns the case if `command` repeats `last`, the command that made this transition; else runs `check`."""
     if done := repeated_decision(case, review_id, command, last):
         return done
     assert case is not None
@@ -108,7 +109,7 @@ def _check_transition(
 
 
 def names_of_user(sealer: Sealer, tenant: TenantId, user: str) -> list[str]:
-    """What an end user is called in a store: by the name, and by its pseudonyms after an erasure."""
+    """Returns the names that a store has for an end user: the name, and its pseudonyms after an erasure."""
     return [user, *sealer.pseudonyms(tenant, user)]
 
 

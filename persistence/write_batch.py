@@ -50,7 +50,7 @@ PUSH_AGAIN: Final = (
     " response = excluded.response, log_offset = excluded.log_offset, at = excluded.at, due_at = excluded.due_at,"
     " attempts = 0"
 )
-"""A notice that was not sent yet makes room for the later one."""
+"""A later push notice for the same session and device replaces one that is not sent yet."""
 _CASE_ATTRIBUTES: Final = {
     "tenant": "key.tenant",
     "session": "key.session",
@@ -64,7 +64,7 @@ _CASE_ATTRIBUTES: Final = {
 
 
 def case_attributes(columns: str) -> list[str]:
-    """What the columns of `reviews` are called in a case."""
+    """Returns the attribute of `Case` (a dotted path) behind each of these comma-separated columns of `reviews`."""
     return [_CASE_ATTRIBUTES.get(name, name) for name in columns.split(", ")]
 
 
@@ -83,7 +83,7 @@ REVIEW_AGAIN: Final = (
     " WHERE (excluded.appealed_at IS NOT NULL AND reviews.appealed_at IS NULL)"
     " OR (excluded.cause = 'feedback' AND reviews.cause = 'feedback' AND reviews.state <> 'decided')"
 )
-"""What an append does to a case that is there: `sessions.model.reviews.appealed`."""
+"""How an append updates a review case that exists already, as in `sessions.model.reviews.appealed`."""
 
 
 class AppendWrite(Write):
@@ -104,7 +104,8 @@ class AppendWrite(Write):
     )
 
     def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
-        """Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do not carry costs nothing."""
+        """Encodes the append's rows. Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do
+        not carry costs nothing."""
         check_append(append)
         key = append.key
         tenant, session = key
@@ -148,14 +149,14 @@ class AppendWrite(Write):
         super().__init__(key, rows=len(events), size=size)
 
     def _beside(self, codec: Codec, sealer: Sealer) -> int:
-        """The rows of everything but the records; returns their size."""
+        """Encodes everything of the append but its records into rows; returns their size in bytes."""
         append, key, encode = self.append, self.append.key, codec.encode
         size = 0
         if append.reviews:
             self.reviews = review_rows(codec, append.reviews)
             size += sum(ROW_OVERHEAD_BYTES * 4 + len(row[_KEPT]) + len(row[_NOTE]) for row in self.reviews)
         if append.audit:
-            self.audit = [sealer.entry(key.tenant, each) for each in append.audit]
+            self.audit = [sealer.entry(key.tenant, row) for row in append.audit]
             size += sum(2 * ROW_OVERHEAD_BYTES + len(entry.body) for entry in self.audit)
         if append.head is not None:
             head = append.head
@@ -183,9 +184,9 @@ class AppendWrite(Write):
 
 
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
-    """One row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
+    """Returns one row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
     rows = []
-    for case in {each.id: each for each in cases}.values():
+    for case in {case.id: case for case in cases}.values():
         row = list(_review_values(case))
         row[_KEPT] = seal_text(codec, case.key, review_row(case.id, "kept"), case.kept)
         row[_NOTE] = seal_text(codec, case.key, review_row(case.id, "note"), case.note)
@@ -210,7 +211,7 @@ class GrantWrite(Write):
 
 
 class JobWrite(Write):
-    """Something else that needs the writer's transaction; `run` gets the store's connection and returns the result."""
+    """Another job that needs the writer's transaction; `run` gets the store's connection and returns the result."""
 
     __slots__ = ("run",)
 
@@ -220,5 +221,5 @@ class JobWrite(Write):
 
 
 def usage_row(key: SessionKey, row: UsageRow) -> tuple[Any, ...]:
-    """The columns of the `usage` tables, as far as they are written here."""
+    """Returns the values of the `usage` table's columns that are known when a response ends."""
     return (*key, *_usage_values(row))

@@ -41,9 +41,9 @@ class FileWatcher(Generic[T]):
         on_read: Callable[[str | None], Awaitable[None]] | None = None,
         beside: Sequence[str | Path] = (),
     ) -> None:
-        """`beside` are files that are read with it: a change of one is a change of it. `refused` are the errors of
-        `read` and `take` for a file that cannot be read or used. `on_read` is called after each reading, with why it
-        was refused, or None."""
+        """`beside`: files that are read with this one; a change of one counts as a change of it. `refused`: the errors
+        of `read` and `take` for a file that cannot be read or used. `on_read` is called after each reading with the
+        reason for refusing it, or None."""
         self._path = Path(path)
         self._beside = tuple(map(Path, beside))
         self._read = read
@@ -51,25 +51,25 @@ class FileWatcher(Generic[T]):
         self._what = what
         self._refused: tuple[type[Exception], ...] = (*refused, OSError)
         self._look_s = look_s
-        self._seen: tuple[Mark | None, ...] = ()  # of the file that was read last
+        self._seen: tuple[Mark | None, ...] = ()  # mark of the file that was read last
         self._reading = asyncio.Lock()
         self._on_read = on_read
 
     def first(self) -> T:
-        """The first reading, here and now, for whoever starts: raises what is wrong. What it says is the caller's to
-        put in force."""
+        """Reads the file for the first time, in this thread. Raises what `read` raises. The caller puts the result in
+        force."""
         self._seen = self._mark()
         return self._read(self._path)
 
     async def look(self) -> bool:
-        """Reads the file if it is another one than before. True: what it says is in force."""
+        """Reads the file if it has changed. Returns whether new content is in force."""
         mark = await asyncio.to_thread(self._mark)
         if mark == self._seen:
             return False
         return await self.again()
 
     async def again(self) -> bool:
-        """Reads the file whether or not it has changed. True: what it says is in force."""
+        """Reads the file whether or not it has changed. Returns whether its content is in force."""
         async with self._reading:
             self._seen = await asyncio.to_thread(self._mark)
             try:
@@ -90,12 +90,12 @@ class FileWatcher(Generic[T]):
             await self.look()
 
     def _mark(self) -> tuple[Mark | None, ...]:
-        """What other files would differ in."""
+        """Returns the marks of the file and those beside it, which differ when one changes."""
         return tuple(_mark_of(path) for path in (self._path, *self._beside))
 
 
 def _mark_of(path: Path) -> Mark | None:
-    """None where there is no file."""
+    """Returns modification time, size and inode of a file; None if there is none."""
     try:
         stat = path.stat()
     except OSError:

@@ -32,7 +32,7 @@ WHAT: Final[tuple[What, ...]] = get_args(What)  # in the order in which limiters
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one scope may take; None: as much as it likes."""
+    """The limits of one scope (a tenant or a user); None: unlimited."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -43,7 +43,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file_bytes: Count | None = None  # of all files together
 
     def scaled(self, share: float) -> Ceilings:
-        """The rates and turns of a process that counts alone while it cannot reach the shared counts."""
+        """Returns the share of rates and turns for a process that counts alone while the shared counts are away."""
 
         def part(ceiling: int | None) -> int | None:
             return None if ceiling is None else max(1, round(ceiling * share))
@@ -57,51 +57,51 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tenant's table: its own ceilings, those of each of its users, and its standing among tenants."""
+    """A tenant's table: its own limits, those of each of its users, and its rank among tenants."""
 
-    kv_bytes: Count | None = None  # at each replica, on the device and in its tiers; users have none of their own
-    weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of its share of an engine
+    kv_bytes: Count | None = None  # at each replica, on the device and in its tiers; not per user
+    weight: Annotated[float, Meta(gt=0, le=1_000)] = 1.0  # of the tenant's share of an engine
     priority: Annotated[int, Meta(ge=0, le=9)] = 5  # smaller is served earlier, whatever the shares
     user: Ceilings = Ceilings()
-    key_requests_per_minute: Count | None = None  # what reaches a gateway with one key, whatever users it speaks for
-    sharing: bool = True  # False: no links are made, and those that are there show nothing
-    context_policy: ContextPolicy | None = None  # of full context windows; None: as `--context-policy` has it
-    titles: bool = True  # False: conversations get no titles by themselves (nor where `--titles` is off)
-    memories: bool = False  # True: users' memories stand in the sessions that they create
-    result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long an answer is given again
-    result_cache_bytes: Count = 16_777_216  # of answers that are kept for it
+    key_requests_per_minute: Count | None = None  # requests at one gateway with one key, whatever users it acts for
+    sharing: bool = True  # False: no share links are made, and existing ones show nothing
+    context_policy: ContextPolicy | None = None  # for full context windows; None: by `--context-policy`
+    titles: bool = True  # False: conversations get no titles by the server (nor if `--titles` is off)
+    memories: bool = False  # True: users' memories are part of the sessions that they create
+    result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long answers are cached; None: never
+    result_cache_bytes: Count = 16_777_216  # size of the tenant's result cache
 
 
 class Share(msgspec.Struct, frozen=True):
-    """How a tenant stands in an engine's queue."""
+    """A tenant's rank in an engine's queue: smaller `priority` first, then by `weight`."""
 
     priority: int = 5
     weight: float = 1.0
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn would find: its place in the queue (0: none), and its times."""
+    """A forecast for a turn that came now: its place in the queue (0: it would not wait), and its times."""
 
     position: int
-    wait_s: float  # for a slot
+    wait_s: float  # until it gets a slot
     ttft_s: float
-    tpot_s: float  # as it is now
+    tpot_s: float  # at the engine's present pace
     idle: bool = False  # the engine has nothing else to do
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts as served well: the time to the first token, and to each later one."""
+    """The latency target of a priority: time to the first token, and mean time per later token."""
 
     ttft_ms: Annotated[float, Meta(gt=0)]
     tpot_ms: Annotated[float, Meta(gt=0)] = 1_000.0
 
 
 class BrownoutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What answers do without at one step of brownout; each step says all that holds at it."""
+    """One step of brownout: what answers do without at it. Steps are not cumulative."""
 
     output_tokens: Count | None = None  # answers have at most so many tokens
-    extras: bool = True  # False: no log probabilities, and no KV is warmed ahead of a turn
-    smaller_model: bool = False  # turns that the model would be too late for are answered by the smaller one beside it
+    extras: bool = True  # False: no log probabilities, and no KV is computed ahead of a turn
+    smaller_model: bool = False  # the smaller model answers turns that the model would be too late for
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,16 +109,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     default: TenantLimits = TenantLimits()
     tenants: dict[str, TenantLimits] = {}
-    targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: all are let in
-    brownout: tuple[Count | BrownoutStep, ...] = ()  # step by step, while too many are refused; a number: output_tokens
+    targets: dict[Annotated[str, Meta(pattern="^(default|[0-9])$")], Target] = {}  # by priority; none: always let in
+    brownout: tuple[Count | BrownoutStep, ...] = ()  # steps, while too many are refused; a number: output_tokens
     output_tokens: Count = 1_024  # reserved where a request names no max_output_tokens
     connections_per_s: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None  # WebSockets opened at one gateway
-    reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may hold what it reserved
-    store_lost: Literal["local", "open", "closed"] = "local"  # what holds while the cluster's store is away
-    local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, where it is `local`
+    reservation_s: Annotated[float, Meta(ge=1, le=86_400)] = 900.0  # how long a turn may keep its reservation
+    store_lost: Literal["local", "open", "closed"] = "local"  # what limiters do while the cluster's store is away
+    local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, for `local`
 
     def browned(self, level: int) -> tuple[int, BrownoutStep]:
-        """What holds at a level of brownout, which may be beyond the last step: the file has changed."""
+        """Returns the level, at most that of the last step (the file may have changed), and the step in force at it."""
         level = min(level, len(self.brownout))
         step = self.brownout[level - 1] if level else BrownoutStep()
         return level, BrownoutStep(output_tokens=step) if isinstance(step, int) else step
@@ -153,14 +153,14 @@ DEFAULT_LIMITS: Final = Limits(
         key_requests_per_minute=1_500,
     )
 )
-"""What holds where keys are demanded and no file says otherwise."""
+"""The limits if keys are required and no file says otherwise."""
 
 
 UNLIMITED: Final = Limits()
 
 
 def user_scope(principal: Principal) -> str:
-    """Names the user among a tenant's: the end user, whatever key acts for it, or else the key."""
+    """Returns the name of a principal's user scope: its end user, whatever key acts for it, or else its key."""
     return f"u:{principal.user}" if principal.user is not None else f"k:{principal.key_id}"
 
 
@@ -168,11 +168,11 @@ def user_scope(principal: Principal) -> str:
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn demands. Its input is `input_tokens` and what its session is known to hold already."""
+    """The reservation that a turn requests. `input_tokens` come on top of what its session is known to contain."""
 
     tenant: TenantId
     user: str  # `user_scope`
-    session: SessionId | None  # None: of no session, as a question about texts
+    session: SessionId | None  # None: for no session, such as a question about texts
     name: ResponseId
     input_tokens: int
     output_tokens: int
@@ -182,7 +182,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketLevel(msgspec.Struct, frozen=True):
-    """Where a bucket stands: what is left of `limit`, and when it is full again."""
+    """The state of a bucket: what is left of `limit`, and the milliseconds until it is full again."""
 
     limit: int
     remaining: int
@@ -190,7 +190,7 @@ class BucketLevel(msgspec.Struct, frozen=True):
 
 
 class RateLimitStatus(msgspec.Struct, frozen=True):
-    """The buckets nearest to their ends, of the tenant's and the user's; None where nothing is limited."""
+    """The buckets of tenant and user that have the least left; None: not limited."""
 
     requests: BucketLevel | None = None
     tokens: BucketLevel | None = None
@@ -204,18 +204,18 @@ class LimitRefusal(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The answer: granted where there is no `refusal`."""
+    """The answer to a reservation: it is granted if there is no `refusal`."""
 
     standing: RateLimitStatus
     refusal: LimitRefusal | None = None
-    again: bool = False  # it was granted before, to a turn that may be under way: whoever got this releases nothing
+    again: bool = False  # granted before, to a turn that may be under way: the caller must release nothing
 
 
 # -- buckets ----------------------------------------------------------------------------------------------------------
 
 
 class Bucket:
-    """A minute's worth, refilled evenly. Mutable; `at_ms` is when it was last looked at."""
+    """A token bucket: it holds a minute's worth and refills evenly. Mutable; `at_ms` is the time of the last `look`."""
 
     __slots__ = ("at_ms", "ceiling", "level")
 
@@ -225,18 +225,19 @@ class Bucket:
         self.at_ms = now_ms
 
     def look(self, ceiling: int, now_ms: float) -> None:
-        """Refills up to now. A ceiling that changed moves the level by as much, so that what was spent stays spent."""
+        """Refills up to now. A changed ceiling moves the level by the same amount, so that what was spent stays
+        spent."""
         self.level += max(0.0, now_ms - self.at_ms) * self.ceiling / MINUTE_MS
         self.level = min(self.level, self.ceiling) + ceiling - self.ceiling
         self.ceiling, self.at_ms = ceiling, now_ms
 
     def wait_ms(self, amount: float) -> int:
-        """How long until `amount` may be taken; 0: now."""
+        """Returns the milliseconds until `amount` may be taken; 0: now."""
         short = min(amount, self.ceiling) - self.level
         return 0 if short <= 1e-6 else max(1, -int(-short * MINUTE_MS // self.ceiling))
 
     def take(self, amount: float) -> None:
-        """Takes; a negative amount is given back."""
+        """Takes an amount; a negative amount is given back."""
         self.level = min(self.level - amount, float(self.ceiling))
 
     @property
@@ -246,7 +247,7 @@ class Bucket:
 
 
 def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
-    """The one with the least left."""
+    """Returns the bucket with the least left."""
     return min((gauge for gauge in gauges if gauge is not None), key=lambda gauge: gauge.remaining, default=None)
 
 
@@ -254,40 +255,40 @@ def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
 
 
 class Limiter(Protocol):
-    """Counts what tenants and users take. Every call is one decision: whole, or not at all.
+    """Counts what tenants and users take. Every call is one atomic decision.
 
     Raises Unavailable where the counts are away, and OutcomeUnknown where a decision may have been made: a repeat
     under the same name gets it.
     """
 
     async def reserve(self, demand: Demand) -> Grant:
-        """Takes `demand` from both scopes, or nothing. A name that was granted before is granted again
-        and not charged twice, for an hour after its end."""
+        """Takes `demand` from both scopes, or nothing. A name that was granted before is granted again without a
+        charge, for an hour after its end."""
         ...
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
-        """The response has ended and used `tokens`, input and output: the rest is given back, or what is missing
-        taken. Idempotent; a name that is not known (any more) changes nothing but what the session holds."""
+        """Settles a response that has ended and used `tokens`, input and output: gives back the rest, or takes what is
+        missing. Idempotent; for an unknown name only the session's size changes."""
         ...
 
     async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
-        """The turn did not begin: tokens and place are given back; the request too where it was our fault
-        (`unasked`). Idempotent."""
+        """Undoes the reservation of a turn that did not begin: gives back tokens and place, and the request if the
+        failure was ours (`unasked`). Idempotent."""
         ...
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What a scope has in the journal."""
+    """The sessions and bytes that a scope has in the journal."""
 
     sessions: int  # listed and not deleted
-    stored_bytes: int  # of its logs, deleted ones too until they are purged
+    stored_bytes: int  # of its logs, including deleted ones until they are purged
 
 
 class Tallies(Protocol):
-    """What limits need of the journal. Raises Unavailable."""
+    """The counts that limits read from the journal. Raises Unavailable."""
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
-        """What is kept of a command that was applied (`sessions.ports.Journal`)."""
+        """Returns the record of a command that was applied (`sessions.ports.Journal`)."""
         ...
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
@@ -296,21 +297,21 @@ class Tallies(Protocol):
 
 
 class Holdings(Protocol):
-    """What each tenant's KV takes at one engine (`inference.kv.tenant_quota`)."""
+    """The size of each tenant's KV at one engine (`inference.kv.tenant_quota`)."""
 
     ceiling: Callable[[TenantId], int | None]
-    """Called whenever something of a tenant is stored. None: as much as there is room for."""
+    """Returns a tenant's limit in bytes, whenever KV of it is stored. None: as much as there is room for."""
 
     def bytes_of(self, tenant: TenantId) -> int: ...
 
 
 @runtime_checkable
 class HoldsKV(Protocol):
-    """An engine that can bound it."""
+    """An engine whose KV can be limited by tenant."""
 
     @property
     def holdings(self) -> Holdings: ...
 
 
 LimitsNow = Callable[[], Limits]
-"""The limits in force: what was read last and was whole."""
+"""Returns the limits in force: those of the last valid file."""

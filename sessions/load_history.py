@@ -30,25 +30,25 @@ FAILOVERS: Final = ("takeover", "orphaned")  # causes of an activation whose ses
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What happened in the `span_s` seconds up to `at` (Unix seconds), and what stood at their end."""
+    """The counts of the `span_s` seconds up to `at` (Unix seconds), and the gauges at their end."""
 
     at: int
     span_s: float
-    ttft: Counts  # answers that began to speak, per bucket of `Metrics.ttft_s`
+    ttft: Counts  # answers that got their first token, per bucket of `Metrics.ttft_s`
     prefilled_tokens: float
     decoded_tokens: float
     failovers: float
     handoffs: float
-    failed: float  # answers
-    running: int  # answers, the most at any sample's end
+    failed: float  # failed answers
+    running: int  # running answers; the most at any sample's end
     waiting: int
     slots: int
     sessions: int  # in memory
-    kv_bytes: dict[str, float]  # by tier, where the engine counts them
+    kv_bytes: dict[str, float]  # by tier, if the engine counts them
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """Counters as they stood at a time of the loop's."""
+    """The counters at one time of the event loop's clock."""
 
     at_s: float
     ttft: Counts
@@ -60,7 +60,7 @@ class _Counted(msgspec.Struct, frozen=True):
 
 
 class LoadHistory:
-    """Samples from `start` to `stop`, in one event loop."""
+    """The load samples of one process, taken from `start` to `stop` in one event loop."""
 
     def __init__(
         self, metrics: Metrics, engine: Engine, num_sessions: Callable[[], int], now_ms: Callable[[], UnixMs]
@@ -86,17 +86,17 @@ class LoadHistory:
         self._schedule()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stops taking samples. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def samples(self, *, after: int = 0, step_s: int = STEP_S) -> list[LoadSample]:
-        """Those that end later than `after`, in steps of `step_s`."""
-        return thinned([each for each in self._samples if each.at > after], step_s)
+        """Returns samples that end later than `after`, in steps of `step_s`."""
+        return thinned([sample for sample in self._samples if sample.at > after], step_s)
 
     def sample(self) -> None:
-        """Takes one for the time since the last."""
+        """Takes a sample for the time since the last one."""
         stats, last = self._engine.stats(), self._last
         now = self._count(stats)
         at = round(self._now_ms() / 1000 / STEP_S) * STEP_S
@@ -144,27 +144,27 @@ class LoadHistory:
 
 
 def thinned(samples: Sequence[LoadSample], step_s: int) -> list[LoadSample]:
-    """One sample per `step_s`, which ends at a multiple of it; in the same order."""
+    """Returns one sample for each `step_s`, which ends at a multiple of it; in the same order."""
     steps: dict[int, LoadSample] = {}
-    for each in samples:
-        end = -(-each.at // step_s) * step_s
+    for sample in samples:
+        end = -(-sample.at // step_s) * step_s
         earlier = steps.get(end)
-        later = msgspec.structs.replace(each, at=end)
+        later = msgspec.structs.replace(sample, at=end)
         steps[end] = later if earlier is None else _joined(earlier, later)
     return list(steps.values())
 
 
 def sum_by_time(samples: Iterable[LoadSample]) -> dict[int, LoadSample]:
-    """Samples of several replicas, added up where they end at the same time."""
+    """Returns the samples of several replicas by their end, added up where they end at the same time."""
     summed: dict[int, LoadSample] = {}
-    for each in samples:
-        other = summed.get(each.at)
-        summed[each.at] = each if other is None else _added(other, each)
+    for sample in samples:
+        other = summed.get(sample.at)
+        summed[sample.at] = sample if other is None else _added(other, sample)
     return summed
 
 
 def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
-    """One sample for the time of both: what happened adds up, what stood is the most, or as it stood last."""
+    """Joins two samples into one: counts add up, `running` and `waiting` are the most, other gauges the later ones."""
     return msgspec.structs.replace(
         _added(earlier, later),
         span_s=earlier.span_s + later.span_s,
@@ -177,7 +177,7 @@ def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
 
 
 def _added(one: LoadSample, other: LoadSample) -> LoadSample:
-    """Two samples added up, as of two replicas over the same time."""
+    """Adds up two samples, as of two replicas over the same time."""
     return LoadSample(
         at=other.at,
         span_s=max(one.span_s, other.span_s),

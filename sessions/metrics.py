@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 Reading = Callable[[], Mapping[Labels, float]]
 
-VALUES_MAX: Final = 200  # of one family; beyond it labels are a mistake
+VALUES_MAX: Final = 200  # sets of label values in one family; more are a mistake
 OTHER: Final = "other"
 
 TTFT_TARGET_S: Final = 2.0
@@ -41,7 +41,7 @@ BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Counter:
-    """How often something happened, by labels. Only grows."""
+    """A count by labels, which only grows."""
 
     __slots__ = ("about", "labels", "name", "values")
 
@@ -52,7 +52,7 @@ class Counter:
         self.values: dict[Labels, float] = {} if labels else {(): 0}
 
     def add(self, *values: str, by: float = 1) -> None:
-        """One value per label, in their order."""
+        """Adds to the count of these label values, one for each label, in order."""
         assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
         if values not in self.values and len(self.values) >= VALUES_MAX:
             values = (OTHER,) * len(self.labels)
@@ -64,7 +64,7 @@ class Counter:
 
 
 class Histogram:
-    """How a quantity is spread: counts per bucket, and their sum. The last bucket has no bound."""
+    """The distribution of a quantity: counts per bucket, and their sum. The last bucket has no upper bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -86,8 +86,8 @@ class Histogram:
 
 
 def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """About where `share` of what was observed lies: the middle of its bucket, at most the last bound; None where
-    nothing was observed. `counts` are a histogram's of these bounds, or the sum of several."""
+    """Returns about the quantile `share` of what was observed: the middle of its bucket, at most the last bound; None
+    if nothing was observed. `counts` are those of one histogram with these bounds, or of several added up."""
     total = sum(counts)
     if not total:
         return None
@@ -100,7 +100,7 @@ def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) ->
 
 
 class Histograms:
-    """Histograms of one family, by labels."""
+    """The histograms of one family, by labels."""
 
     __slots__ = ("about", "bounds", "labels", "name", "values")
 
@@ -112,18 +112,18 @@ class Histograms:
         self.values: dict[Labels, Histogram] = {}
 
     def of(self, *values: str) -> Histogram:
-        """The histogram of these labels; whoever observes often keeps it."""
-        found = self.values.get(values)
-        if found is None:
+        """Returns the histogram of these label values; callers that observe often keep it."""
+        histogram = self.values.get(values)
+        if histogram is None:
             assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
             if len(self.values) >= VALUES_MAX:
                 values = (OTHER,) * len(self.labels)
-            found = self.values.setdefault(values, Histogram(self.bounds))
-        return found
+            histogram = self.values.setdefault(values, Histogram(self.bounds))
+        return histogram
 
 
 class Gauge:
-    """A quantity that is kept elsewhere, read at a scrape. `grows`: it is a counter that is kept elsewhere."""
+    """A quantity that is kept elsewhere and read at a scrape. `grows`: it is a counter."""
 
     __slots__ = ("about", "grows", "labels", "name", "read")
 
@@ -139,8 +139,7 @@ Family = Counter | Histograms | Gauge
 
 
 class Metrics:
-    """The families of one process. It has an attribute for each family, so that whoever counts names it where it
-    counts."""
+    """All metric families of one process, each an attribute."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         """`tracer` None: nothing is traced."""
@@ -228,20 +227,20 @@ class Metrics:
         self.activation_s.of(cause).observe(seconds)
 
     def counter(self, name: str, about: str, *labels: str) -> Counter:
-        found = self.families.setdefault(name, Counter(name, about, labels))
-        assert isinstance(found, Counter) and found.labels == labels, name
-        return found
+        family = self.families.setdefault(name, Counter(name, about, labels))
+        assert isinstance(family, Counter) and family.labels == labels, name
+        return family
 
     def histograms(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> Histograms:
-        found = self.families.setdefault(name, Histograms(name, about, bounds, labels))
-        assert isinstance(found, Histograms) and found.labels == labels, name
-        return found
+        family = self.families.setdefault(name, Histograms(name, about, bounds, labels))
+        assert isinstance(family, Histograms) and family.labels == labels, name
+        return family
 
     def histogram(self, name: str, about: str, bounds: Sequence[float]) -> Histogram:
-        """The one histogram of a family without labels."""
+        """Returns the only histogram of a family without labels."""
         return self.histograms(name, about, bounds).of()
 
     def gauge(self, name: str, about: str, labels: Labels, read: Reading, *, grows: bool = False) -> None:
-        """`read` (plain, quick, must not raise) is called at every scrape; a later one of the same name replaces it.
-        `grows`: what it reads is a counter."""
+        """Adds a gauge. `read` (plain, quick, must not raise) is called at every scrape; a later gauge of the same
+        name replaces it. `grows`: it reads a counter."""
         self.families[name] = Gauge(name, about, labels, read, grows=grows)

@@ -17,34 +17,35 @@ AT_ONCE: Final = 32
 
 
 class NameLookup:
-    """Belongs to one use of names, which then holds up no other one."""
+    """Resolves names for one purpose, with at most `at_once` look-ups at a time, so that no other purpose is held
+    up."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._room = asyncio.Semaphore(at_once)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Of a name, or the address itself. Raises OSError and UnicodeError. Who gives up early keeps its thread's
-        place until the look-up has ended."""
+        """Returns the addresses of a name, or the address itself. Raises OSError and UnicodeError. If the caller gives
+        up early, its thread keeps its place until the look-up has ended."""
         try:
             return [str(ip_address(host))]
         except ValueError:
             await self._room.acquire()
         loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[str]] = loop.create_future()
+        resolved: asyncio.Future[list[str]] = loop.create_future()
 
         def end(result: list[str] | Exception) -> None:
             self._room.release()
-            if found.done():
+            if resolved.done():
                 return
             if isinstance(result, Exception):
-                found.set_exception(result)
+                resolved.set_exception(result)
             else:
-                found.set_result(result)
+                resolved.set_result(result)
 
         def work() -> None:
             result: list[str] | Exception
             try:
-                result = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+                result = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
             except (OSError, UnicodeError) as error:
                 result = error
             except ValueError as error:  # a NUL in it
@@ -53,4 +54,4 @@ class NameLookup:
                 loop.call_soon_threadsafe(end, result)
 
         threading.Thread(target=work, name="name-lookup", daemon=True).start()
-        return await found
+        return await resolved

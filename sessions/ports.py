@@ -71,13 +71,13 @@ class Journal(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Names the continuity of the store; changes when it was restored from a backup or promoted."""
+        """The id of the store's continuity; it changes when the store is restored from a backup or promoted."""
         ...
 
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
-        """Compare-and-swap of the fence: the returned head has fence = expected_fence + 1.
+        """Changes the fence by compare-and-swap: the returned head has fence = expected_fence + 1.
 
         `expected_fence` None means that no head existed: it is made with fence 1, top 0 and `new_epoch`.
         Otherwise the epoch stays, except when the journal's incarnation is not the head's: then `new_epoch` is
@@ -89,42 +89,45 @@ class Journal(Protocol):
         ...
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
-        """For the owner after its grant; None where there is no head."""
+        """Returns what the owner of a session needs after its grant; None if there is no head."""
         ...
 
     async def head(self, key: SessionKey) -> Head | None: ...
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
-        """Records with offset > after, at most `limit`, and about `bytes_max` (at least one record). None: no head."""
+        """Returns records with offset > after, at most `limit`, and about `bytes_max` (at least one). None: there is
+        no head."""
         ...
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None: ...
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
-        """Where a response of the tenant is, from the append that begins it until its session is purged."""
+        """Returns the session and offset of a response, from the append that begins it until its session is purged."""
         ...
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
-        """Listed, not deleted, top > 0; newest `updated_at` first (ties: session id); `after` is exclusive.
+        """Returns listed sessions, not deleted, top > 0; newest `updated_at` first (ties: session id); `after` is
+        exclusive.
 
         `user` None lists every user's. An `after` that is unknown raises NotFound."""
         ...
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
-        """Heads with an open turn, of all tenants, in key order: what a sweep looks at."""
+        """Returns heads with an open turn, of all tenants, in key order, for sweeps."""
         ...
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
-        """Sessions that are `due`, at most `limit`. What hangs on their keys goes before their rows do."""
+        """Returns sessions that are `due`, at most `limit`. What depends on their keys is deleted before their rows
+        are."""
         ...
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        """Erases those of `keys` that are still `due`, and commands older than a time; returns the sessions' keys. That
-        one was purged stands in its tenant's audit log, in the same transaction, with `at`."""
+        """Deletes those of `keys` that are still `due`, and commands older than `commands_before`; returns the deleted
+        sessions' keys. Each purge is in its tenant's audit log, in the same transaction, at time `at`."""
         ...
 
 
@@ -132,14 +135,14 @@ class Journal(Protocol):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chat template renders: one message that is not the model's own present answer."""
+    """A message for a chat template: any message but the answer that the model is writing."""
 
     role: Role
     text: str
     name: str | None = None  # of the function, for a tool's output
     call_id: str | None = None
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
-    tokens: Tokens | None = None  # the ids of its text and calls, where they are known
+    tokens: Tokens | None = None  # the ids of its text and calls, if they are known
 
 
 class Tokenizer(Protocol):
@@ -159,12 +162,12 @@ class Tokenizer(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of vocabulary and template together: a ledger is good only under the same one."""
+        """A hash of vocabulary and template together: token ids are valid only under the same one."""
         ...
 
     @property
     def starts(self) -> Tokens:
-        """What every prompt begins with, of whatever kind."""
+        """The token ids that every prompt begins with, of whatever kind."""
         ...
 
     @property
@@ -180,13 +183,12 @@ class Tokenizer(Protocol):
     async def text(self, text: str) -> Tokens: ...
 
     async def scaffold(self, text: str) -> Tokens:
-        """The ids of a text of ours, which may have special tokens in it."""
+        """Returns the token ids of a text by the server, in which special tokens are recognised."""
         ...
 
     @property
     def gap(self) -> int | None:
-        """About how many tokens stand around a message of a whole conversation; None where messages' own ids have
-        them."""
+        """About how many tokens stand around each message in a whole conversation; None if `message` includes them."""
         ...
 
     async def conversation(
@@ -198,16 +200,16 @@ class Tokenizer(Protocol):
         *,
         answer: bool,
     ) -> Tokens:
-        """A whole prompt, the same each time: up to an answer, or to where the next message will stand. Ids that
-        messages bring stay where their text stands unchanged; `at`: the time that the prompt may name the day of.
-        Raises BadInput where the template refuses the conversation."""
+        """Returns the ids of a whole prompt, the same each time: up to an answer, or to where the next message will
+        stand. Ids that messages bring are used where their text stands unchanged. `at`: the time whose day the prompt
+        may name. Raises BadInput if the template refuses the conversation."""
         ...
 
     @property
     def about(self) -> TokenizerInfo: ...
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
-        """The bytes of each token; of special ones their spelling. Every id is one of the vocabulary."""
+        """Returns the bytes of each token; for special tokens their spelling. Every id must be in the vocabulary."""
         ...
 
 
@@ -233,7 +235,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends everything that runs, spills what is worth it. Idempotent."""
+        """Ends everything that runs, and spills KV that is worth it. Idempotent."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
@@ -243,48 +245,50 @@ class Engine(Protocol):
         ...
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
-        """A hint: bring the KV for `prompt` up if that is cheap. Returns whether it stands there now. `background`: not
-        soon needed, behind everybody, and beside what the session has where there is room. Never raises for KV
-        trouble."""
+        """Computes the KV for `prompt` if that is cheap: a hint. Returns whether it is there now. `background`: it is
+        not needed soon, so it waits behind everybody and uses only free room beside the session's KV. Never raises for
+        KV trouble."""
         ...
 
     def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
-        """A hint: the session's turn has ended with calls of these tools, and goes on with their outputs. Until then
-        its KV may make room for others'. Returns in how many seconds to `warm` it, so that it is back before they are;
-        None: not ahead of them."""
+        """Tells that the session's turn has ended with calls of these tools, and goes on with their outputs; until
+        then its KV may make room for others'. Returns the seconds after which to `warm` it, so that it is back before
+        they are; None: it should not be warmed."""
         ...
 
     async def release(self, key: SessionKey) -> None:
-        """The session is deleted: erase its KV from every tier now. `OPENINGS` stands for what is its tenant's."""
+        """Erases the KV of a deleted session from every tier now. `OPENINGS` stands for the KV that a tenant's
+        sessions share."""
         ...
 
     async def park(self, key: SessionKey) -> None:
-        """The session left memory: its KV may be spilled when room is needed."""
+        """Tells that the session left memory: its KV may be spilled when room is needed."""
         ...
 
     def place(self, key: SessionKey) -> KVPlace: ...
 
     def held_sessions(self) -> set[SessionKey]:
-        """Whose KV lies here in any tier, as far as is known without waiting. Between `start` and `close`."""
+        """Returns the sessions whose KV is here in any tier, as far as known without waiting. Between `start` and
+        `close`."""
         ...
 
     async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
-        """What is there of the session's KV that covers most of `ledger`, in the snapshot format, in chunks of at most
-        1 MiB; None where there is none. The session may be in mid-answer, and goes on. Nothing is raised: what proves
-        to be no good ends early, for its target to refuse."""
+        """Returns the part of the session's KV that covers most of `ledger`, in the snapshot format, in chunks of at
+        most 1 MiB; None if there is none. The session may be in mid-answer, and goes on. Raises nothing: damaged KV
+        ends early, and the target refuses it."""
         ...
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        """Takes a snapshot in; returns the number of tokens that it covers, 0 when it was refused."""
+        """Takes in a KV snapshot; returns how many tokens it covers, 0 if it was refused."""
         ...
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        """What a turn of so many new tokens would find if it came now; None: this engine makes no forecasts. `model` is
-        as in a `GenerationRequest`."""
+        """Forecasts what a turn of `new_tokens` would meet if it came now; None if this engine makes no forecasts.
+        `model` is as in a `GenerationRequest`."""
         ...
 
     def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
-        """A response was let in and will come: forecasts count with it from now on."""
+        """Tells that a response was let in and will come: forecasts include it from now on."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -292,7 +296,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoresPrompts(Protocol):
-    """An engine that also says how probable a prompt is."""
+    """An engine that also computes how probable a prompt is."""
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
@@ -302,7 +306,7 @@ class ScoresPrompts(Protocol):
 
 @runtime_checkable
 class ChecksSampling(Protocol):
-    """An engine that says what it cannot honour before anything of a turn is written."""
+    """An engine that can refuse sampling parameters before anything of a turn is written."""
 
     def check_sampling(self, sampling: Sampling) -> None:
         """Raises the BadInput that `generate` would raise for these parameters."""
@@ -313,7 +317,8 @@ class ChecksSampling(Protocol):
 
 
 class DataKey(msgspec.Struct, frozen=True):
-    """What one session's bytes at rest are encrypted under. `id` names it beside them and is never used again."""
+    """The key that one session's bytes at rest are encrypted with. `id` is stored beside them and is never used
+    again."""
 
     id: str
     secret: bytes  # 32 bytes
@@ -329,15 +334,15 @@ class Keys(Protocol):
     store is away; what needs a key is not written then, and not read."""
 
     async def current(self, key: SessionKey) -> DataKey:
-        """The session's key, made durable before it is returned for the first time."""
+        """Returns the session's key, made durable before it is returned for the first time."""
         ...
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-        """The key that `key_id` named; None once it is destroyed, or when this master key cannot unwrap it."""
+        """Returns the key named `key_id`; None once it is destroyed, or if this master key cannot unwrap it."""
         ...
 
     async def destroy(self, key: SessionKey) -> None:
-        """The session is purged: whatever was encrypted under its key cannot be read any more. Idempotent."""
+        """Destroys the key of a purged session: nothing encrypted with it can be read any more. Idempotent."""
         ...
 
 
@@ -345,19 +350,19 @@ class Keys(Protocol):
 
 
 class InputFilter(Protocol):
-    """Looks at what a person sends before the engine does. `check` raises Unavailable where nothing could look at the
+    """Judges what a person sends before the engine gets it. `check` raises Unavailable if nothing could judge the
     text, which may be sent again; every other failure of its own is a verdict."""
 
     async def check(self, principal: Principal, text: str) -> Verdict: ...
 
     def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
-        """Judges where two texts meet: one ends at `last` of `text` and the next begins at `first`. Only what lies in
-        both counts; its span is one of `text`. Cheap enough for the event loop: by phrases and patterns only."""
+        """Judges the seam of two texts: one ends at `last` of `text` and the next begins at `first`. Only findings
+        that lie in both count; spans are of `text`. Cheap enough for the event loop: by phrases and patterns only."""
         ...
 
 
 class OutputFilter(Protocol):
-    """Looks at an answer before its readers do (I8). Pure and incremental; one object per text.
+    """Judges an answer before its readers get it (I8). Pure and incremental; one object per text.
 
     `feed` takes text as it is decoded and returns how many code points of everything fed so far may be released
     now, with the verdict on the rest; after `finish` nothing is held back any more. A verdict that is
@@ -371,10 +376,11 @@ class OutputFilter(Protocol):
 
 @runtime_checkable
 class LateFilter(OutputFilter, Protocol):
-    """An output filter some of whose judgements are made elsewhere: what waits for one is held back meanwhile."""
+    """An output filter that waits for judgements made elsewhere; the text that they are about is held back
+    meanwhile."""
 
     async def settle(self) -> None:
-        """Returns when all that was fed is judged, or given up on by the policy's rule for that; then `feed` or
+        """Returns when all text that was fed is judged, or given up on by the policy's rule for that; then `feed` or
         `finish` reports it. Raises nothing."""
         ...
 
@@ -385,16 +391,16 @@ class FilterSet(Protocol):
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]: ...
 
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        """For one run of an answer. `shown` is what its readers have of it already; `calls` says that its text may hold
-        tool calls, which cannot be taken back once they are made."""
+        """Returns filters for one run of an answer. `shown` is the text that its readers have already; `calls`: its
+        text may contain tool calls, which cannot be taken back once they are made."""
         ...
 
     def holds_whole(self, principal: Principal) -> bool:
-        """An answer is shown when all of it has passed, or not at all."""
+        """Returns whether an answer is shown only when all of it has passed, or not at all."""
         ...
 
     def version(self, principal: Principal) -> str:
-        """Of all that decides what becomes of the principal's texts now."""
+        """Returns the version of everything that decides what filters do with the principal's texts now."""
         ...
 
 
@@ -406,11 +412,11 @@ class SchemaChecker(Protocol):
     wait, Unavailable when nothing can judge."""
 
     async def judge(self, schema: dict[str, Json]) -> SchemaSize | SchemaFault:
-        """What a schema counts, or why it cannot be used."""
+        """Returns a schema's size, or why it cannot be used."""
         ...
 
     async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
-        """What is wrong with `value`, which is JSON, for people; None when it fits."""
+        """Returns what is wrong with `value`, a JSON text, for people; None if it fits."""
         ...
 
 
@@ -421,9 +427,10 @@ class TextExtractor(Protocol):
     """Takes the text out of a document that a stranger sent, at a bounded cost and away from everything else."""
 
     async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
-        """What a document is, its content says; name and type decide only where it could be several (HTML, Markdown,
-        plain text). The same bytes give the same text. Raises BadInput `file_type_unsupported` and `file_unreadable`,
-        TooLarge `file_too_complex`, Overloaded when too many wait, Unavailable when nothing can read it now."""
+        """Returns the text of a document. Its content says what it is; name and type decide only between kinds that
+        look alike (HTML, Markdown, plain text). The same bytes give the same text. Raises BadInput
+        `file_type_unsupported` and `file_unreadable`, TooLarge `file_too_complex`, Overloaded if too many wait,
+        Unavailable if nothing can read it now."""
         ...
 
 
@@ -436,23 +443,22 @@ class ServerTools(Protocol):
     def find(self, tenant: TenantId, name: str) -> ServerTool | None: ...
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
-        """Those that each of the tenant's sessions has, named or not."""
+        """Returns the names of tools that each session of the tenant has, whether it names them or not."""
         ...
 
     async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
-        """Those of an MCP server that its client names, as far as the tenant has them. Raises NotFound for a server
-        that the tenant does not have, Unavailable for one that cannot be reached."""
+        """Returns the tools of an MCP server, as far as the tenant has them. Raises NotFound for a server that the
+        tenant does not have, Unavailable for one that cannot be reached."""
         ...
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
-        """Sends a call, reports how far it has come, and waits for what comes of it, within the tool's limits. Raises
-        nothing but CancelledError: then it may have been sent. A tool that takes keys is tried again within the
-        call."""
+        """Sends a call, reports its progress, and waits for its result, within the tool's limits. Raises nothing but
+        CancelledError, after which it may have been sent. A tool that takes keys is retried within the call."""
         ...
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """Runs a program on, to its next call or its end, with nothing of it sent anywhere. Raises nothing but
-        CancelledError: then it goes on from the same place again."""
+        """Runs a program to its next call, which is not sent, or to its end. Raises nothing but CancelledError, after
+        which it goes on from the same point again."""
         ...
 
 
@@ -477,14 +483,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """The live members as of a version that only grows."""
+    """The live members at one version; versions only grow."""
 
     version: int
     members: tuple[Member, ...]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who holds a session by the directory's word: a hint that is validated at the target."""
+    """The holder of a session, as the directory says: a hint that is validated at the target."""
 
     replica: ReplicaId
     incarnation: str
@@ -492,14 +498,14 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """`won` is False when another holds it; `owner` is the winner either way."""
+    """The answer to a claim. `won` is False if another replica holds the session; `owner` is the winner either way."""
 
     won: bool
     owner: Owner
 
 
 class Directory(Protocol):
-    """Who owns which session now. A hint, never the authority; losing a race is an ordinary answer.
+    """Knows which replica owns which session now. A hint, never the authority; losing a race is an ordinary answer.
 
     Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened."""
 
@@ -512,22 +518,22 @@ class Directory(Protocol):
         ...
 
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
-        """Gives the lease back and with it every session that it holds."""
+        """Gives up the lease, and with it every session that the replica holds."""
         ...
 
     async def view(self) -> View: ...
 
     async def locate(self, key: SessionKey) -> Owner | None:
-        """The owner with a live lease, else None."""
+        """Returns the owner if its lease is live, else None."""
         ...
 
     async def claim(self, key: SessionKey, owner: Owner, *, instead_of: Owner | None = None) -> Claim:
-        """Compare-and-swap: taken when nobody live holds it (or exactly `instead_of` does: early takeover,
-        hand-off). Idempotent on the owner."""
+        """Claims a session by compare-and-swap: won if no live replica holds it, or if exactly `instead_of` does
+        (early takeover, hand-off). Idempotent for the owner."""
         ...
 
     async def release(self, key: SessionKey, owner: Owner) -> None:
-        """Gives one session back, if `owner` holds it."""
+        """Gives up one session, if `owner` holds it."""
         ...
 
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
@@ -535,7 +541,7 @@ class Directory(Protocol):
         ...
 
     async def watchers(self, key: SessionKey) -> list[str]:
-        """Gateways with readers of `key`."""
+        """Returns the gateways that have readers of `key`."""
         ...
 
     async def activated(self, key: SessionKey, owner: Owner) -> None:
@@ -543,7 +549,8 @@ class Directory(Protocol):
         ...
 
     def activations(self, gateway: str) -> AsyncIterator[tuple[SessionKey, Owner]]:
-        """The notifications of `activated` to this gateway, from now on. May miss some while the directory is away."""
+        """Yields the notifications of `activated` for this gateway from now on. May miss some while the directory is
+        away."""
         ...
 
 
@@ -551,7 +558,7 @@ class Directory(Protocol):
 
 
 class Published(msgspec.Struct, frozen=True, gc=False):
-    """Records that have just become durable, in order and without a gap after the watch's earlier ones."""
+    """Records that have just become durable, in order, without a gap after those published before."""
 
     key: SessionKey
     epoch: Epoch
@@ -564,12 +571,12 @@ class Sessions(Protocol):
     In one process the runtime implements it directly; between processes the router does, over peer links."""
 
     async def execute(self, request: Request) -> Ok:
-        """Runs a command to its journaled answer. Raises the SessileError that is its answer otherwise."""
+        """Runs a command to its journaled answer. Raises the SessileError that is its answer, if it fails."""
         ...
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
         """Calls `sink` (plain function, must not block or raise) with everything that becomes durable from now on,
-        whoever owns the session then. Never activates anything. Returns the function that ends it.
+        whoever owns the session then. Never activates anything. Returns a function that ends the watch.
 
         After a change of owner a watch may miss records or see some again: offsets show which, and the journal has
         what is missing."""

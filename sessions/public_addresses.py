@@ -30,21 +30,21 @@ _GRAPHIC: Final = re.compile(r"[!-~]+", re.ASCII)
 
 
 class Destination(NamedTuple):
-    """Where a URL leads: all that a connection and its request's head are made of."""
+    """The parts of a URL that a connection and its request's head are made of."""
 
     scheme: str
     host: str  # a name or an address, without brackets
     port: int
-    authority: str  # as the URL has it: what stands in `Host`
+    authority: str  # as the URL has it, for the `Host` header
 
     def at(self, address: str) -> str:
-        """The authority of one of the host's addresses."""
+        """Returns the authority (address and port) of one of the host's addresses."""
         return f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
 
 
 def destination(url: str) -> Destination:
-    """Raises ValueError, which says what is wrong, for whatever no request could be sent to: so nothing that was let
-    in here fails where it is sent."""
+    """Parses a URL that a request is to be sent to. Raises ValueError, which says what is wrong, for one that no
+    request could be sent to, so that nothing accepted here fails there."""
     if not _GRAPHIC.fullmatch(url):
         raise ValueError("it has signs that no URL has: names are written as xn--..., others as %XX")
     parts = urlsplit(url)  # ValueError: brackets without an address
@@ -64,18 +64,18 @@ def destination(url: str) -> Destination:
 
 
 class AddressRules:
-    """The operator's networks beside the public ones."""
+    """Decides where connections may go: to public addresses, and to the networks that the operator names."""
 
     def __init__(self, networks: Sequence[str] = ()) -> None:
         """Raises ValueError for what is no network."""
         self._networks: tuple[Network, ...] = tuple(map(_network, networks))
 
     def permits_all(self, addresses: Sequence[str]) -> bool:
-        """Whether a name with these addresses may be connected to. None at all is no place to go."""
+        """Returns whether a name with these addresses may be connected to; not if it has none."""
         return bool(addresses) and all(self.permits(ip_address(each.partition("%")[0])) for each in addresses)
 
     def permits(self, address: Address) -> bool:
-        """Whether this address, and each that it stands for, is public or of a named network."""
+        """Returns whether this address, and each that it stands for, is public or in a named network."""
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if self.names(address):
@@ -85,12 +85,12 @@ class AddressRules:
         return all(_is_public(each) for each in _stands_for(address))
 
     def names(self, address: Address) -> bool:
-        """Whether the operator named a network that it is of."""
+        """Returns whether the operator named a network that contains the address."""
         return any(address in network for network in self._networks if network.version == address.version)
 
     def permits_url(self, url: str) -> bool:
-        """What can be said of a URL before its host is resolved: HTTPS, or plain HTTP to an address of a named network;
-        no user in it, and no address that is not permitted."""
+        """Returns whether a URL may be used, before its host is resolved: HTTPS, or plain HTTP to an address in a
+        named network; no user in it, and no address that is not permitted."""
         try:
             to = destination(url)
         except ValueError:

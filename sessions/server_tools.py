@@ -12,7 +12,7 @@ from sessions.model.types import CallId, ProgramPoint, ResponseId, SessionKey, T
 
 
 class ToolProgress(NamedTuple):
-    """How far a call has come, in the tool's words."""
+    """The progress of a call, as its tool reports it."""
 
     progress: float
     total: float | None = None
@@ -26,20 +26,21 @@ CODE_INTERPRETER: Final = "code_interpreter"
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool of a tenant's, as it is now. `takes_keys`: the same call under the same key has its effect once."""
+    """A tool of a tenant, as it is now. `takes_keys`: a call that is repeated under the same key has its effect
+    once."""
 
     tool: Tool
     takes_keys: bool = False
-    approval: bool = False  # somebody has to agree to each call
-    program: bool = False  # it runs programs, which call other tools
-    calls: tuple[str, ...] | None = None  # those that its programs may call; None: all of the session's
-    calls_max: int = 0  # of one program
-    unavailable: str = ""  # why this replica cannot carry it out
-    read_only: bool = False  # it says that it changes nothing
+    approval: bool = False  # whether somebody has to approve each call
+    program: bool = False  # whether it runs programs, which call other tools
+    calls: tuple[str, ...] | None = None  # the tools that its programs may call; None: all of the session's
+    calls_max: int = 0  # at most, by one program
+    unavailable: str = ""  # why this replica cannot call it; "": it can
+    read_only: bool = False  # whether it says that it changes nothing
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call as it is sent. The same call has the same `execution_id`, whoever sends it and however often."""
+    """A call to be sent. The same call has the same `execution_id`, whoever sends it and however often."""
 
     key: SessionKey
     response_id: ResponseId
@@ -51,7 +52,7 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a program has made, with what it was answered."""
+    """A call that a program has made, with its output."""
 
     name: str
     arguments: str  # JSON
@@ -60,16 +61,16 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that is to go on: from `point`, or from its beginning, with what its calls so far were answered."""
+    """A program to run on: from `point`, or from its beginning, with the outputs of its calls so far."""
 
     request: ToolRequest
-    functions: dict[str, tuple[str, ...]]  # that it may call, and the names of their parameters in order
+    functions: dict[str, tuple[str, ...]]  # names of functions that it may call, with their parameters' names in order
     done: tuple[ProgramCall, ...] = ()
     point: ProgramPoint | None = None
 
 
 class ProgramSuspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A program has come to a call."""
+    """A program that has come to a call and waits for its output."""
 
     name: str
     arguments: str
@@ -79,12 +80,12 @@ class ProgramSuspended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a call. `unknown`: it was sent, and may or may not have had its effect."""
+    """The result of a call. `unknown`: it was sent, and may or may not have had its effect."""
 
     outcome: Outcome
     output: str
 
 
 def canonical(arguments: str) -> str:
-    """Arguments in the one form that all their spellings share. Raises ValueError for what is no JSON."""
+    """Returns arguments in a canonical form, the same for all spellings. Raises ValueError for what is not JSON."""
     return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -18,8 +18,9 @@ Counts = tuple[int, ...]
 
 
 class ServiceTotals(msgspec.Struct, frozen=True, array_like=True):
-    """`ttft` to `journal` count per bucket of the histograms that `Metrics` has for them; `met` and `missed` count
-    answers within their latency targets and beyond; `ended` is by status, `activations` by cause."""
+    """The service that one process has given since it started. `ttft` to `journal` are counts per bucket of the
+    histograms of these names in `Metrics`; `met` and `missed` count answers within their latency targets and beyond;
+    `ended` is by status, `activations` by cause."""
 
     ttft: Counts = ()
     tpot: Counts = ()
@@ -52,33 +53,33 @@ def totals_of(metrics: Metrics) -> ServiceTotals:
 
 
 def sum_of(totals: Iterable[ServiceTotals]) -> ServiceTotals:
-    each = list(totals)
+    parts = list(totals)
 
     def buckets(read: Callable[[ServiceTotals], Counts]) -> Counts:
-        return add_counts([read(one) for one in each])
+        return add_counts([read(one) for one in parts])
 
     return ServiceTotals(
         ttft=buckets(lambda one: one.ttft),
         tpot=buckets(lambda one: one.tpot),
         itl=buckets(lambda one: one.itl),
         journal=buckets(lambda one: one.journal),
-        met=sum(one.met for one in each),
-        missed=sum(one.missed for one in each),
-        decoding=sum(one.decoding for one in each),
-        recomputed_tokens=sum(one.recomputed_tokens for one in each),
-        withheld_tokens=sum(one.withheld_tokens for one in each),
-        ended=add_by_name(one.ended for one in each),
-        activations=add_by_name(one.activations for one in each),
+        met=sum(one.met for one in parts),
+        missed=sum(one.missed for one in parts),
+        decoding=sum(one.decoding for one in parts),
+        recomputed_tokens=sum(one.recomputed_tokens for one in parts),
+        withheld_tokens=sum(one.withheld_tokens for one in parts),
+        ended=add_by_name(one.ended for one in parts),
+        activations=add_by_name(one.activations for one in parts),
     )
 
 
 def add_counts(counts: Sequence[Counts]) -> Counts:
-    """Bucket by bucket."""
+    """Adds up counts bucket by bucket."""
     return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def add_by_name(values: Iterable[dict[str, float]]) -> dict[str, float]:
     summed: Counter[str] = Counter()
-    for each in values:
-        summed.update(each)
+    for value in values:
+        summed.update(value)
     return dict(summed)

@@ -25,7 +25,7 @@ __all__ = ["Store"]
 
 
 class Store(Protocol):
-    """One database. `open` and `close` are its owner's; whoever is given a view never closes it."""
+    """One database. Only its owner calls `open` and `close`; users of its views never close it."""
 
     @property
     def journal(self) -> Journal: ...
@@ -64,9 +64,10 @@ class Store(Protocol):
     def end_users(self) -> EndUserStore: ...
 
     async def open(self) -> None:
-        """Takes locks, checks integrity and migrates. Raises Unavailable saying what to do about it."""
+        """Opens the database: takes locks, checks integrity and migrates. Raises Unavailable that says what to do
+        about it."""
         ...
 
     async def close(self) -> None:
-        """Finishes what was accepted; afterwards every call raises Unavailable."""
+        """Finishes what was accepted; after that every call raises Unavailable."""
         ...

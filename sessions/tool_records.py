@@ -24,7 +24,7 @@ ToolRecordKind = Literal["pin", "listing"]
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`body` is JSON; `by`: the key that put it, "" for the server itself."""
+    """A stored record about an MCP server. `body` is JSON; `by`: the key that stored it, "" for the server itself."""
 
     tenant: TenantId
     kind: ToolRecordKind
@@ -35,14 +35,14 @@ class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolPin(msgspec.Struct, frozen=True, kw_only=True):
-    """What was agreed to of a server's tools: digests of all that they say of themselves, by name."""
+    """The agreed tools of an MCP server: by name, digests of all that they say of themselves."""
 
     digests: dict[str, str]
 
 
 class ToolListing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server listed last: the tools that models are shown, why others are not, and of those that somebody may
-    agree to, by name, their digest and the beginning of what they say."""
+    """An MCP server's last listing: the tools that models are shown; why others (`held`) are not; and, by name, those
+    that wait for agreement, with their digest and the beginning of what they say."""
 
     shown: tuple[str, ...] = ()
     held: dict[str, str] = {}
@@ -50,19 +50,18 @@ class ToolListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRecordStore(Protocol):
-    """Every coroutine raises Unavailable."""
+    """The records of MCP servers. Every method raises Unavailable."""
 
     async def records(self, kind: ToolRecordKind, tenant: TenantId | None = None) -> Sequence[ToolRecord]:
-        """A tenant's, or all, by tenant and name."""
+        """Returns a tenant's records, or all tenants', ordered by tenant and name."""
         ...
 
     async def put(self, record: ToolRecord, audit: Audited | None = None) -> None:
-        """In the place of one of the same name; with a row of the tenant's audit log. Raises Limited
-        (`quota_exceeded`)."""
+        """Stores a record in place of one of the same name, with an audit row. Raises Limited (`quota_exceeded`)."""
         ...
 
     async def remove(self, record: ToolRecord, audit: Audited | None = None) -> bool:
-        """Whether there was one of this name."""
+        """Removes a record. Returns whether there was one of this name."""
         ...
 
 

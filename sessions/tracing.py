@@ -25,7 +25,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class Tracer(Protocol):
-    """Plain and quick; must not raise. Times are unix, in seconds."""
+    """Records spans. Methods are plain and quick, and must not raise. Times are Unix seconds."""
 
     def now_s(self) -> float: ...
 
@@ -41,11 +41,11 @@ class Tracer(Protocol):
         failed: str = "",
         root: bool = False,
     ) -> None:
-        """Something that has ended. `failed` is an error's code."""
+        """Records a span that has ended. `failed` is an error's code, "" for none."""
         ...
 
 
 def trace_ids(tenant: TenantId, response_id: ResponseId) -> tuple[int, int]:
-    """(trace, root span): 128 and 64 bits, neither of them zero."""
+    """Returns the ids of a response's trace and root span: 128 and 64 bits, neither of them zero."""
     digest = hashlib.blake2b(f"{tenant}\0{response_id}".encode(), digest_size=24).digest()
     return int.from_bytes(digest[:16], "big") or 1, int.from_bytes(digest[16:], "big") or 1

@@ -16,13 +16,14 @@ from sessions.ports import Engine, Member, View
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """What must be equal for a session to move from one replica to another: model/tokenizer[/smaller model]."""
+    """Returns model/tokenizer[/smaller model] fingerprints, which must be equal for sessions to move between
+    replicas."""
     own, smaller = f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}", engine.info.smaller
     return own if smaller is None else f"{own}/{smaller.model} {smaller.model_fingerprint}"
 
 
 def check_compatibility(joining: Member, view: View) -> None:
-    """Raises BadInput when `joining` cannot be a member beside those of `view`. Its own former process is no matter."""
+    """Raises BadInput if `joining` cannot be a member beside those of `view`. Its own former process does not count."""
     for other in view.members:
         if other.replica != joining.replica:
             different = difference(joining, other)
@@ -31,7 +32,7 @@ def check_compatibility(joining: Member, view: View) -> None:
 
 
 def difference(joining: Member, other: Member) -> str | None:
-    """What keeps two replicas from being of one cluster; None: nothing."""
+    """Returns why two replicas cannot be in one cluster; None if they can."""
     apart = protocol_mismatch("it", protocols_of(joining), other.replica, protocols_of(other))
     if apart is not None:
         return apart

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new since the last change, for listeners.
+    """A change of the view or the lease, for listeners.
 
     `joined` and `left` are replicas; one that came back as another incarnation is in both. `lapsed`: the lease had run
     out, or was lost, so everything that is owned here must be confirmed. `rejoined`: in these partitions sessions must
@@ -59,7 +59,7 @@ Listener = Callable[[Change], None]
 
 
 class Membership:
-    """`start`, then `run` as a task until it is cancelled, then `leave`."""
+    """Keeps a replica's lease and view: `start`, then `run` as a task until it is cancelled, then `leave`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Membership:
         lease_ttl_s: float = LEASE_TTL_S,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`member` None: only read the view. `load` is called at each announcement. `lease_ttl_s` is the
+        """`member` None: the view is only read. `load` is called at each announcement. `lease_ttl_s` is the
         directory's."""
         if not 0 < renew_s < lease_ttl_s / 2:
             raise ValueError("a lease is renewed at least twice in its TTL")
@@ -92,12 +92,12 @@ class Membership:
 
     @property
     def view(self) -> View:
-        """The newest view that came; version 0 before the first."""
+        """The newest view that was received; version 0 before the first."""
         return self._view
 
     @property
     def member(self) -> Member | None:
-        """As it is announced next, but for its load."""
+        """The member as it is announced next, except for its load."""
         return self._member
 
     @property
@@ -108,13 +108,14 @@ class Membership:
 
     @property
     def tenure(self) -> int:
-        """Changes whenever the lease had run out or was lost: compare it with what it was at a confirmation."""
+        """A number that changes whenever the lease has run out or was lost: compare it with its value at a
+        confirmation."""
         self._check_deadline()
         return self._tenure
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Calls `listener` (plain function, must not block or raise) with every change from now on, after `view`,
-        `tenure` and `must_confirm` show it. Returns the function that ends it."""
+        `tenure` and `must_confirm` show it. Returns a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -126,14 +127,15 @@ class Membership:
     # -- keeping ------------------------------------------------------------------------------------
 
     async def start(self) -> View:
-        """Announces for the first time. Raises what the directory raises: no replica starts without one."""
+        """Announces the member for the first time. Raises what the directory raises: no replica starts without a
+        lease."""
         await self._renew()
         self._started = True
         return self._view
 
     async def run(self) -> None:
-        """Renews until it is cancelled. Raises Conflict when another process has taken this replica's place: then
-        this one must stop, since the directory does not count its claims any more."""
+        """Renews the lease until it is cancelled. Raises Conflict if another process has taken this replica's place:
+        then this one must stop, since the directory does not count its claims any more."""
         loop = asyncio.get_running_loop()
         wait_s = self._renew_s
         while True:
@@ -152,15 +154,15 @@ class Membership:
                     log.info("announcement_recovered", version=self._view.version)
 
     def change(self, *, draining: bool | None = None, weight: float | None = None, address: str | None = None) -> None:
-        """Announces these from now on; the running keeper does so at once."""
+        """Changes what is announced from now on; a running keeper announces it at once."""
         assert self._member is not None, "only a member changes"
         fields = {"draining": draining, "weight": weight, "address": address}
-        given = {name: value for name, value in fields.items() if value is not None}
-        self._member = msgspec.structs.replace(self._member, **given)
+        changes = {name: value for name, value in fields.items() if value is not None}
+        self._member = msgspec.structs.replace(self._member, **changes)
         self._changed.set()
 
     async def leave(self) -> None:
-        """Gives the lease back, and with it every session. Not while `run` runs. Raises what the directory raises."""
+        """Gives up the lease, and with it every session. Not while `run` runs. Raises what the directory raises."""
         member, self._member = self._member, None
         self._deadline = -float("inf")
         self._check_deadline()
@@ -168,7 +170,7 @@ class Membership:
             await self._directory.withdraw(member.replica, member.incarnation)
 
     async def _wait(self, until: float) -> None:
-        """Until then, or until there is a reason to announce at once."""
+        """Waits until then, or until there is a reason to announce at once."""
         await asyncio.sleep(PAUSE_MIN_S)
         news = asyncio.ensure_future(self._directory.news())
         changed = asyncio.ensure_future(self._changed.wait())
@@ -183,7 +185,7 @@ class Membership:
             await asyncio.gather(news, changed, return_exceptions=True)
 
     async def _renew(self) -> None:
-        """One announcement, or one look. Raises TimeoutError when it takes longer than the time between two."""
+        """Announces the member, or reads the view, once. Raises TimeoutError if that takes longer than `renew_s`."""
         self._changed.clear()
         sent_at = asyncio.get_running_loop().time()
         async with asyncio.timeout(self._renew_s):

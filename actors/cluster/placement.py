@@ -37,11 +37,11 @@ SLACK: Final = 1e-9
 
 
 class BoundedRendezvous:
-    """Chooses members for cold sessions. One object per process; not for threads."""
+    """Chooses members for cold sessions. One object for each process; not thread-safe."""
 
     def __init__(self, *, bound: float = BOUND, session_load: float | None = None) -> None:
-        """`session_load` is what one more session adds to the load of a member of weight 1; None: one of its slots, as
-        the members announce them."""
+        """`session_load`: what one more session adds to the load of a member of weight 1; None: one slot, as members
+        announce them."""
         if bound < 1 or (session_load is not None and session_load <= 0):
             raise ValueError("a bound is at least 1 and a session's load above 0")
         self._bound = bound
@@ -64,9 +64,9 @@ class BoundedRendezvous:
         holder: ReplicaId | None = None,
         avoid: Collection[ReplicaId] = (),
     ) -> Member | None:
-        """The member that `key` should go to, of those that serve `model` (None: any) and are not to be avoided.
+        """Returns the member that `key` should go to, of those that serve `model` (None: any) and are not in `avoid`.
 
-        `holder` has the session's KV. None when no member is left: all are draining or avoided.
+        `holder` has the session's KV. Returns None if no member is left: all are draining or avoided.
         """
         self._update_view(view)
         pool = self._pool(view, model)
@@ -75,9 +75,9 @@ class BoundedRendezvous:
             return None
         chosen = self._pick(key, model, holder, pool, avoided)
         self._placed[chosen.replica] = self._placed.get(chosen.replica, 0) + 1
-        for each in self._pools.values():
-            if chosen.replica in each.members:
-                each.work += self._session_load
+        for other in self._pools.values():
+            if chosen.replica in other.members:
+                other.work += self._session_load
         return chosen
 
     def _pick(
@@ -103,7 +103,7 @@ class BoundedRendezvous:
         return min(left, key=lambda member: (self._work(member) / member.weight, member.replica))
 
     def limits(self, view: View, *, model: str | None = None) -> dict[ReplicaId, float]:
-        """The load up to which each member of `model` is in its bound now: what rebalancing goes by."""
+        """Returns the load up to which each member of `model` is within its bound now; rebalancing goes by it."""
         self._update_view(view)
         pool = self._pool(view, model)
         if not pool.members:  # all may be draining
@@ -112,15 +112,15 @@ class BoundedRendezvous:
         return {replica: self._limit(member, share) / member.weight for replica, member in pool.members.items()}
 
     def _share(self, work: float, weight: float) -> float:
-        """How much work a member of weight 1 may carry once one more session is placed."""
+        """Returns the work that a member of weight 1 may carry once one more session is placed."""
         return self._bound * (work + self._session_load) / weight
 
     def _limit(self, member: Member, share: float) -> float:
-        """The same for this member, in whole sessions."""
+        """Returns the work that this member may carry, rounded up to whole sessions."""
         return math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load
 
     def _work(self, member: Member) -> float:
-        """Load times weight, as announced, and what was placed since."""
+        """Returns a member's work: load times weight as announced, and the sessions placed since."""
         placed = self._placed.get(member.replica, 0) + self._placed_before.get(member.replica, 0)
         return member.load * member.weight + placed * self._session_load
 
@@ -146,8 +146,8 @@ class BoundedRendezvous:
             self._trees.clear()
 
     def _rank(self, key: SessionKey, model: str | None, pool: _Pool) -> Iterable[ReplicaId]:
-        """The members' replicas by falling score. Of a small pool kept per version of the view, the oldest dropped
-        first: of a large one a ranking is as large, and its beginning soon found again."""
+        """Returns the members' replicas by falling score. Rankings of a small pool are cached for a version of the
+        view; those of a large one are large, and quickly begun again."""
         if len(pool.members) > FLAT_MAX:
             tree = self._trees.get(model)
             if tree is None:
@@ -163,7 +163,7 @@ class BoundedRendezvous:
 
 
 class _Pool:
-    """The members of one view that serve one model, and what they carry in all."""
+    """The members of one view that serve one model, with their total weight and work."""
 
     __slots__ = ("members", "weight", "work")
 
@@ -174,7 +174,7 @@ class _Pool:
 
 
 def session_load_of(view: View) -> float:
-    """What one more session adds to a member of weight 1, on average: a slot of those that it announces."""
+    """Returns what one more session adds to a member of weight 1, on average: one of the slots that it announces."""
     loads = [member.weight / member.engine.slots for member in view.members if member.engine is not None]
     return sum(loads) / len(loads) if any(loads) else SESSION_LOAD
 

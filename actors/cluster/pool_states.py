@@ -9,17 +9,18 @@ from sessions.ports import Member, View
 from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.routing.turn_facts import PoolState
 
-UNKNOWN_WINDOW = 1 << 30  # of replicas that do not announce their engines
+UNKNOWN_WINDOW = 1 << 30  # for replicas that do not announce their engines
 
 
 class PoolStates:
-    """A plain call gives the pools of the present view; those that drain, or take nothing, are not counted."""
+    """The pools of the present view by model, as a function to call; members that drain or have no weight do not
+    count."""
 
     def __init__(self, view: Callable[[], View], file: PoolsNow = lambda: NO_POOLS) -> None:
         self._view = view
         self._file = file
         self._seen = set[str]()
-        self._aliases: dict[str, str] = {}  # other names of models that were seen
+        self._aliases: dict[str, str] = {}  # other names of known models
         self._looked_at: View | None = None
         self._states: Mapping[str, PoolState] = {}
 
@@ -35,12 +36,12 @@ class PoolStates:
         return self._states
 
     def model_of(self, name: str) -> str | None:
-        """Returns the model that a name means, its own or an engine's other one; None: no such model exists."""
+        """Returns the model that a name means, its own or another one of an engine's; None if no such model exists."""
         return name if name in self.known() else self._aliases.get(name)
 
     def known(self) -> set[str]:
-        """Returns the models that exist: those that the models file names, and those that any view had since the start.
-        Who is alive does not decide it: a model whose replicas are all away exists."""
+        """Returns the models that exist: those of the models file, and those of any view since the start. A model
+        whose replicas are all away still exists."""
         self()
         return self._seen.union(self._file().file.models)
 

@@ -41,7 +41,7 @@ DEPARTED_MAX: Final = 1024
 
 
 class PreviousOwnerQuery:
-    """What one replica knows of whether the others live. A listener of `links`."""
+    """Finds out whether other replicas live and still have a session. A listener of `links`."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class PreviousOwnerQuery:
         self._forgetful_until = -float("inf")
         self._members: dict[ReplicaId, Member] = {}
         self._vanished: dict[ReplicaId, Member] = {}
-        self._departed: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost
+        self._departed: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost since
         links.add_listener(self)
 
     def update(self, view: View) -> None:
-        """The directory names these members now. Those that it named before, and does not, are looked for."""
+        """Takes a new view. Members that have vanished from it are dialed, to see whether they live."""
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
             self.directory_lost()
         members = {member.replica: member for member in view.members}
@@ -83,7 +83,7 @@ class PreviousOwnerQuery:
             self._spawn(self._probe(member))
 
     def directory_lost(self) -> None:
-        """The directory has forgotten something, just now: as long as a lease lasts others may not be back in it."""
+        """Notes that the directory has just forgotten something: for one lease TTL others may be missing in it."""
         self._forgetful_until = asyncio.get_running_loop().time() + self._ttl_s
 
     def _record_departure(self, member: Member) -> None:
@@ -103,15 +103,15 @@ class PreviousOwnerQuery:
             log.info("vanished_replica_reached", replica=member.replica)
 
     def _given_up(self, member: Member) -> None:
-        """A member that has vanished does not answer: it has departed."""
+        """Treats a vanished member that does not answer as departed."""
         if self._vanished.get(member.replica) == member:
             del self._vanished[member.replica]
             self._record_departure(member)
             self._update_links()
 
     async def find_owner(self, key: SessionKey, head: Head) -> Owner | None:
-        """The owner that the journal names, if its process lives and answers that it has the session in memory. Raises
-        Unavailable when that cannot be known at this moment."""
+        """Returns the owner that the journal names, if its process lives and answers that it has the session in
+        memory; else None. Raises Unavailable if that cannot be known now."""
         replica = ReplicaId(last_replica(head))
         if replica == self._replica:
             return None
@@ -132,12 +132,12 @@ class PreviousOwnerQuery:
         return owner if owner is not None and owner_label(owner) == head.owner else None
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
-        """Whether a replica that the directory may have forgotten runs, as a process that we have not met."""
-        met = self._departed.get(replica)
-        if met is None:
+        """Returns whether a replica that the directory may have forgotten may run, as a process unknown to us."""
+        departed = self._departed.get(replica)
+        if departed is None:
             return True
         try:
-            await self._links.get(met)
+            await self._links.get(departed)
         except LinkDown as down:
             return isinstance(down, Replaced)
         finally:
@@ -147,10 +147,10 @@ class PreviousOwnerQuery:
     # -- LinkEvents ------------------------------------------------------------------------------------------------
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
-        """Whether its replica is down too shows in a moment: `suspected`."""
+        """Does nothing: whether the replica is down too shows in a moment, by `suspected`."""
 
     def suspected(self, member: Member) -> None:
         self._given_up(member)
 
     def reachable(self, member: Member) -> None:
-        """Nothing waits for it here."""
+        """Does nothing: nothing here waits for a member."""

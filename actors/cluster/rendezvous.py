@@ -29,23 +29,23 @@ _DIGITS: Final = 16  # of a hash of 64 bits
 
 
 def ranking(key: SessionKey, members: Collection[Member]) -> tuple[ReplicaId, ...]:
-    """Replicas by falling score for `key`: pure rendezvous hashing, whatever their load."""
+    """Returns replicas by falling score for `key`: pure rendezvous hashing, whatever their load."""
     if len(members) > FLAT_MAX:
         return tuple(RendezvousTree(members).ranked(key))
     name = session_name(key).encode()
-    return tuple(member.replica for member in sorted(members, key=lambda each: (-_score(name, each), each.replica)))
+    return tuple(member.replica for member in sorted(members, key=lambda other: (-_score(name, other), other.replica)))
 
 
 class RendezvousTree:
-    """The members of one version of a large view, to be ranked for many sessions."""
+    """The members of one version of a large view, as a tree that ranks them for many sessions."""
 
     def __init__(self, members: Collection[Member]) -> None:
-        leaves = [_Leaf(each.replica, each.weight, _hasher(_key_of(each.replica))) for each in members]
+        leaves = [_Leaf(member.replica, member.weight, _hasher(_key_of(member.replica))) for member in members]
         digits = {leaf.replica: blake2b(leaf.replica.encode(), digest_size=8).hexdigest() for leaf in leaves}
         self._root = _grown(leaves, digits, "")
 
     def ranked(self, key: SessionKey) -> Iterator[ReplicaId]:
-        """Replicas, the session's place first. What is not taken is not computed."""
+        """Yields replicas by falling score, the session's place first; each is computed when it is asked for."""
         return _walk(self._root, session_name(key).encode())
 
 
@@ -56,7 +56,7 @@ class _Leaf(NamedTuple):
 
 
 class _Branch(NamedTuple):
-    replica: str  # the digits that it stands for: only to break ties
+    replica: str  # its digits, only to break ties
     weight: float
     hasher: blake2b
     below: Sequence[_Leaf] | Sequence[_Branch]
@@ -108,6 +108,6 @@ def _hasher(key: bytes) -> blake2b:
 
 
 def _key_of(replica: ReplicaId) -> bytes:
-    """BLAKE2b takes at most 64 bytes of key; longer names are hashed first."""
+    """Returns a BLAKE2b key for a name: it may have at most 64 bytes, so longer names are hashed first."""
     raw = replica.encode()
     return raw if len(raw) <= 64 else blake2b(raw, digest_size=64).digest()

@@ -17,18 +17,18 @@ OURS: ProtocolRange = (PEER_PROTOCOL_OLDEST, PEER_PROTOCOL)
 
 
 def protocols_of(member: Member) -> ProtocolRange:
-    """What a member speaks by its announcement."""
+    """Returns the protocols that a member speaks, by its announcement."""
     return member.protocols or (member.protocol, member.protocol)
 
 
 def common_protocol(one: ProtocolRange, other: ProtocolRange) -> int | None:
-    """The newest that both speak; None: there is none."""
+    """Returns the newest protocol that both speak; None if there is none."""
     newest = min(one[1], other[1])
     return newest if newest >= max(one[0], other[0]) else None
 
 
 def protocol_mismatch(name: str, speaks: ProtocolRange, other: str, other_speaks: ProtocolRange) -> str | None:
-    """Why two processes cannot talk, as a clause about the first one; None: they can."""
+    """Returns why two processes cannot talk, as a clause about the first one; None if they can."""
     if common_protocol(speaks, other_speaks) is not None:
         return None
     older = name if speaks[1] < other_speaks[0] else other

@@ -39,7 +39,7 @@ EXAMPLES: Final = (
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed address. `where` names it for logs and messages, without credentials."""
+    """A parsed directory address. `where` names it in logs and messages, without credentials."""
 
     kind: str  # "server", "unix", "sentinel" or "cluster"
     hosts: tuple[tuple[str, int], ...] = ()
@@ -68,7 +68,7 @@ def _refuse(problem: str) -> BadInput:
 
 
 def parse(url: str) -> Address:
-    """Raises BadInput (`bad_directory_url`)."""
+    """Parses a directory address. Raises BadInput (`bad_directory_url`)."""
     kinds = {"redis": "server", "unix": "unix", "redis+sentinel": "sentinel", "redis+cluster": "cluster"}
     try:
         parts = urlsplit(url)
@@ -120,14 +120,14 @@ def parse(url: str) -> Address:
 
 def _hosts(place: str, default_port: int) -> tuple[tuple[str, int], ...]:
     hosts = []
-    for each in place.split(","):
-        found = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", each)
-        if found is None:
-            raise _refuse(f"{each!r} is not a host with a port" if each else "a host is missing")
-        port = int(found[2]) if found[2] else default_port
+    for host in place.split(","):
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", host)
+        if match is None:
+            raise _refuse(f"{host!r} is not a host with a port" if host else "a host is missing")
+        port = int(match[2]) if match[2] else default_port
         if not 0 < port < 65536:
             raise _refuse(f"{port} is not a port (1 to 65535)")
-        hosts.append((found[1].strip("[]"), port))
+        hosts.append((match[1].strip("[]"), port))
     return tuple(hosts)
 
 
@@ -164,7 +164,7 @@ def _db(text: str, kind: str) -> int:
 
 
 def connect(url: str, *, timeout_s: float = 1.0) -> Redis | RedisCluster:
-    """The client for an address, not connected yet. Raises BadInput (`bad_directory_url`).
+    """Returns a client for an address, not connected yet. Raises BadInput (`bad_directory_url`).
 
     It waits at most `timeout_s` for a connection and for each answer, and repeats nothing by itself: who calls knows
     which calls may be repeated.

@@ -24,17 +24,17 @@ UNREAD_MAX: Final = 4096
 
 
 def session_name(key: SessionKey) -> str:
-    """One string per session. The length in front keeps ("a/b", "c") and ("a", "b/c") apart."""
+    """Returns one string for each session. The length in front keeps ("a/b", "c") and ("a", "b/c") apart."""
     return f"{len(key.tenant)}:{key.tenant}/{key.session}"
 
 
 def partition_of(key: SessionKey) -> int:
-    """0 ... PARTITIONS-1: everything that the directory knows of a session lives in this partition."""
+    """Returns the partition, 0 ... PARTITIONS-1, that holds everything the directory knows of a session."""
     return blake2b(session_name(key).encode(), digest_size=1).digest()[0] % PARTITIONS
 
 
 class Announcement(View, frozen=True):
-    """The answer to an announcement: the view, and where the lease had not been alive until this call.
+    """The answer to an announcement: the view, and the partitions in which the lease was not alive until now.
 
     In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be lost
     or taken, so it claims its sessions there again. All of them at the first announcement.
@@ -44,16 +44,17 @@ class Announcement(View, frozen=True):
 
 
 class Leases(Directory, Protocol):
-    """The directory as the keeper of a lease sees it: the port, with what `actors.cluster.membership` needs besides."""
+    """The directory, with the methods that only the keeper of a lease (`actors.cluster.membership`) needs besides the
+    port's."""
 
     async def announce(self, member: Member) -> Announcement:
-        """As in the port. Raises Conflict (`replica_replaced`) when another process has joined since as the same
-        replica: who gets that must stop, because nothing that it claims can count any more."""
+        """Announces as in the port. Raises Conflict (`replica_replaced`) if another process has joined since as the
+        same replica: then this one must stop, because nothing that it claims counts any more."""
         ...
 
     async def news(self) -> None:
-        """Returns when an answer carried a newer view than the last that was returned, or that the lease is
-        missing; at once if one has since the last `announce` or `view`. For one waiter."""
+        """Returns when an answer has brought a newer view than was last returned, or says that the lease is missing;
+        at once if that was so since the last `announce` or `view`. For one waiter."""
         ...
 
 
@@ -95,7 +96,7 @@ class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
         self.close()
 
     def close(self) -> None:
-        """Ends it; what was pushed before is still read. Idempotent."""
+        """Ends the stream; what was pushed before is still read. Idempotent."""
         if not self._closed:
             self._closed = True
             self._wake.set()
@@ -103,7 +104,7 @@ class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
 
 
 class Freshness:
-    """What one handle has seen of the view's version, and whether there are news for the keeper of a lease."""
+    """The view's versions that one handle has seen, and whether there is news for the keeper of a lease."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -111,7 +112,7 @@ class Freshness:
         self._news = asyncio.Event()
 
     def record_answer(self, version: int) -> None:
-        """Some answer carried this version."""
+        """Notes that an answer carried this version of the view."""
         self.seen = max(self.seen, version)
         if version > self._handed_out:
             self._news.set()
@@ -120,7 +121,7 @@ class Freshness:
         self._news.set()
 
     def record_returned(self, version: int) -> None:
-        """A whole view of this version went to the caller."""
+        """Notes that a whole view of this version went to the caller."""
         self.seen = max(self.seen, version)
         self._handed_out = max(self._handed_out, version)
         self._news.clear()

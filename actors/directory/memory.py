@@ -21,7 +21,8 @@ from sessions.ports import Claim, Member, Owner, View
 
 
 class Faults(Protocol):
-    """What stands between a handle and its store. Both may wait (delay) or raise, and see the operation's name.
+    """Injected faults between a handle and its store. Both methods may wait or raise, and are given the operation's
+    name.
 
     `request` that raises Unavailable refuses the call; OutcomeUnknown loses it before it happened. `reply` that
     raises OutcomeUnknown loses the answer of a call that did happen (Unavailable for one that only reads).
@@ -33,7 +34,7 @@ class Faults(Protocol):
 
 
 class MemoryDirectory:
-    """Implements `actors.directory.Leases`."""
+    """The directory in memory; implements `actors.directory.Leases`."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class MemoryDirectory:
         self._open = True
 
     async def close(self) -> None:
-        """Ends every stream of activations. What is stored stays. Idempotent."""
+        """Ends every stream of activations; what is stored stays. Idempotent."""
         self._open = False
         for stream in self._activations:
             stream.close()

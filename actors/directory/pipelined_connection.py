@@ -43,11 +43,11 @@ REFUSALS: Final = (AuthenticationError, AuthorizationError, BusyLoadingError)
 
 
 class NotSent(Exception):
-    """The server has not seen the call."""
+    """Raised if the server has not seen the call."""
 
 
 class ReplyLost(Exception):
-    """The call was written and its answer did not come."""
+    """Raised if the call was written and its answer did not come."""
 
 
 class _Call:
@@ -60,7 +60,7 @@ class _Call:
         self.since = since
 
     def fail(self, kind: type[NotSent] | type[ReplyLost], cause: BaseException | str) -> None:
-        """Each call gets an exception object of its own: shared ones would mix their tracebacks."""
+        """Fails the call with an exception object of its own: shared ones would mix their tracebacks."""
         if self.answer.done():
             return
         if isinstance(cause, str):
@@ -81,7 +81,8 @@ class _Call:
 
 class PipelinedConnection:
     def __init__(self, make: Callable[[], AbstractConnection], *, timeout_s: float) -> None:
-        """`make` gives a new, unconnected connection. Connecting takes at most `timeout_s`, and so does each batch."""
+        """`make` returns a new, unconnected connection. Connecting takes at most `timeout_s`, and so does each
+        batch."""
         self._make = make
         self._timeout_s = timeout_s
         self._waiting: asyncio.Queue[_Call] = asyncio.Queue(WAITING_MAX)
@@ -90,8 +91,8 @@ class PipelinedConnection:
         self._closed = False
 
     async def call(self, *words: Word, asking: bool = False) -> Any:
-        """Sends one command and returns its answer, undecoded. Raises NotSent, Lost, or the server's own
-        ResponseError. `asking` puts ASKING in front (a cluster's slot on the move)."""
+        """Sends one command and returns its answer, undecoded. Raises NotSent, ReplyLost, or the server's own
+        ResponseError. `asking` sends ASKING first (for a cluster's slot on the move)."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise NotSent("closed")
@@ -110,7 +111,7 @@ class PipelinedConnection:
                 call.answer.exception()  # cancelled just as it was answered: nothing else retrieves it
 
     async def close(self) -> None:
-        """Calls in flight end with Lost, waiting ones with NotSent. Idempotent."""
+        """Closes the connection: calls in flight end with ReplyLost, waiting ones with NotSent. Idempotent."""
         self._closed = True
         if self._pump is not None:
             await end(self._pump)
@@ -179,7 +180,7 @@ class PipelinedConnection:
             self._waiting.get_nowait().fail(NotSent, cause)
 
     async def _connected(self) -> AbstractConnection:
-        """The connection, clean and connected. Raises RedisError or OSError after `CONNECT_ATTEMPTS`."""
+        """Returns the connection, clean and connected. Raises RedisError or OSError after `CONNECT_ATTEMPTS`."""
         if self._connection is None:
             self._connection = self._make()
             # Its own time-outs are per read, in a task each, and can swallow a cancellation: one per batch is ours.
@@ -209,7 +210,7 @@ class PipelinedConnection:
 
 
 async def connect(connection: AbstractConnection) -> None:
-    """Raises RedisError or OSError."""
+    """Connects. Raises RedisError or OSError."""
     try:
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
     except RuntimeError as error:
@@ -225,13 +226,14 @@ async def send(connection: AbstractConnection, commands: list[tuple[Word, ...]])
 
 
 def _closed_under_us(error: RuntimeError) -> RedisConnectionError:
-    """uvloop's word for writing to a connection that the other side has reset: redis-py lets it pass as it is."""
+    """Returns the error for a connection that the other side has reset: uvloop raises RuntimeError, and redis-py lets
+    it pass."""
     return RedisConnectionError(str(error))
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    """Cancels until it has ended: in Python 3.11 `wait_for` and `TaskGroup` may each swallow one cancellation. What it
-    ended with is of no interest any more."""
+    """Cancels a task until it has ended, and drops its result: in Python 3.11 `wait_for` and `TaskGroup` may each
+    swallow one cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=END_AGAIN_S)

@@ -28,14 +28,15 @@ log = structlog.get_logger(__name__)
 
 
 class PubSubBroken(Exception):
-    """The connection got an answer that ends it: a slot that moved away, or no answer."""
+    """Raised for an answer that ends a connection: a slot has moved away, or there was no answer."""
 
 
 class PubSubListener:
     def __init__(
         self, servers: Servers, channels: list[str], on_message: Callable[[bytes], None], *, quiet_s: float
     ) -> None:
-        """`on_message` gets every message's bytes; it must not block or raise. Starts at once, needs a running loop."""
+        """`on_message` is given every message's bytes; it must not block or raise. Starts at once, needs a running
+        loop."""
         self._servers = servers
         self._channels = channels
         self._on_message = on_message
@@ -46,7 +47,7 @@ class PubSubListener:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="directory-subscription")
 
     async def ready(self, timeout_s: float) -> None:
-        """Returns when every channel is subscribed. Raises NotSent when that takes too long."""
+        """Returns when every channel is subscribed. Raises NotSent if that takes longer than `timeout_s`."""
         if self._task.done():
             await self._task  # raises what ended it: our own bug, and no caller should wait for it
         try:
@@ -85,7 +86,7 @@ class PubSubListener:
                 await self._servers.refresh()
 
     async def _listen(self, connection: AbstractConnection, channels: list[str]) -> None:
-        """Ends only by raising."""
+        """Subscribes to channels and reads their messages. Ends only by raising."""
         try:
             await connect(connection)
             # One command per channel: in a cluster each may be in a slot of its own.

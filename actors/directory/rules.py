@@ -76,16 +76,16 @@ class DirectoryState:
 
     def _clear(self) -> None:
         self.version = 0
-        self.announced_version = 0  # at the last announcement or withdrawal: what answers about sessions carry
+        self.announced_version = 0  # version at the last announcement or withdrawal, which answers about sessions carry
         self._leases: dict[ReplicaId, Lease] = {}
-        self._visible: set[ReplicaId] = set()  # those in the view of `version`
+        self._visible: set[ReplicaId] = set()  # members in the view of `version`
         self._entries: dict[SessionKey, DirectoryEntry] = {}
         self._held: dict[tuple[ReplicaId, str, int], set[SessionKey]] = {}
         self._interest: dict[SessionKey, dict[str, float]] = {}
         self._interest_ends: deque[tuple[float, SessionKey, str]] = deque()
 
     def empty(self) -> None:
-        """Loses everything that is stored, as a flush does. Listeners are connections and stay."""
+        """Loses everything that is stored, as a flush of the server does. Listeners are connections, and stay."""
         self._clear()
 
     # -- members ------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class DirectoryState:
     def announce(
         self, member: Member, *, generation: int, seen: int, ttl: float, now: float
     ) -> tuple[Announcement, int]:
-        """Joins or renews; returns the answer and the generation to bring next time (0: never joined)."""
+        """Joins, or renews the lease. Returns the answer, and the `generation` to bring next time (0: never joined)."""
         self._prune(seen, now, coming=member.replica)
         lease = self._leases.get(member.replica)
         same = lease is not None and lease.member.incarnation == member.incarnation
@@ -133,8 +133,8 @@ class DirectoryState:
         return View(self.version, tuple(self._leases[replica].member for replica in sorted(self._visible)))
 
     def _prune(self, seen: int, now: float, *, coming: ReplicaId | None = None) -> None:
-        """Takes the lapsed out of the view, lifts its version over everything that a caller has seen, and forgets
-        who lapsed long ago (but not who is just `coming` back)."""
+        """Takes lapsed members out of the view, raises its version above all that a caller has seen, and forgets
+        members that lapsed long ago (but not one that is `coming` back)."""
         lapsed = {replica for replica in self._visible if not self._leases[replica].alive(now)}
         self._visible -= lapsed
         if lapsed or seen > self.version:
@@ -218,7 +218,7 @@ class DirectoryState:
         return len(self._interest_ends)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when the indexes disagree. For tests and the simulator."""
+        """Raises AssertionError if the indexes disagree. For tests and the simulator."""
         held = {key for keys in self._held.values() for key in keys}
         assert held == set(self._entries), "held index and entries disagree"
         assert all(key in self._held[entry.holder] for key, entry in self._entries.items())
@@ -226,5 +226,6 @@ class DirectoryState:
 
 
 def stable(member: Member) -> Member:
-    """What makes a new version of the view. Load changes with every announcement and does not."""
+    """Returns a member without its load: when this differs, the view has a new version. Load changes at each
+    announcement."""
     return msgspec.structs.replace(member, load=0.0)

@@ -31,7 +31,7 @@ class Script(NamedTuple):
 
 @cache
 def script(name: str) -> Script:
-    """Reads it at its first use."""
+    """Returns a script of `lua/`, read at its first use."""
     # A script that declares what it does is refused as a whole when the server is out of memory, before its first
     # write.
     flags = "#!lua flags=no-writes\n" if name in READ_ONLY else "#!lua\n"
@@ -42,12 +42,12 @@ def script(name: str) -> Script:
 
 @cache
 def read_script(path: Path) -> Script:
-    """One that is whole in a file; reads it at its first use."""
+    """Returns a script that is one whole file, read at its first use."""
     return _of_text(path.stem, path.read_text(), writes=True)
 
 
 async def run_script(servers: Servers, what: Script, keys: Sequence[str], *words: Word) -> Any:
-    """What a script answers on the server of `keys`. Raises as `Servers.call`."""
+    """Runs a script on the server of `keys`; returns its answer. Raises as `Servers.call`."""
     arguments = (len(keys), *keys, *words)
     try:
         return await servers.call(keys[0], "EVALSHA", what.sha, *arguments)

@@ -32,7 +32,7 @@ AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is none
 
 
 class Servers(Protocol):
-    """`together`: whether one script may touch several partitions (a cluster's are in different slots)."""
+    """The servers of a directory. `together`: whether one script may touch several partitions (not in a cluster)."""
 
     @property
     def together(self) -> bool: ...
@@ -44,11 +44,11 @@ class Servers(Protocol):
     async def call(self, key: str, *words: Word) -> Any: ...
 
     async def refresh(self) -> None:
-        """Learns anew who serves what. Raises NotSent."""
+        """Reads the map of servers again. Raises NotSent."""
         ...
 
     def spread(self, keys: Iterable[str]) -> list[tuple[Callable[[], AbstractConnection], list[str]]]:
-        """The keys by server, with what makes a connection to it (for subscriptions)."""
+        """Groups keys by server; returns for each server a function that makes a connection to it, and its keys."""
         ...
 
 
@@ -131,7 +131,8 @@ class ClusterServers:
         raise NotSent(f"no server took the call after {HOPS_MAX} hops")
 
     async def refresh(self) -> None:
-        """One at a time, and never cancelled half way: concurrent callers wait for the one that runs."""
+        """Reads the map of slots again. One at a time, never cancelled half way: concurrent callers wait for the one
+        that runs."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="directory-cluster-map")
         await asyncio.shield(self._refreshing)
@@ -152,7 +153,7 @@ class ClusterServers:
             raise NotSent(f"{type(error).__name__}: {error}") from error
 
     def _name(self, slot: int) -> str | None:
-        """None where the map has no node for it: it was never read, or has a hole."""
+        """Returns the name of a slot's node; None if the map has none: it was never read, or has a hole."""
         try:
             return self._node(slot).name
         except NotSent:

@@ -66,7 +66,7 @@ Activation = tuple[SessionKey, Owner]
 
 
 class ValkeyDirectory:
-    """Implements `actors.directory.Leases`. Its methods are those of that port, and a script for each."""
+    """The directory on Valkey or Redis; implements `actors.directory.Leases`, with a script for each method."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ValkeyDirectory:
     # -- life ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Raises Unavailable when no server answers, BadInput when a server is there that cannot be the directory."""
+        """Connects. Raises Unavailable if no server answers, BadInput if a server cannot be the directory."""
         try:
             await self._servers.open()
             info = await self._servers.call(self._key(0, "meta"), "INFO")
@@ -113,7 +113,7 @@ class ValkeyDirectory:
         self._open = True
 
     async def clock_s(self) -> float:
-        """The server's wall clock, in Unix seconds; of a cluster the first node's. Raises Unavailable."""
+        """Returns the server's wall clock, in Unix seconds; in a cluster the first node's. Raises Unavailable."""
         try:
             seconds, micros = await self._servers.call(self._key(0, "meta"), "TIME")
         except (NotSent, ReplyLost, RedisError) as error:
@@ -133,8 +133,8 @@ class ValkeyDirectory:
         return BadInput("directory_unsuitable", f"The server at {self.where} {problem}.", param="directory")
 
     def _check_server(self, info: dict[str, str]) -> None:
-        found = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
-        if found < VERSION_MIN:
+        version = tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit())
+        if version < VERSION_MIN:
             raise BadInput(
                 "directory_unsuitable",
                 f"The server at {self.where} speaks Redis {info.get('redis_version', '?')}; 7.0 or Valkey is needed.",
@@ -150,7 +150,7 @@ class ValkeyDirectory:
             log.warning("directory_evicts", where=self.where, policy=info.get("maxmemory_policy"))
 
     async def close(self) -> None:
-        """Ends the streams of activations and the connections. What is stored stays. Idempotent."""
+        """Ends the streams of activations and the connections; what is stored stays. Idempotent."""
         self._open = False
         for stream in list(self._subscriptions):
             stream.close()
@@ -186,7 +186,7 @@ class ValkeyDirectory:
         return Announcement(version, _members(members), rejoined)
 
     async def _lease(self, replica: ReplicaId, incarnation: str, generation: int, version: int) -> frozenset[int]:
-        """Renews the lease everywhere; returns where it had not been alive."""
+        """Renews the lease in all partitions; returns those in which it had not been alive."""
         tidy = self._sweeping | {self._tidy_next}
         self._tidy_next = (self._tidy_next + 1) % PARTITIONS
         common: list[Word] = [replica, incarnation, generation, self._ttl_ms, version, GRACE_TTLS]
@@ -269,8 +269,8 @@ class ValkeyDirectory:
     # -- readers ------------------------------------------------------------------------------------
 
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
-        """As in the port. Where this directory also listens for `gateway`, it first waits until it is heard, so
-        that no activation after `watch` has returned is missed while the servers stay up."""
+        """Registers a gateway's interest as in the port. If this directory also listens for `gateway`, it first waits
+        until it is subscribed, so that no activation after the return is missed while the servers stay up."""
         self._check_open()
         try:
             for name, subscription in list(self._subscriptions.values()):
@@ -345,7 +345,7 @@ class ValkeyDirectory:
     # -- calls --------------------------------------------------------------------------------------
 
     async def _run(self, what: Script, keys: Sequence[str], words: Sequence[Word]) -> Any:
-        """Runs a script on the server of `keys` and translates what goes wrong."""
+        """Runs a script on the server of `keys`, and translates errors into those of the port."""
         self._check_open()
         attempts = 1 if what.writes else 2
         while True:
@@ -365,11 +365,11 @@ class ValkeyDirectory:
                 raise self._refused(error) from error
 
     async def _all(self, runs: Sequence[Any]) -> list[Any]:
-        """All of them, also when some fail; then raises the first failure (a lost one matters more than a refused)."""
+        """Waits for all runs, even if some fail; then raises the first failure, OutcomeUnknown before others."""
         answers = await asyncio.gather(*runs, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if failures:
-            raise next((each for each in failures if isinstance(each, OutcomeUnknown)), failures[0])
+            raise next((failure for failure in failures if isinstance(failure, OutcomeUnknown)), failures[0])
         return answers
 
     def _check_open(self) -> None:
@@ -380,7 +380,7 @@ class ValkeyDirectory:
         return Unavailable("directory_unavailable", "The session directory cannot be reached.")
 
     def _refused(self, error: RedisError) -> SessileError:
-        """A server answered, and the answer is no: nothing happened."""
+        """Translates an error that a server answered with: nothing has happened."""
         if isinstance(error, OutOfMemoryError):
             return Unavailable("directory_full", "The session directory is out of memory.")
         if isinstance(error, NoPermissionError):

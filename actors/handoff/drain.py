@@ -31,18 +31,18 @@ Report = Callable[[int, int, int], None]  # handed off, parked, left
 
 class DrainLimits(msgspec.Struct, frozen=True):
     drain_s: float = 60.0
-    attempts: int = 3  # at a session that is idle
+    attempts: int = 3  # to hand off an idle session
     pause_s: float = 0.2
     report_s: float = 0.5
 
 
 class Drain:
-    """Implements `actors.peer.server.Drainer`. Draining twice is waiting for the same end."""
+    """Empties a replica on request; implements `actors.peer.server.Drainer`. A second drain waits for the same end."""
 
     def __init__(
         self, planner: HandoffPlanner, clock: Clock, *, limits: DrainLimits | None = None, audit: AuditLog | None = None
     ) -> None:
-        """`audit` None: draining is in the process's log only."""
+        """`audit` None: draining is not in the audit log, only in the process's."""
         self.limits = limits or DrainLimits()
         self.handed_off = 0
         self.parked = 0
@@ -51,12 +51,12 @@ class Drain:
         self._clock = clock
         self._audit = audit
         self._running: asyncio.Task[None] | None = None
-        self._is_last = False  # the process ends behind it
+        self._is_last = False  # whether the process ends after it
 
     async def drain(self, report: Report, *, by: str) -> None:
-        """Returns when no session is in memory here. Cancelling it does not take the draining back. `by` names the
-        requester; it is audited before anything begins. Raises Unavailable, and nothing begins, where that cannot be
-        and the requester can try again; the end of the process (`BY_SIGNAL`) waits for no journal."""
+        """Drains the replica; returns when no session is in memory here. Cancelling this call does not undo the drain.
+        `by` names the requester, who is audited before anything begins. Raises Unavailable, before anything begins, if
+        the audit fails and the requester can retry; the end of the process (`BY_SIGNAL`) waits for no journal."""
         if self._running is None:
             await self._record("replica.draining", by)
         self._is_last |= by == BY_SIGNAL
@@ -75,7 +75,7 @@ class Drain:
 
     async def undrain(self, *, by: str) -> None:
         """Ends a drain, finished or not: sessions come here again. `by` names the requester, who is audited first.
-        Raises Unavailable where that cannot be, or where the process is about to end."""
+        Raises Unavailable if that fails, or if the process is about to end."""
         if self._is_last:
             raise Unavailable("draining", "This replica is ending: start it again instead.", retryable=False)
         if self._running is None:
@@ -101,7 +101,7 @@ class Drain:
             log.warning("drain_audit_failed", error=error.code)
 
     def close(self) -> None:
-        """Whatever is still here stays until the runtime closes. Idempotent."""
+        """Stops draining; sessions that are still here stay until the runtime closes. Idempotent."""
         if self._running is not None:
             self._running.cancel()
 
@@ -126,7 +126,7 @@ class Drain:
         log.info("drain_finished", handed_off=self.handed_off, parked=self.parked)
 
     def _keys_in_drain_order(self) -> list[SessionKey]:
-        """Open answers before idle sessions, read ones before others."""
+        """Returns the sessions in memory: open answers before idle sessions, those with readers before others."""
         runtime = self._runtime
         actors = sorted(runtime.actors, key=lambda actor: (not actor.open, not runtime.readers(actor.key)))
         return [actor.key for actor in actors]

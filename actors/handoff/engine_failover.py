@@ -23,7 +23,7 @@ AGAIN_S: Final = 1.0  # after a check at which nothing could be moved
 
 
 class EngineFailover:
-    """`run` ends only by cancellation."""
+    """Watches the engine, and moves open answers away while it is lost. `run` ends only by cancellation."""
 
     def __init__(self, planner: HandoffPlanner, handoff: OperatorHandoff, *, check_s: float = 0.2) -> None:
         self.moved = 0

@@ -22,14 +22,15 @@ log = structlog.get_logger(__name__)
 
 
 class ModelSwitching:
-    """The sessions of one replica that go to other models."""
+    """Moves sessions of one replica to replicas of other models."""
 
     def __init__(self, planner: HandoffPlanner, placement: BoundedRendezvous) -> None:
         self._planner = planner
         self._placement = placement
 
     async def switch(self, key: SessionKey, plan: ModelSwitchPlan) -> Owner | None:
-        """The session's new owner; None where it stays, which the log says why."""
+        """Moves a session as planned; returns its new owner, or None if it stays, with the reason in the process's
+        log."""
         runtime = self._planner.runtime
         me, about = runtime.identity.replica, {"session": key.session, "tenant": key.tenant, "model": plan.model}
         home = ReplicaId(plan.home) if plan.home else None
@@ -48,7 +49,7 @@ class ModelSwitching:
         except HandoffAbandoned as reason:
             log.info("model_switch_abandoned", **about, reason=str(reason))
             return None
-        except SessileError as error:  # it went by another way
+        except SessileError as error:  # another replica took it
             log.info("model_switch_abandoned", **about, reason=error.code)
             return None
         log.info("model_switched", **about, to=target.replica)

@@ -15,14 +15,14 @@ from sessions.ports import Member, Owner
 
 
 class OperatorHandoff:
-    """Implements `actors.peer.server.SessionMover` for one replica."""
+    """Hands off one replica's sessions on request; implements `actors.peer.server.SessionMover`."""
 
     def __init__(self, planner: HandoffPlanner) -> None:
         self._planner = planner
 
     async def move(self, key: SessionKey, to: str) -> Owner:
-        """Raises NotFound where the session is not in memory here, BadInput for a target that cannot take it, Conflict
-        when it stays, with the reason."""
+        """Hands a session off to the replica `to`, or where placement chooses (""). Raises NotFound if it is not in
+        memory here, BadInput for a target that cannot take it, Conflict with the reason if it stays."""
         if self._planner.runtime.actor(key) is None:
             raise not_found(key)
         target = self._target(key, to)

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class HandoffPlanner:
-    """The sessions of one replica, and the others that could have them."""
+    """Chooses targets for one replica's sessions, and hands them off."""
 
     def __init__(
         self,
@@ -40,26 +40,26 @@ class HandoffPlanner:
         return self.membership.view
 
     def other_members(self) -> list[Member]:
-        """The other replicas."""
+        """Returns the other replicas of the view."""
         me = self.runtime.identity.replica
         return [member for member in self.view.members if member.replica != me]
 
     def can_take(self, member: Member) -> bool:
-        """It serves our model and takes sessions."""
+        """Returns whether a replica serves our model and takes sessions."""
         return member.model == self.engine.info.model and not member.draining
 
     def choose_target(self, key: SessionKey) -> Member | None:
-        """Where placement would have a session, if not here. None: there is no other replica for it."""
+        """Returns the replica that placement chooses for a session, except this one; None if there is none."""
         me = self.runtime.identity.replica
         return self._placement.choose(key, self.view, model=self.engine.info.model, avoid=[me])
 
     async def try_hand_off(self, key: SessionKey, target: Member) -> bool:
-        """Whether the session has moved; why it has not is in the log."""
+        """Hands a session off. Returns whether it has moved; if not, the process's log has the reason."""
         try:
             await self.source.hand_off(key, target)
         except HandoffAbandoned as reason:
             log.info("handoff_abandoned", session=key.session, tenant=key.tenant, reason=str(reason))
-        except SessileError as error:  # it went by another way
+        except SessileError as error:  # another replica took it
             log.info("handoff_overtaken", session=key.session, tenant=key.tenant, error=error.code)
         else:
             return True

@@ -25,7 +25,7 @@ from sessions.ports import Member, View
 
 class PlacementLimits(Protocol):
     def limits(self, view: View, *, model: str | None = None) -> Mapping[ReplicaId, float]:
-        """The load up to which each member is in its bound (`actors.cluster.placement`)."""
+        """Returns the load up to which each member is within its bound (`actors.cluster.placement`)."""
         ...
 
 
@@ -33,12 +33,12 @@ class RebalanceLimits(msgspec.Struct, frozen=True):
     look_s: float = 1.0
     looks: int = 2
     at_once: int = 8
-    load_min: float = 0.75  # a replica that is not nearly full serves everyone well enough
+    load_min: float = 0.75  # a replica with less load needs no rebalancing
     recent_s: float = 120.0
 
 
 class Rebalancer:
-    """`run` ends only by cancellation."""
+    """Moves sessions away from one replica while its load is too high. `run` ends only by cancellation."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Rebalancer:
                 await asyncio.gather(*(self._move(key, target) for key in keys))
 
     def surplus(self) -> tuple[int, Member | None]:
-        """How many sessions are to go now, and to whom."""
+        """Returns how many sessions should leave now, and the replica they should go to (None: none)."""
         planner, me = self._planner, self._runtime.identity.replica
         load = self._load()
         if load <= self._limits.load_min:  # the rule: then nobody looks through a large view
@@ -84,7 +84,7 @@ class Rebalancer:
         return min(self._limits.at_once, math.ceil((load - target.load) / 2 * slots)), target
 
     def candidates(self) -> list[SessionKey]:
-        """Those that may go, the best first."""
+        """Returns the sessions that may be moved, the best first."""
         loop = asyncio.get_running_loop()
         since = loop.time() - self._limits.recent_s
         newest_first = sorted(self._runtime.actors, key=lambda actor: -actor.active_at)

@@ -48,26 +48,26 @@ log = structlog.get_logger(__name__)
 
 class HandoffLimits(msgspec.Struct, frozen=True):
     reserve_s: float = 5.0
-    kv_s: float = 60.0  # for each of copying and prefilling; after that the session stays
-    take_s: float = 5.0  # from the seal to the target's word
+    kv_s: float = 60.0  # for copying, and for prefilling; after that the session stays
+    take_s: float = 5.0  # from the seal until the target has taken the session
     chunk_bytes: int = 8 << 20  # of KV under way
-    near_tokens: int = 128  # as few will be prefilled in a moment: the target will load the log
-    rest_tokens: int = 4  # few enough to be sealed: readers wait for their prefill
+    near_tokens: int = 128  # a rest so small that the target will soon load the log
+    rest_tokens: int = 4  # a rest so small that the session is sealed: readers wait for its prefill
     rounds_max: int = 8
-    block_s: float = 3.0  # how long an answer is waited for to begin its next block
-    look_s: float = 0.02  # how often
-    token_s: float = 0.25  # how long for a token to be made just before the seal
-    token_look_s: float = 0.004  # how often
+    block_s: float = 3.0  # how long to wait for an answer to begin its next block
+    look_s: float = 0.02  # how often that is looked at
+    token_s: float = 0.25  # how long to wait for a token just before the seal
+    token_look_s: float = 0.004  # how often that is looked at
     at_once: int = 8  # sessions that leave at the same time
-    switches_at_once: int = 2  # of them, to one target, from the seal to its word
+    switches_at_once: int = 2  # of these, for one target, from the seal until it has taken them
 
 
 class HandoffAbandoned(Exception):
-    """The session was not handed off, for this reason, and goes on here."""
+    """Raised if a session was not handed off, with the reason; it goes on here."""
 
 
 class HandoffSource:
-    """The hand-offs that leave a replica."""
+    """Hands off the sessions of one replica."""
 
     def __init__(self, runtime: Runtime, engine: Engine, links: Links, *, limits: HandoffLimits | None = None) -> None:
         self.limits = limits or HandoffLimits()
@@ -81,12 +81,13 @@ class HandoffSource:
         self._gates: WeakValueDictionary[ReplicaId, TargetGate] = WeakValueDictionary()
 
     def leaving(self, key: SessionKey) -> bool:
-        """The session is being handed off."""
+        """Returns whether the session is being handed off."""
         return key in self._leaving
 
     async def hand_off(self, key: SessionKey, target: Member, *, between_turns: bool = False) -> Owner:
-        """Moves a session, or only `between_turns`. To a replica of another model no KV goes: it could not use any.
-        Raises HandoffAbandoned, or Unavailable when another replica took it meanwhile."""
+        """Hands a session off to `target`; returns its new owner. `between_turns`: not while a turn is open. KV does
+        not go to a replica of another model. Raises HandoffAbandoned, or Unavailable if another replica took it
+        meanwhile."""
         if key in self._leaving:
             raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
@@ -137,7 +138,8 @@ class HandoffSource:
         return owner
 
     async def _receive(self, channel: HandoffChannel, seconds: float) -> pf.HandoffAnswer:
-        """The target's next answer. Raises HandoffAbandoned when it gives up, or does not answer for so long."""
+        """Returns the target's next answer. Raises HandoffAbandoned if it gives up, or does not answer within
+        `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await channel.receive()
@@ -155,7 +157,7 @@ class HandoffSource:
         await self._receive(channel, self.limits.reserve_s)
 
     async def _bring_up(self, channel: HandoffChannel, actor: Actor, gate: TargetGate) -> array[int]:
-        """Has the target hold KV for all but a rest of the session's ledgers. Returns what it computed last."""
+        """Has the target get KV for nearly all of the session's ledgers. Returns the ledger that it computed last."""
         covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
             await self._copy(channel, actor.key, ledger, covered)
@@ -184,16 +186,16 @@ class HandoffSource:
         return last
 
     async def _prefill(self, channel: HandoffChannel, ledger: array[int], last: array[int]) -> int:
-        """Has the target compute what it lacks of a ledger, of which it was sent `last` already. Returns how many
-        tokens it has then."""
+        """Has the target compute what it lacks of a ledger; it has `last` already. Returns how many tokens it then
+        has."""
         keep = common_prefix_length(last, ledger)
         channel.send(pf.HandoffPrefill(channel.number, keep, pack_tokens(ledger[keep:])))
         answer = await self._receive(channel, self.limits.kv_s)
         return answer.tokens if isinstance(answer, pf.HandoffReady) else 0
 
     async def _await_block(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
-        """Returns when the one answer that is being written has just begun a block, and the target has all before it;
-        or when that takes too long."""
+        """Waits until the one answer that is being written has just begun a block, and has the target compute all
+        before it; or until that takes too long."""
         block, loop = self._engine.info.kv_block_tokens, asyncio.get_running_loop()
         if block <= self.limits.rest_tokens or not actor.is_generating:
             return
@@ -207,8 +209,8 @@ class HandoffSource:
             await asyncio.sleep(self.limits.look_s)
 
     async def _bring_rest(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
-        """What was written while the session waited for its switch, where that is more than a rest and can be computed
-        for less than a block."""
+        """Has the target compute what was written while the session waited for its switch, if that is more than a rest
+        and less than a block."""
         if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.is_generating:
             return
         if actor.phase is not Phase.WARM:
@@ -218,8 +220,8 @@ class HandoffSource:
             await self._prefill(channel, ledgers[0], last)
 
     async def _await_token(self, actor: Actor) -> None:
-        """Returns when the engine has just made a token: the one that it makes during the seal is thrown away, and at
-        this moment the least of it is made."""
+        """Waits until the engine has just made a token: the one that it makes during the seal is thrown away, and at
+        this moment least of it is made."""
         before = actor.generated
         for _ in range(round(self.limits.token_s / self.limits.token_look_s)):
             if not actor.is_generating or len(actor.open) != 1 or actor.generated != before:
@@ -229,8 +231,8 @@ class HandoffSource:
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]
     ) -> None:
-        """Sends what there is of a ledger's KV where that covers more than the target has (`covered`); adds what it has
-        then."""
+        """Sends the KV of a ledger that this replica has, if it covers more than the target has (`covered`), and adds
+        to `covered` what the target then has."""
         try:
             async with asyncio.timeout(self.limits.kv_s):
                 export = await self._engine.export_kv(key, ledger)
@@ -246,7 +248,7 @@ class HandoffSource:
                 covered.append(export.ledger[:tokens])
 
     async def _send(self, channel: HandoffChannel, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
-        """Returns how many tokens the target has of it."""
+        """Sends a KV snapshot; returns how many tokens of it the target has taken."""
         under_way, sent = 0, False
         async with contextlib.aclosing(_log_export_errors(chunks, key)) as whole:
             async for chunk in whole:
@@ -268,7 +270,7 @@ class HandoffSource:
     # -- the seal and after ------------------------------------------------------------------------------------------
 
     async def _switch(self, channel: HandoffChannel, actor: Actor, between_turns: bool) -> Owner:
-        """Seals, and finds out who has the session then. Cancelling leaves it with exactly one owner, too."""
+        """Seals the session, and finds out who owns it then. Cancelling leaves it with exactly one owner, too."""
         owner = self._runtime.ownership.owner(actor.key)
         if owner is None:
             raise HandoffAbandoned("it left by itself")
@@ -292,7 +294,7 @@ class HandoffSource:
         return answer.owner
 
     async def _resolve(self, actor: Actor) -> None:
-        """The target's answer is missing or is no: the journal decides whose the session is."""
+        """Asks the journal who owns a session that the target has not taken: it goes on here, or ends as lost."""
         try:
             ours = await self._runtime.ownership.confirm(actor.key, actor.fence)
         except SessileError as error:
@@ -306,7 +308,8 @@ class HandoffSource:
 
 
 async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
-    """What the engine gives; where it fails it ends, and the target refuses what is not whole, and computes it."""
+    """Yields an engine's chunks; ends where the engine fails. The target refuses a snapshot that is not whole, and
+    computes it."""
     try:
         async for chunk in chunks:
             yield chunk
@@ -315,7 +318,7 @@ async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKe
 
 
 async def _ledgers(actor: Actor) -> list[array[int]]:
-    """Of which the target is to hold KV."""
+    """Returns the ledgers whose KV the target should have."""
     try:
         return await actor.ledgers()
     except BadInput:  # a turn that does not fit the window fails by itself; there is no KV to bring up for it
@@ -323,12 +326,13 @@ async def _ledgers(actor: Actor) -> list[array[int]]:
 
 
 def covered_prefix_length(ledger: array[int], covered: list[array[int]]) -> int:
-    """How many leading tokens of a ledger are covered by one of several others."""
-    return max((common_prefix_length(ledger, each) for each in covered), default=0)
+    """Returns how many leading tokens of a ledger one of the others covers."""
+    return max((common_prefix_length(ledger, other) for other in covered), default=0)
 
 
 def common_prefix_length(one: array[int], other: array[int]) -> int:
-    """How many leading tokens two ledgers share. Compares slices, halving: ledgers have thousands of tokens."""
+    """Returns how many leading tokens two ledgers share. Compares halved slices, for ledgers have thousands of
+    tokens."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -38,7 +38,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class HandoffTarget:
-    """Accepts the hand-offs that come to a replica."""
+    """Takes in the sessions that are handed off to a replica."""
 
     def __init__(self, runtime: Runtime, engine: Engine, *, arrivals_max: int = 64) -> None:
         self.runtime = runtime
@@ -52,20 +52,20 @@ class HandoffTarget:
 
 
 class IncomingHandoff:
-    """One session on its way here."""
+    """A session that is being handed off to this replica."""
 
     def __init__(self, number: int, key: SessionKey) -> None:
         self.number = number
         self.key = key
         self.ledger: array[int] = array("I")
-        self.chunks: asyncio.Queue[bytes] | None = None  # bounded by what the source may have under way
+        self.chunks: asyncio.Queue[bytes] | None = None  # bounded, because the source may send only so much ahead
         self.sealed = False
-        self.busy = False  # KV is being brought up; one thing at a time
+        self.busy = False  # while KV is brought up; one thing at a time
         self.work: asyncio.Task[None] | None = None
 
 
 class HandoffTargetSession:
-    """The hand-offs of one link."""
+    """The incoming hand-offs of one link."""
 
     def __init__(self, target: HandoffTarget, post: Post, spawn: Spawn) -> None:
         self._target = target
@@ -74,7 +74,7 @@ class HandoffTargetSession:
         self._arrivals: dict[int, IncomingHandoff] = {}
 
     def receive(self, frame: pf.Frame) -> None:
-        """A frame of a hand-off. Raises ValueError for one that is out of place."""
+        """Takes a frame of a hand-off. Raises ValueError for one that is out of place."""
         if isinstance(frame, pf.Reserve):
             self._reserve(frame)
             return
@@ -97,7 +97,7 @@ class HandoffTargetSession:
                 self._drop(arrival)
 
     def close(self) -> None:
-        """The link has ended."""
+        """Drops what was reserved: the link has ended. Sealed sessions are taken to the end."""
         for arrival in list(self._arrivals.values()):
             if not arrival.sealed:
                 self._drop(arrival)
@@ -123,7 +123,7 @@ class HandoffTargetSession:
         self._post(pf.Reserved(frame.handoff))
 
     def _drop(self, arrival: IncomingHandoff) -> None:
-        """The session does not come (or has come): its room is free."""
+        """Frees the room of a session that does not come, or has come."""
         self._arrivals.pop(arrival.number, None)
         if self._target.arriving.get(arrival.key) is arrival:
             del self._target.arriving[arrival.key]
@@ -160,7 +160,8 @@ class HandoffTargetSession:
         arrival.chunks.put_nowait(data)
 
     async def _import(self, arrival: IncomingHandoff, chunks: asyncio.Queue[bytes]) -> int:
-        """Feeds the snapshot to the engine, and drops what the engine does not take."""
+        """Feeds a KV snapshot to the engine, and drops what the engine does not take; returns the tokens that it
+        covers."""
         ended = False
 
         async def arriving() -> AsyncIterator[bytes]:
@@ -184,8 +185,8 @@ class HandoffTargetSession:
         return tokens
 
     async def _prefill(self, arrival: IncomingHandoff) -> int:
-        """Computes KV ahead, unless answers go on waiting for the engine: then it could only wait behind them. One that
-        waits for the next step of the engine is no reason to leave all of it to be computed while readers wait."""
+        """Computes KV ahead, unless answers keep waiting for the engine, since it could only wait behind them. An
+        answer that waits for the engine's next step is no reason to leave all of it for the time when readers wait."""
         engine = self._target.engine
         for _ in range(round(ENGINE_WAIT_S / ENGINE_LOOK_S)):
             if engine.stats().waiting == 0:
@@ -197,7 +198,7 @@ class HandoffTargetSession:
     # -- the session -------------------------------------------------------------------------------------------------
 
     async def _take(self, arrival: IncomingHandoff, sealed: pf.Sealed) -> None:
-        """The source has stopped: the session is claimed, granted, loaded and goes on here."""
+        """Claims a sealed session, is granted and loads it, and goes on with it; tells the source the outcome."""
         try:
             owner = await self._target.runtime.adopt(arrival.key, sealed.owner)
             self._target.taken += 1

@@ -14,18 +14,18 @@ from contextlib import asynccontextmanager
 
 
 class TargetGate:
-    """Of one target, as one source sees it."""
+    """Admits switches and computations of hand-offs to one target, as one source sees it."""
 
     def __init__(self, switches: int) -> None:
         self._free = switches
         self._switches = switches
-        self._ready = 0  # sessions that wait for their switch
+        self._ready = 0  # how many sessions wait for their switch
         self._computing = False
         self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def switch(self) -> AsyncIterator[None]:
-        """For what a reader waits for."""
+        """Waits until a switch may begin, and keeps its place while the context lasts; readers wait for it."""
         self._ready += 1
         try:
             await self._until(lambda: self._free > 0 and not self._computing)
@@ -41,7 +41,8 @@ class TargetGate:
 
     @asynccontextmanager
     async def compute(self) -> AsyncIterator[None]:
-        """For a long computation, for which nobody waits."""
+        """Waits until a long computation may begin, and keeps its place while the context lasts; nobody waits for
+        it."""
         await self._until(lambda: not self._computing and not self._ready and self._free == self._switches)
         self._computing = True
         try:

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 @contextlib.contextmanager
 def isolate_errors(event: str, key: SessionKey) -> Iterator[None]:
-    """Whatever fails inside is one session's and ends here, as `event` in the log. Cancellation passes."""
+    """Logs an error inside the block as `event` and ends it there, since it is one session's. Cancellation passes."""
     try:
         yield
     except SessileError as error:

@@ -26,8 +26,8 @@ class InflightCommands:
         self._under_way: dict[tuple[SessionKey, str, CommandId], _InflightCommand] = {}
 
     async def execute_once(self, request: Request, execute: Callable[[], Awaitable[Ok]]) -> Ok:
-        """What `execute` returns or raises, or what it did for an equal request that is under way. A copy whose first
-        is cancelled goes on by itself."""
+        """Returns or raises what `execute` does, or what it does for an equal request that is under way. If that one
+        is cancelled, its copy runs by itself."""
         name = (request.key, request.principal.id, request.command.id)
         while (first := self._under_way.get(name)) is not None and first.digest == request.digest:
             await asyncio.wait((first.answer,))

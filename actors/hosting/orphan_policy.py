@@ -23,7 +23,7 @@ LEFT_PAUSED_MAX: Final = 100_000  # beyond it the oldest goes on without readers
 
 
 class OrphanPolicy:
-    """The unread sessions of one replica."""
+    """Applies the orphan policy to the sessions of one replica that nobody reads."""
 
     def __init__(
         self,
@@ -32,7 +32,8 @@ class OrphanPolicy:
         read: Callable[[SessionKey], bool],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """`read`: the session has readers through this replica. `wake`: activates one that left paused."""
+        """`read` tells whether a session has readers through this replica; `wake` activates one that left memory
+        paused."""
         self._limits = limits
         self._actor_of = actor_of
         self._read = read
@@ -40,16 +41,17 @@ class OrphanPolicy:
         self._timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._attended_timers: dict[SessionKey, asyncio.TimerHandle] = {}
         self._paused: set[SessionKey] = set()
-        self._left_paused: dict[SessionKey, int] = {}  # left memory paused, under this fence
+        self._left_paused: dict[SessionKey, int] = {}  # sessions that left memory paused, with the fence at that time
 
     def unread(self, key: SessionKey) -> None:
-        """The last reader has left: the policy's time begins."""
+        """Begins the policy's time for a session: its last reader has left."""
         self._time_attended(self._actor_of(key))
         if self._limits.orphan_policy != "continue" and key not in self._timers:
             self._timers[key] = asyncio.get_running_loop().call_later(self._limits.orphan_after_s, self._expired, key)
 
     def activated(self, actor: Actor) -> None:
-        """The session has come into memory: its readers come back by themselves, where their gateways live."""
+        """Begins the time of attended answers in a session that came into memory without readers; they may come
+        back."""
         if not self._read(actor.key):
             self._time_attended(actor)
 
@@ -80,13 +82,13 @@ class OrphanPolicy:
             self._wake(key)
 
     def left_paused(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused, and has had no owner since."""
+        """Returns whether a session left memory here with all its answers paused, and has had no owner since."""
         if self._left_paused.get(head.key, head.fence) != head.fence:
             del self._left_paused[head.key]
         return head.key in self._left_paused
 
     def deactivated(self, actor: Actor) -> None:
-        """The session has left memory."""
+        """Notes that a session has left memory: with or without paused answers."""
         if (attended := self._attended_timers.pop(actor.key, None)) is not None:
             attended.cancel()
         self._left_paused.pop(actor.key, None)

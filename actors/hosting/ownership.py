@@ -38,12 +38,12 @@ ATTEMPTS: Final = 4
 READ_PAGE: Final = 1_000
 UNRELEASED_MAX: Final = 100_000  # beyond it the oldest lapse with the lease
 TICK_S: Final = 0.25
-STOOD_STILL_S: Final = 1.0  # below what others need to take us for dead
+STOOD_STILL_S: Final = 1.0  # shorter than others need to take us for dead
 
 
 class Moved(Exception):
-    """Another replica holds the session: an ordinary answer, and the router goes there. None: the owner is not
-    known."""
+    """Raised if another replica holds the session: an ordinary answer, after which the router goes there. `owner`
+    None: the owner is not known."""
 
     def __init__(self, owner: Owner | None) -> None:
         super().__init__(owner.replica if owner is not None else "?")
@@ -51,7 +51,7 @@ class Moved(Exception):
 
 
 class Identity(NamedTuple):
-    """One replica process; its incarnation is new at every start."""
+    """The name of one replica process; its incarnation is new at every start."""
 
     replica: ReplicaId
     incarnation: str
@@ -67,10 +67,10 @@ async def _no_announcement(key: SessionKey) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What a replica's actors learn from, and say to, the rest of the cluster. As it stands: there is no other replica.
+    """The functions by which a replica's actors reach the rest of the cluster. The defaults: there is no other replica.
 
-    `must_confirm`: our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the owner that
-    still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
+    `must_confirm`: whether our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the
+    owner that still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
     `announce_deletion`: has other replicas release their KV of a deleted session. `pool_states`: the replicas that
     there are, by model. `switch_model`: takes a session to another model (`actors.handoff.model_switch`)."""
 
@@ -82,7 +82,7 @@ class Peers:
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):
-    """A session that is ours: the directory's entry, the granted head, its state and what was loaded."""
+    """A session that is ours: its entry in the directory, the granted head, its state, and what was loaded."""
 
     owner: Owner
     head: Head
@@ -91,7 +91,7 @@ class ActivatedSession(msgspec.Struct, frozen=True):
 
 
 class Ownership:
-    """Claims, grants and generation of one replica."""
+    """Takes and gives back sessions for one replica, and knows whether what it holds is confirmed."""
 
     def __init__(
         self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None
@@ -103,7 +103,7 @@ class Ownership:
         self._peers = peers or Peers()
         self._held: dict[SessionKey, Owner] = {}
         self._unclaimed: dict[SessionKey, None] = {}
-        self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back
+        self._unreleased: dict[tuple[SessionKey, Owner], None] = {}  # entries that could not be given back yet
         self._generation = 0
         self._confirmed: dict[SessionKey, int] = {}
         self._ticked_at: float | None = None
@@ -114,7 +114,8 @@ class Ownership:
     # -- taking ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
-        """Claims, is granted the next fence, loads. Raises Moved, or Unavailable when it cannot be done now.
+        """Claims a session, is granted the next fence and loads it. Raises Moved, or Unavailable if that cannot be
+        done now.
 
         The directory may have forgotten an owner that lives (it was emptied, or failed over), so the owner that the
         journal names is queried first.
@@ -142,7 +143,7 @@ class Ownership:
 
     @asynccontextmanager
     async def granted(self, key: SessionKey, head: Head, *, instead_of: Owner | None = None) -> AsyncIterator[Head]:
-        """Claims a session and is granted its next fence for as long as the context lasts, without loading it. Raises
+        """Claims a session and is granted its next fence while the context lasts, without loading it. Raises
         like `acquire`."""
         owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
         await self._check_previous_owner(key, head, instead_of)
@@ -167,15 +168,15 @@ class Ownership:
             raise Moved(claim.owner)
 
     async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """Claims in the place of `instead_of`, or of an older activation of ours."""
+        """Claims a session instead of `instead_of`, or of an older activation of ours."""
         claim = await self._claim_with_retries(key, owner, instead_of)
         if not claim.won and self.is_ours(claim.owner):
             claim = await self._claim_with_retries(key, owner, claim.owner)
         return claim
 
     async def _claim_with_retries(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """A claim is idempotent on its owner: one of unknown outcome is repeated. Raises OutcomeUnknown where it may
-        stand, and another Unavailable where it does not."""
+        """Claims, and repeats a claim of unknown outcome, which is idempotent for its owner. Raises OutcomeUnknown if
+        the claim may stand, another Unavailable if it does not."""
         unknown: OutcomeUnknown | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -188,7 +189,7 @@ class Ownership:
         raise unknown
 
     def is_ours(self, owner: Owner) -> bool:
-        """It is this process, whatever the activation."""
+        """Returns whether an owner is this process, whatever the activation."""
         return (owner.replica, owner.incarnation) == self._identity
 
     def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
@@ -199,8 +200,7 @@ class Ownership:
         return instead_of is not None and head.owner == owner_label(instead_of)
 
     async def _check_previous_owner(self, key: SessionKey, head: Head | None, instead_of: Owner | None) -> None:
-        """Raises Moved when the owner that the journal names, unless it is to be replaced, lives and has the
-        session."""
+        """Raises Moved if the owner that the journal names lives and has the session, unless it is to be replaced."""
         if head is None or head.top == 0:
             return
         if instead_of is not None and head.owner == owner_label(instead_of):
@@ -210,7 +210,8 @@ class Ownership:
             raise Moved(owner)
 
     async def _grant(self, key: SessionKey, owner: Owner, head: Head | None, instead_of: Owner | None) -> Head:
-        """The fence, by compare-and-swap on the one read before; a race, or an unknown outcome, is read again."""
+        """Gets a session's next fence by compare-and-swap on its last one; after a race or an unknown outcome, reads
+        the head again."""
         for _ in range(ATTEMPTS):
             try:
                 return await self._journal.grant(
@@ -255,7 +256,8 @@ class Ownership:
     # -- giving back -----------------------------------------------------------------------------------------------
 
     def drop(self, key: SessionKey) -> Owner:
-        """The session leaves memory; its entry is still to be released."""
+        """Forgets a session that leaves memory; returns its owner, whose entry in the directory is still to be
+        released."""
         self._unclaimed.pop(key, None)
         self._confirmed.pop(key, None)
         return self._held.pop(key)
@@ -266,7 +268,8 @@ class Ownership:
             await self._release(key, owner)
 
     async def _give_back(self, key: SessionKey, owner: Owner) -> None:
-        """What was claimed for a session that did not become ours, or may have been. Survives its caller's end."""
+        """Gives back a claim, certain or possible, on a session that did not become ours. Completes even if
+        cancelled."""
         self._unclaimed.pop(key, None)
         await asyncio.shield(self._release(key, owner))
 
@@ -280,7 +283,7 @@ class Ownership:
             log.warning("release_failed", session=key.session, error=error.code)
 
     async def retry_releases(self) -> None:
-        """Gives back what could not be given back before. Raises Unavailable; then it is tried again.
+        """Releases entries that could not be given back before. Raises Unavailable; then it is tried again.
 
         Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
         for key, owner in list(self._unreleased):
@@ -290,8 +293,8 @@ class Ownership:
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Returns those for which it names another owner: they are claimed again next time, and nothing is
-        answered for them without the journal's word. Raises Unavailable."""
+        claimed before. Returns those for which it names another owner: they are claimed again next time, and need the
+        journal's confirmation meanwhile. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
         contested = list[SessionKey]()
@@ -313,12 +316,12 @@ class Ownership:
         return contested
 
     async def reclaim_one(self, key: SessionKey) -> None:
-        """After a hand-off that failed: the directory's entry is ours again, now or by `reclaim`. Raises nothing.
+        """Makes the directory's entry ours again after a failed hand-off, now or by `reclaim`. Raises nothing.
 
         It is never taken from the target, whose grant may be on its way."""
         if key in self._held:
             try:
-                await self.reclaim(lambda each: each == key)
+                await self.reclaim(lambda other: other == key)
             except SessileError as error:
                 log.warning("reclaim_failed", session=key.session, tenant=key.tenant, error=error.code)
 
@@ -326,13 +329,13 @@ class Ownership:
     # -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """To be called every TICK_S. True when this process stood still in between."""
+        """Notes that this process runs; to be called every TICK_S. Returns True if it stood still in between."""
         stalled = self._stalled()
         self._ticked_at = asyncio.get_running_loop().time()
         return stalled
 
     def invalidate(self) -> None:
-        """Whatever was confirmed so far must be confirmed again."""
+        """Withdraws all confirmations: every session must be confirmed again."""
         self._generation += 1
 
     def _stalled(self) -> bool:
@@ -341,11 +344,12 @@ class Ownership:
         return asyncio.get_running_loop().time() - self._ticked_at > TICK_S + STOOD_STILL_S
 
     def is_confirmed(self, key: SessionKey) -> bool:
-        """Whether answers may be given for a session without reading the journal first."""
+        """Returns whether answers may be given for a session without reading the journal first."""
         return self._confirmed.get(key) == self._generation and not self._peers.must_confirm() and not self._stalled()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:
-        """Whether the journal still has the session under our fence. Raises Unavailable: then answer nothing."""
+        """Returns whether the journal has the session under our fence. If it raises Unavailable, nothing may be
+        answered."""
         generation = self._generation
         head = await self._journal.head(key)
         if head is None or head.fence != fence:
@@ -356,17 +360,17 @@ class Ownership:
 
 
 def owner_label(owner: Owner) -> str:
-    """`Head.owner` of a grant to `owner`."""
+    """Returns the text of `Head.owner` after a grant to `owner`."""
     return f"{owner.replica}/{owner.activation}"
 
 
 def last_replica(head: Head) -> str:
-    """The replica that was granted the session last, by the journal's word; "" where none was."""
+    """Returns the replica that was granted the session last, by its head; "" for none."""
     return head.owner.rpartition("/")[0]
 
 
 def activation_reason(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
-    """Why a session is activated at `replica`, in words: by its head before the grant, and by whom it is taken from."""
+    """Returns in words why a session is activated at `replica`: by its head before the grant, and whom it replaces."""
     if head is None or head.top == 0:
         return "new"
     if instead_of is not None:
@@ -376,8 +380,9 @@ def activation_reason(head: Head | None, replica: ReplicaId, instead_of: Owner |
 
 
 def activation_cause(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
-    """The same in one of a fixed few words, to be counted. `same`: its last grant was this replica's; `replaced`: it is
-    taken from an owner that was lost. Failovers are `takeover` (before the lease ended) and `orphaned` (after it)."""
+    """Returns the cause of an activation in one of a few fixed words, for metrics. `same`: its last grant was this
+    replica's; `replaced`: it is taken from a lost owner. Failovers are `takeover` (before the lease ended) and
+    `orphaned` (after it)."""
     if handed_off:
         return "handoff"
     if head is None or head.top == 0:

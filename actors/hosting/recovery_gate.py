@@ -17,11 +17,11 @@ from collections.abc import Callable
 from sessions.model.events import Record, SessionMigrated
 from sessions.model.types import SessionKey
 
-FIRST, READ, UNREAD = 0, 1, 2  # priorities: a command waits, it has readers, it has none
+FIRST, READ, UNREAD = 0, 1, 2  # priorities: a command waits for it; it has readers; it has none
 
 
 class RecoveryGate:
-    """The slots of one replica."""
+    """The recovery slots of one replica."""
 
     def __init__(self, *, at_once: int, patience_s: float) -> None:
         self._free = at_once
@@ -35,7 +35,7 @@ class RecoveryGate:
         return sum(not place.done() for _, _, place in self._line)
 
     async def enter(self, priority: int) -> None:
-        """Returns with a slot; `leave` or `hold` gives it on."""
+        """Waits for a slot; `leave` or `hold` must follow."""
         if self._free and not self._line:
             self._free -= 1
             return
@@ -50,7 +50,7 @@ class RecoveryGate:
             raise
 
     def leave(self) -> None:
-        """Gives a slot back."""
+        """Gives a slot back, to the next in line."""
         while self._line:
             place = heapq.heappop(self._line)[2]
             if not place.done():
@@ -59,7 +59,7 @@ class RecoveryGate:
         self._free += 1
 
     def hold(self, key: SessionKey) -> None:
-        """The slot is `key`'s until it makes progress or ends. Two recoveries of a session have one slot."""
+        """Keeps a slot for `key` until the session makes progress or ends. Two recoveries of a session use one slot."""
         if key in self._holding:
             self.leave()
             return
@@ -67,12 +67,12 @@ class RecoveryGate:
         self._holding[key] = asyncio.get_running_loop().call_later(self._patience_s, expired, key)
 
     def published(self, key: SessionKey, records: tuple[Record, ...]) -> None:
-        """Something of a session became durable."""
+        """Gives back the slot of a session that made progress: records of it became durable."""
         if key in self._holding and not all(isinstance(record.event, SessionMigrated) for record in records):
             self.done(key)
 
     def done(self, key: SessionKey) -> None:
-        """The session went on, or ended. Idempotent."""
+        """Gives back the slot of a session that goes on, or has ended. Idempotent."""
         timer = self._holding.pop(key, None)
         if timer is not None:
             timer.cancel()

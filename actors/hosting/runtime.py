@@ -88,12 +88,12 @@ class Runtime:
         accounting: Accounting | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """`peers` None: this replica is alone."""
+        """`peers` None: there is no other replica."""
         accounting, peers = accounting or Accounting(), peers or Peers()
         self.identity = identity
         self.limits = limits
         self.metrics = accounting.metrics
-        self.draining = False  # sessions that are here go on, others do not come
+        self.draining = False  # whether new sessions are refused; those that are here go on
         self._journal = journal
         self._directory = directory
         self._engine = inference.engine
@@ -157,7 +157,7 @@ class Runtime:
         await self._tasks.__aexit__(kind, error, trace)
 
     async def quiesce(self, patience_s: float) -> None:
-        """Takes no new sessions or commands and returns when no answer is being written, or patience ends."""
+        """Takes no new sessions or commands; returns when no answer is being written, or after `patience_s`."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
@@ -255,11 +255,11 @@ class Runtime:
     async def attach(
         self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated
     ) -> tuple[Actor, Callable[[], None]] | None:
-        """Like `watch` for a session that is in memory here; None where it is not. Nothing falls between the actor's
-        `top` as it is on return and the first call of `sink`.
+        """Watches a session that is in memory here; returns None if it is not. No record falls between the returned
+        actor's `top` and the first call of `sink`.
 
-        `on_deactivated` (plain function) is called once when the session leaves memory. Raises Unavailable when it is
-        in doubt whether the session is still ours and the journal does not say."""
+        `on_deactivated` (plain function) is called once when the session leaves memory. Raises Unavailable if it is in
+        doubt whether the session is still ours, and the journal does not answer."""
         activating = self._activating.get(key)
         if activating is not None:
             await asyncio.wait((activating,))
@@ -280,7 +280,7 @@ class Runtime:
         return self._actors.get(key)
 
     def present(self, key: SessionKey) -> bool:
-        """The session is in memory here, or on its way."""
+        """Returns whether the session is in memory here, or on its way."""
         return key in self._actors or key in self._activating
 
     @property
@@ -288,7 +288,8 @@ class Runtime:
         return list(self._actors.values())
 
     async def confirmed_owner(self, key: SessionKey) -> Owner | None:
-        """Our ownership of a session in memory here, by the journal's word where it is in doubt. Raises Unavailable."""
+        """Returns our ownership of a session in memory here, confirmed by the journal if in doubt; else None. Raises
+        Unavailable."""
         actor = self._actors.get(key)
         if actor is None or not (self.ownership.is_confirmed(key) or await self._confirm(actor)):
             return None
@@ -296,24 +297,25 @@ class Runtime:
 
     @property
     def num_present(self) -> int:
-        """Sessions in memory here, or on their way."""
+        """How many sessions are in memory here, or on their way."""
         return len(self._actors) + len(self._activating)
 
     def keys_present(self) -> list[SessionKey]:
         return list(dict.fromkeys((*self._actors, *self._activating)))
 
     def reason(self, key: SessionKey) -> str:
-        """Why a session is in memory here."""
+        """Returns in words why a session is in memory here."""
         return self._reasons.get(key, "on its way")
 
     def readers(self, key: SessionKey) -> int:
-        """How many watch the session through this replica."""
+        """Returns how many readers watch the session through this replica."""
         return self.subscribers.count(key)
 
     async def recover(
         self, key: SessionKey, *, instead_of: Owner | None = None, priority: int = UNREAD
     ) -> Owner | None:
-        """Activates a session so that its open turns are finished; waits for its turn. Raises like `execute`."""
+        """Activates a session so that its open turns are finished, when a recovery slot is free. Raises like
+        `execute`."""
         await self._gate.enter(priority)
         try:
             actor = self._actors.get(key)
@@ -339,11 +341,13 @@ class Runtime:
             self._spawn(wake())
 
     def left_paused(self, head: Head) -> bool:
-        """The session left memory here with all its answers paused (orphan policy), and has had no owner since."""
+        """Returns whether a session left memory here with all its answers paused (orphan policy), and has had no owner
+        since."""
         return self.subscribers.left_paused(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
-        """The target's side of a hand-off, after the source's seal. Raises Moved, SessileError."""
+        """Takes over a session in a hand-off, after the source's seal; returns its owner. Raises Moved,
+        SessileError."""
         for _ in range(ATTEMPTS):
             head = await self._journal.head(key)
             if head is None:
@@ -363,7 +367,7 @@ class Runtime:
         raise session_moving_error()
 
     def hand_over(self, key: SessionKey, owner: Owner) -> None:
-        """The source's side of a hand-off, at its end: the session is `owner`'s now, and its actor here leaves."""
+        """Ends a hand-off at the source: the session is `owner`'s now, and its actor here leaves."""
         actor = self._actors.get(key)
         if actor is not None:
             self._successors[key] = owner
@@ -372,7 +376,7 @@ class Runtime:
     async def _get_or_activate(
         self, key: SessionKey, principal: Principal | None, *, create: bool, instead_of: Owner | None = None
     ) -> Actor:
-        """The session's actor, activated by whoever comes first; everyone else waits for the same attempt."""
+        """Returns the session's actor. The first caller activates it; others wait for the same attempt."""
         task = self._activating.get(key)
         if task is None:
             if self._closing or self.draining:
@@ -389,7 +393,7 @@ class Runtime:
         return await self._activating.join(task)
 
     async def _read_head(self, key: SessionKey) -> Head | None:
-        """The head, read once for all who ask at the same time, so that they go on in the order in which they came."""
+        """Returns the head, read once for all who ask at the same time, so that they go on in the order of arrival."""
         reading = self._head_reads.get(key) or self._head_reads.begin(key, self._journal.head(key))
         return await self._head_reads.join(reading)
 
@@ -410,7 +414,8 @@ class Runtime:
         return await self._activating.join(task)
 
     async def _make_room(self) -> None:
-        """Keeps the number of actors in bounds: the longest idle one leaves."""
+        """Passivates idle actors, the longest idle first, while there are too many. Raises Overloaded if none is
+        idle."""
         while len(self._actors) + len(self._activating) >= self.limits.actors_max:
             idle = [actor for actor in self._actors.values() if not actor.busy]
             if not idle:
@@ -460,15 +465,15 @@ class Runtime:
     # -----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, actor: Actor) -> bool:
-        """Whether an actor is still ours by the journal's word; one that is not leaves. Raises Unavailable."""
+        """Returns whether the journal says that an actor is still ours; one that is not leaves. Raises Unavailable."""
         ours = await self.ownership.confirm(actor.key, actor.fence)
         if not ours:
             actor.lost()
         return ours
 
     async def _monitor_ownership(self) -> None:
-        """Notices when this process stood still, or the journal went back (a restored backup): what is here may have
-        other owners, or another log, so it looks at all of it."""
+        """Watches for signs that sessions here may have other owners, or other logs: this process stood still, or the
+        journal went back (a restored backup). Then everything is confirmed again."""
         incarnation = self._journal.incarnation
         while True:
             if self.ownership.tick():
@@ -479,14 +484,15 @@ class Runtime:
             await asyncio.sleep(TICK_S)
 
     def reconfirm(self, why: str) -> None:
-        """Others may have taken our sessions: each is confirmed by the journal before anything is answered for it."""
+        """Has every session here confirmed by the journal before anything is answered for it: others may have taken
+        them."""
         log.warning("ownership_questioned", why=why, actors=len(self._actors))
         self.ownership.invalidate()
         self._spawn(self._confirm_all(self.actors))
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
-        """`Ownership.reclaim`; a session that somebody else has claimed leaves, unless the journal says that it is
-        still ours: one that waits for a tool would stay long after it was taken. Raises Unavailable."""
+        """Runs `Ownership.reclaim`. A session that another replica has claimed leaves, unless the journal says that it
+        is still ours; one that waits for a tool would otherwise stay for long. Raises Unavailable."""
         contested = await self.ownership.reclaim(among)
         await self._confirm_all([actor for key in contested if (actor := self._actors.get(key)) is not None])
 
@@ -506,7 +512,7 @@ class Runtime:
     # -- leaving memory --------------------------------------------------------------------------------------------
 
     async def passivate(self, key: SessionKey) -> None:
-        """Takes one session out of memory with everything durable; its KV may be spilled."""
+        """Takes one session out of memory with everything durable; then its KV may be spilled."""
         async with self._passivation_slots:
             actor = self._actors.get(key)
             if actor is not None:
@@ -514,15 +520,14 @@ class Runtime:
                 await self._engine.park(key)
 
     async def _leave_empty(self, key: SessionKey) -> None:
-        """Takes a session out of memory whose first request was refused: nothing stands in it."""
+        """Takes an empty session out of memory, after its first request was refused."""
         actor = self._actors.get(key)
         if actor is not None and not actor.busy and not actor.top:
             with isolate_errors("passivation_failed", key):
                 await self.passivate(key)
 
     async def erase(self, key: SessionKey) -> None:
-        """The KV of a session that is deleted is released here and on the other replicas; answers of it are given to
-        nobody any more."""
+        """Erases a deleted session's KV, here and on the other replicas, and its answers in the result cache."""
         if self._context.results is not None:
             await self._context.results.forget_session(key)
         try:
@@ -531,7 +536,7 @@ class Runtime:
             await self._announce_deletion(key)
 
     async def forget_results(self, tenant: TenantId) -> None:
-        """No answer that the tenant has by now is given again. Raises Unavailable, OutcomeUnknown."""
+        """Forgets all answers of a tenant in the result cache. Raises Unavailable, OutcomeUnknown."""
         if self._context.results is not None:
             await self._context.results.forget_tenant(tenant)
 

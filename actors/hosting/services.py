@@ -18,7 +18,7 @@ from sessions.turn.result_cache import ResultCache
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What outlives this process. All are open; `keys` None: nothing is encrypted."""
+    """The stores that outlive this process, all open; `keys` None: nothing is encrypted."""
 
     store: Store
     directory: Leases
@@ -27,9 +27,9 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """An engine that has started, the filters that its input and output pass, who judges the schemas of both;
-    answers that need no engine (None: there are none), what users' sessions begin with (None: nothing), the models
-    that turns are routed among (None: the engine's alone), and the tools that the server carries out (None: none)."""
+    """The services that answers are made with: a started engine, the filters of input and output, and the checker of
+    JSON schemas. None means: `results`, no result cache; `memories`, no memories; `pools`, no routing among models;
+    `tools`, no server tools."""
 
     engine: Engine
     filters: FilterSet
@@ -46,7 +46,8 @@ def _ignore(published: Published) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What is counted, what tokens cost, and who is called with all that becomes durable (it must not block)."""
+    """The metrics and prices of a replica, and a function that is called with all that becomes durable (it must not
+    block)."""
 
     metrics: Metrics = field(default_factory=Metrics)
     prices: PriceBook | None = None

@@ -21,10 +21,11 @@ def shutting_down() -> Unavailable:
 
 
 class SingleFlight(Generic[T]):
-    """`close` cancels what is under way; it must be called."""
+    """Runs at most one attempt for each session. `close` must be called; it cancels running attempts."""
 
     def __init__(self, interrupted: Callable[[], Exception], *, ended: Callable[[SessionKey, Exception], None]) -> None:
-        """`ended` is called with attempts that failed, whether or not a caller waits for them."""
+        """`interrupted` makes the error for callers whose attempt is cancelled; `ended` is called with every attempt's
+        error, whether or not a caller waits for it."""
         self._interrupted = interrupted
         self._ended = ended
         self._tasks: dict[SessionKey, asyncio.Task[T]] = {}
@@ -42,7 +43,7 @@ class SingleFlight(Generic[T]):
         return self._tasks.get(key)
 
     def begin(self, key: SessionKey, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begins the attempt; there must be none."""
+        """Begins an attempt; none may be running for `key`."""
         assert key not in self._tasks
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda done: self._done(key, done))
@@ -54,7 +55,7 @@ class SingleFlight(Generic[T]):
             self._ended(key, error)
 
     async def join(self, task: asyncio.Task[T]) -> T:
-        """What the attempt gives, or raises."""
+        """Returns or raises what the attempt does."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -64,7 +65,7 @@ class SingleFlight(Generic[T]):
             raise
 
     async def close(self) -> None:
-        """Cancels what is under way and returns when it has ended."""
+        """Cancels running attempts, and returns when they have ended."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

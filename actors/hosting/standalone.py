@@ -24,7 +24,7 @@ def standalone_member(identity: Identity, engine: Engine, fingerprint: str, vers
 
 
 async def announce_periodically(directory: Directory, member: Member) -> None:
-    """Renews the lease until it is cancelled."""
+    """Announces a member periodically, which renews its lease, until cancelled."""
     while True:
         await directory.announce(member)
         await asyncio.sleep(ANNOUNCE_S)

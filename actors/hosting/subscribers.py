@@ -23,7 +23,8 @@ OnDeactivated = Callable[
 
 
 class Subscribers:
-    """The watchers of one replica's sessions."""
+    """The subscribers of one replica's sessions: sinks for records, and functions called when a session leaves
+    memory."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Subscribers:
         return unwatch
 
     def attach(self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated) -> Callable[[], None]:
-        """The same for a session that is in memory; `on_deactivated` is called once when it leaves."""
+        """Watches a session that is in memory; `on_deactivated` is called once when it leaves."""
         unwatch = self.watch(key, sink)
         self._on_deactivated.setdefault(key, {})[on_deactivated] = None
 
@@ -74,14 +75,14 @@ class Subscribers:
         self._orphan_policy.activated(actor)
 
     def deactivated(self, actor: Actor, successor: Owner | None) -> None:
-        """The session has left memory here, to `successor` as far as that is known."""
+        """Tells subscribers that a session has left memory here, for `successor`, if that is known."""
         self._orphan_policy.deactivated(actor)
         for notify in self._on_deactivated.pop(actor.key, {}):
             notify(actor.epoch, actor.top, successor)
 
 
 def _dropped(table: dict[SessionKey, dict[T, None]], key: SessionKey, one: T) -> bool:
-    """Takes `one` away, once; True when it was the key's last."""
+    """Removes `one` from a key's entries. Returns True if it was there and the last one."""
     ones = table.get(key)
     if ones is None:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TaskScope:
-    """An async context, around whatever spawns. Before it nothing may be spawned."""
+    """An async context for background tasks: its end cancels them. Nothing may be spawned before it is entered."""
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class FallbackLimiter:
-    """Implements `Limiter` over one that may be away. Settling passes its failures on: its caller tries again."""
+    """A `Limiter` over one that may be away. Errors of settling are passed on, for its caller tries again."""
 
     def __init__(self, store: Limiter, limits: LimitsNow, clock_ms: Callable[[], float]) -> None:
         self._store = store

@@ -24,33 +24,34 @@ from sessions.limits import (
 )
 from sessions.model.types import ResponseId, SessionId, TenantId
 
-REMEMBERED_MS: Final = 3_600_000  # an ended reservation, so that a repeat is not charged again
-ENTRIES_MAX: Final = 200_000  # of each kind
+REMEMBERED_MS: Final = 3_600_000  # how long an ended reservation is remembered, so that a repeat is not charged again
+ENTRIES_MAX: Final = 200_000  # of each kind: scopes, reservations, sessions
 WHOSE: Final[tuple[Literal["tenant", "user"], ...]] = ("tenant", "user")
 
 
 class _Scope:
-    """One tenant's or user's counts."""
+    """The counts of one tenant or user."""
 
     __slots__ = ("requests", "tokens", "turns")
 
     def __init__(self) -> None:
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
-        self.turns: dict[ResponseId, float] = {}  # under way, until when at most
+        self.turns: dict[ResponseId, float] = {}  # turns under way, with the time when their place lapses
 
     def look(self, ceilings: Ceilings, now_ms: float) -> None:
         self.requests = _looked(self.requests, ceilings.requests_per_minute, now_ms)
         self.tokens = _looked(self.tokens, ceilings.tokens_per_minute, now_ms)
         turns = ceilings.concurrent_turns
-        if turns is not None and len(self.turns) >= turns:  # in any order: how long one may take can change
+        if turns is not None and len(self.turns) >= turns:  # lapse times are in no order: `hold_ms` can change
             for name in [name for name, until in self.turns.items() if until <= now_ms]:
                 del self.turns[name]
         while self.turns and self.turns[oldest := next(iter(self.turns))] <= now_ms:
             del self.turns[oldest]
 
     def waits_ms(self, ceilings: Ceilings, tokens: int) -> list[tuple[int, int]]:
-        """Per limit, in the order of `WHAT`: how long a turn of so many tokens would wait, and the limit."""
+        """Returns for each limit, in the order of `WHAT`, how long a turn of so many tokens would wait, and the
+        limit."""
         turns = ceilings.concurrent_turns
         return [
             (0, 0) if self.requests is None else (self.requests.wait_ms(1), self.requests.ceiling),
@@ -82,7 +83,7 @@ class _Reserved:
 
 
 class MemoryLimiter:
-    """Implements `Limiter`. `clock_ms` never goes back."""
+    """A `Limiter` in the memory of one process. `clock_ms` must never go back."""
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
@@ -161,7 +162,7 @@ class MemoryLimiter:
         return scope
 
     def _forget(self, now: float) -> None:
-        """Reservations whose time is over. They are almost in order of it; two a call keep up with those that come."""
+        """Forgets reservations whose time is over. They are nearly in order of time; two for each call are enough."""
         for _ in range(2):
             first = next(iter(self._reserved), None)
             if first is None:

@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 
 class _End(NamedTuple):
-    """`session`: what it holds from now on is what was used; None: a summary says nothing of that."""
+    """The end of a response or summary, which used `tokens`. `session`: the session that now contains them; None for a
+    summary, which changes no session's size."""
 
     key: SessionKey
     name: ResponseId
@@ -41,7 +42,8 @@ class _End(NamedTuple):
 
 
 class Settler:
-    """`published` takes everything that becomes durable; `run` belongs to a task."""
+    """Settles the reservations of one replica. `published` takes all that becomes durable; `run` is to be run in a
+    task."""
 
     def __init__(self, limiter: Limiter, limits: LimitsNow, clock: Callable[[], float]) -> None:
         self._limiter = limiter
@@ -49,9 +51,9 @@ class Settler:
         self._clock = clock
         self._ended: deque[_End] = deque()
         self._some = asyncio.Event()
-        self.quiet = asyncio.Event()  # set while nothing waits
+        self.quiet = asyncio.Event()  # set while nothing waits to be settled
         self.quiet.set()
-        self.given_up = 0  # reservations that stay paid as they were made, and lapse
+        self.given_up = 0  # reservations that were not settled: they stay charged, and lapse
         self._overflowed = 0
 
     def published(self, published: Published) -> None:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class ValkeyLimiter:
-    """Implements `Limiter`."""
+    """A `Limiter` on Valkey or Redis, whose counts a cluster shares."""
 
     def __init__(self, url: str, *, timeout_s: float = 0.5, namespace: str = "sessile") -> None:
         """Raises BadInput for a malformed `url` (`actors.directory.address`). Connects to nothing yet."""
@@ -40,7 +40,7 @@ class ValkeyLimiter:
         self._namespace = namespace
 
     async def open(self) -> None:
-        """Raises Unavailable. Calls before it, or after it failed, find their connection by themselves."""
+        """Connects. Raises Unavailable. Calls before it, or after it failed, connect by themselves."""
         try:
             await self._servers.open()
         except (NotSent, ReplyLost, RedisError) as error:

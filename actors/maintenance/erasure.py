@@ -45,14 +45,14 @@ from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-Name = tuple[str, str, UnixMs]  # of an erasure: tenant, user, requested at
+Name = tuple[str, str, UnixMs]  # names an erasure: (tenant, user, requested at)
 
 AT_ONCE = 100
 PURGED_AT_ONCE = 200
 
 
 class Eraser:
-    """One replica's part in erasures."""
+    """Carries out one replica's part in the erasures of end users."""
 
     def __init__(self, runtime: Runtime, stores: Stores, engine: Engine, clock: Clock) -> None:
         self._runtime = runtime
@@ -60,10 +60,10 @@ class Eraser:
         self._end_users = stores.store.end_users
         self._engine = engine
         self._clock = clock
-        self._kv_released: dict[Name, set[SessionKey]] = {}  # what the engine has released, by erasure
+        self._kv_released: dict[Name, set[SessionKey]] = {}  # sessions whose KV the engine has released, by erasure
 
     async def sweep(self) -> int:
-        """Takes every erasure as far as it goes; returns how many ended here. Raises Unavailable."""
+        """Takes every erasure as far as it goes; returns how many were completed here. Raises Unavailable."""
         done = 0
         pending = await self._end_users.pending(limit=AT_ONCE)
         known = {_name(erasure) for erasure in pending}
@@ -113,7 +113,7 @@ class Eraser:
         return False
 
     async def _forget_results(self, tenant: TenantId) -> bool:
-        """All of the tenant's: whose each is, nobody keeps."""
+        """Forgets all cached answers of a tenant, for it is not known whose each is. Returns whether that succeeded."""
         with isolate_errors("results_drop_failed", SessionKey(tenant, SessionId(""))):
             await self._runtime.forget_results(tenant)
             return True
@@ -127,7 +127,8 @@ class Eraser:
         return False
 
     async def _delete(self, head: Head, erasure: Erasure) -> bool:
-        """Deletes a session if it is ours or has no owner. False: it is still there, and the next sweep looks again."""
+        """Deletes a session if it is ours or has no owner. Returns False if it still exists; the next sweep tries
+        again."""
         if head.deleted_at is not None or head.top == 0:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)

@@ -24,7 +24,7 @@ from sessions.service_totals import totals_of
 
 
 class SessionSurvey:
-    """Answers for one replica."""
+    """Answers operators' questions about one replica's sessions and load."""
 
     def __init__(
         self, runtime: Runtime, engine: Engine, history: LoadHistory, membership: Membership | None = None
@@ -79,7 +79,7 @@ class SessionSurvey:
         )
 
     def _choice(self, key: SessionKey) -> str:
-        """Which choice of the hash this replica is for the session, of those that serve its model now."""
+        """Returns in words how the hash ranks this replica for the session, among those that serve its model now."""
         if self._membership is None:
             return "the only replica"
         model, me = self._engine.info.model, self._runtime.identity.replica
@@ -89,7 +89,7 @@ class SessionSurvey:
 
 
 def state_of(actor: Actor | None) -> str:
-    """One of `resident_states.STATES`."""
+    """Returns one of `resident_states.STATES`; None counts as "loading"."""
     match actor:
         case None:
             return "loading"

@@ -29,23 +29,23 @@ ANNOUNCE_TIMEOUT_S: Final = 1.0
 
 
 class KVCleanup:
-    """What one replica's engine holds of sessions that are deleted."""
+    """Releases the KV that one replica's engine has of deleted sessions."""
 
     def __init__(self, runtime: Runtime, journal: Journal, engine: Engine) -> None:
         self._runtime = runtime
         self._journal = journal
         self._engine = engine
-        self._unseen: list[SessionKey] = []  # of this pass
+        self._unseen: list[SessionKey] = []  # keys that this pass has yet to look up
 
     async def sweep(self) -> int:
-        """Looks at the next page; returns of how many sessions KV went. Raises Unavailable."""
+        """Looks up the next page of sessions; returns how many had KV that was released. Raises Unavailable."""
         if not self._unseen:
             self._unseen = [key for key in sorted(self._engine.held_sessions()) if not self._runtime.present(key)]
         page, self._unseen = self._unseen[:PAGE], self._unseen[PAGE:]
         return sum([await self.remove_if_deleted(key) for key in page])
 
     async def remove_if_deleted(self, key: SessionKey) -> bool:
-        """Releases the KV of a session that is deleted or purged. Raises Unavailable."""
+        """Releases a session's KV if it is deleted or purged; returns whether it is. Raises Unavailable."""
         head = await self._journal.head(key)
         if head is not None and head.deleted_at is None:
             return False
@@ -54,12 +54,12 @@ class KVCleanup:
 
 
 async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
-    """Notifies the other replicas that may hold KV of a session, those of our kind and of models that it may have had
-    before, that it is deleted. Those that are not reached find out for themselves."""
+    """Tells other replicas that may have KV of a session (those of our kind, and those of other models) that it is
+    deleted. Those that cannot be reached find out for themselves."""
     alike = [
-        each
-        for each in view.members
-        if each.replica != me.replica and (each.fingerprint == me.fingerprint or each.model != me.model)
+        member
+        for member in view.members
+        if member.replica != me.replica and (member.fingerprint == me.fingerprint or member.model != me.model)
     ]
     await asyncio.gather(*(_announce_to(key, member, links) for member in alike))
 

@@ -42,7 +42,7 @@ class SweepLimits(msgspec.Struct, frozen=True):
 
 
 class Sweeps:
-    """The sweeps of one replica. `run` ends only by cancellation."""
+    """The periodic work of one replica. `run` ends only by cancellation."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Sweeps:
         retention: Callable[[], Retention] = Retention,
         takes: Callable[[Head], bool] = lambda head: True,
     ) -> None:
-        """`retention` returns how long things are kept now; `takes` says which sessions without an owner are for this
-        replica."""
+        """`retention` returns the retention periods in force; `takes` tells which sessions without an owner are for
+        this replica."""
         self._takes = takes
         self._runtime = runtime
         self._stores = stores
@@ -73,8 +73,8 @@ class Sweeps:
             loops.create_task(self._sweep())
 
     async def _recover(self) -> None:
-        """Beside the other sweeps: what comes back is let in slowly (`actors.hosting.recovery_gate`), and nothing waits
-        for it."""
+        """Recovers sessions periodically, beside the other sweeps, for it may take long
+        (`actors.hosting.recovery_gate`)."""
         while True:
             await self._attempt("recover", self.recover())
             await asyncio.sleep(self._limits.sweep_s)
@@ -110,8 +110,8 @@ class Sweeps:
             log.exception("sweep_failed", sweep=sweep)
 
     async def recover(self) -> int:
-        """Activates every session with an open turn and no live owner; returns how many. Leaves those that left
-        this replica paused until they are read."""
+        """Activates every session that has an open turn and no live owner; returns how many. Sessions that left this
+        replica paused are left alone until they are read."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
         after: SessionKey | None = None
@@ -127,7 +127,8 @@ class Sweeps:
         return recovered
 
     async def _orphan(self, key: SessionKey) -> bool:
-        """The session has no live owner: no entry counts, or one that names us for what is not here."""
+        """Returns whether a session has no live owner: none in the directory, or this process, which does not have
+        it."""
         if self._runtime.present(key):
             return False
         owner = await self._stores.directory.locate(key)
@@ -144,14 +145,14 @@ class Sweeps:
         return False
 
     async def collect_files(self) -> int:
-        """Takes away files that are expired, and bytes that are no file's any more; how many."""
+        """Deletes expired files, and content that no file has any more; returns how many."""
         collected = 0
         while done := await self._store.files.collect(self._clock.now_ms(), limit=self._limits.page):
             collected += done
         return collected
 
     async def passivate_idle(self) -> int:
-        """Takes out of memory whatever has been idle for long enough; returns how many."""
+        """Passivates the sessions that have been idle for `idle_s`; returns how many."""
         long_ago = asyncio.get_running_loop().time() - self._runtime.limits.idle_s
         idle = [actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago]
         left = 0
@@ -163,7 +164,7 @@ class Sweeps:
         return left
 
     async def purge(self) -> int:
-        """Erases what is not kept any longer (`sessions.governance.retention`); returns how many sessions.
+        """Purges sessions that are not kept any longer (`sessions.governance.retention`); returns how many.
 
         Their keys go first: when their rows are deleted, nothing refers to them any more."""
         now, purged = self._clock.now_ms(), 0
@@ -175,8 +176,8 @@ class Sweeps:
         return purged
 
     async def _key_destroyed(self, key: SessionKey) -> bool:
-        """Releases a session's KV and destroys its key. False: one of them could not be reached; the next purge tries
-        again."""
+        """Releases a session's KV and destroys its key. Returns False if one could not be reached; the next purge
+        tries again."""
         with isolate_errors("purge_failed", key):
             await self._runtime.erase(key)
             if self._stores.keys is not None:
@@ -185,8 +186,7 @@ class Sweeps:
         return False
 
     async def trim_audit(self) -> int:
-        """Takes rows away from the audit log that are not kept any longer (`sessions.governance.audit_trim`); returns
-        how many."""
+        """Deletes audit rows that are not kept any longer (`sessions.governance.audit_trim`); returns how many."""
         audit, retention, now, trimmed = self._store.audit, self._retention(), self._clock.now_ms(), 0
         if not retention.trims_audit:
             return 0
@@ -215,7 +215,7 @@ class Sweeps:
         return True
 
     async def tidy_reviews(self) -> None:
-        """Lets go of old cases, and of those that are too many."""
+        """Drops review cases that are too old, or too many."""
         dropped = await self._store.reviews.tidy(now=self._clock.now_ms())
         for why, count in zip(("age", "room"), dropped, strict=True):
             if count:

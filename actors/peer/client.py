@@ -29,7 +29,7 @@ from sessions.model.request import Request
 from sessions.model.types import Principal, SessionKey
 from sessions.ports import Member, Owner
 
-PATIENT_MAX: Final = 1024  # processes that ended a link early
+PATIENT_MAX: Final = 1024  # processes whose links ended early, at most
 
 PeerReply = pf.Executed | pf.SessionTaken | pf.Failed | pf.MovedTo | pf.Surveyed | pf.Inspected | pf.Measured
 
@@ -46,7 +46,7 @@ class _RemoteSubscription:
 
 
 class PeerClient:
-    """Implements `PeerLink`. Made by a `Connector`, carried by `run`."""
+    """The dialing end of a link; implements `PeerLink`. Made by a `Connector`, carried by `run`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PeerClient:
         self._numbers = 0
         self._pending: dict[int, asyncio.Future[PeerReply]] = {}
         self._watches: dict[int, _RemoteSubscription] = {}
-        self._taken = 0  # bytes of events, of whatever watch, not yet credited back
+        self._taken = 0  # bytes of events, of all watches, not yet credited back
         self._handoffs: dict[int, asyncio.Queue[pf.HandoffAnswer | LinkDown]] = {}
         self._drains: dict[int, asyncio.Queue[pf.DrainProgress | pf.Failed | LinkDown]] = {}
 
@@ -77,7 +77,7 @@ class PeerClient:
         return self._wire.down
 
     async def run(self) -> LinkDown:
-        """Carries the link until it ends; callers that wait for an answer get LinkDown."""
+        """Carries the link until it ends, and returns the reason; callers that wait for an answer get LinkDown."""
         down = LinkDown("closed")
         try:
             down = await self._wire.run(self._deliver)
@@ -132,7 +132,7 @@ class PeerClient:
 
     async def _request(self, reply: type[R], frame: Callable[..., pf.Frame], *fields: object) -> R:
         """Sends a numbered frame with these fields; returns its answer. Raises LinkDown, Moved, or the error that was
-        answered."""
+        the answer."""
         self._check_room()
         number = self._number()
         pending: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
@@ -216,15 +216,15 @@ class PeerClient:
     async def survey(
         self, *, after: SessionKey | None, limit: int, tenant: str = "", session: str = "", state: str = ""
     ) -> pf.Surveyed:
-        """A page of the sessions in memory there. Raises SessileError, LinkDown."""
+        """Returns a page of the sessions in memory there. Raises SessileError, LinkDown."""
         return await self._request(pf.Surveyed, pf.Survey, after, limit, tenant, session, state)
 
     async def measure(self, *, after: int = 0, step_s: int = 0) -> pf.Measured:
-        """The load there, and how well readers were served. Raises SessileError, LinkDown."""
+        """Returns the load there, and how well readers were served. Raises SessileError, LinkDown."""
         return await self._request(pf.Measured, pf.Measure, after, step_s)
 
     async def move(self, key: SessionKey, to: str = "") -> Owner:
-        """Has the replica hand a session off; returns who has it then. Raises SessileError, LinkDown."""
+        """Has the replica hand a session off; returns its new owner. Raises SessileError, LinkDown."""
         return (await self._request(pf.SessionTaken, pf.Move, key, to)).owner
 
     # -- what arrives -----------------------------------------------------------------------------------------------
@@ -291,7 +291,8 @@ class PeerClient:
 
 
 class ClientHandoffChannel:
-    """Implements `Talk`. What is answers is bounded by the protocol: an answer to each question, and one per chunk."""
+    """The source's end of one hand-off; implements `HandoffChannel`. The protocol bounds its answers: one for each
+    question and chunk."""
 
     def __init__(
         self,
@@ -331,9 +332,9 @@ class ClientHandoffChannel:
 
 
 class Connector:
-    """Dials replicas and shakes hands: a `Connect`.
+    """Dials replicas and shakes hands; a `Connect`.
 
-    A link that ended early, by a knock without an answer, makes the next ones to the same process patient for
+    A link that ended early, by a knock without an answer, makes later ones to the same process patient for
     `patient_s`: a replica that lives is taken for dead by such a guess once in that time at most."""
 
     def __init__(
@@ -347,8 +348,9 @@ class Connector:
         limits: LinkLimits | None = None,
         version: str = "",
     ) -> None:
-        """`fingerprint` is our own, where KV is to move; None: what the directory has of the other end. So is that of
-        a replica that serves another `model` than ours: sessions go there without KV. `version` is our program's."""
+        """`fingerprint` is our own, if KV is to move; None: the one that the directory has of the other end. The
+        latter also for a replica that serves another `model` than ours: sessions go there without KV. `version` is our
+        program's."""
         self._model = model
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
@@ -400,7 +402,7 @@ class Connector:
 
 
 def _protocol_of_welcome(frames: list[pf.AnyFrame], member: Member) -> int:
-    """What the link speaks. Raises LinkDown when the first message is no welcome."""
+    """Returns the protocol that the link speaks. Raises LinkDown if the first message is no welcome."""
     match frames:
         case [pf.Welcome() as welcome]:
             decided = (welcome.protocol, welcome.protocol)

@@ -40,19 +40,19 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RequestFrame(Frame, frozen=True):
-    """A request or its answer: `id` numbers the request on its link."""
+    """Base of a request and its answers: `id` numbers the request on its link."""
 
     id: int
 
 
 class WatchFrame(Frame, frozen=True):
-    """About one session that is read over the link: `watch` is the reader's number for it."""
+    """Base of frames about one watched session: `watch` is the reader's number for it."""
 
     watch: int
 
 
 class HandoffFrame(Frame, frozen=True):
-    """Part of one hand-off: `handoff` is the source's number for it."""
+    """Base of the frames of one hand-off: `handoff` is the source's number for it."""
 
     handoff: int
 
@@ -61,9 +61,9 @@ class HandoffFrame(Frame, frozen=True):
 
 
 class PeerHello(Frame, frozen=True, tag=0):
-    """The first frame of the dialing end: who it is, and whom it believes to have reached.
+    """The first frame of the dialing end: who it is, and which process it believes to have reached.
 
-    `fingerprint` is what the directory has of the replica that is dialed, or, from a replica, its own."""
+    `fingerprint` is that of the dialed replica, by the directory, or from a replica its own."""
 
     protocol: int
     kind: Literal["gateway", "replica", "operator"]
@@ -71,7 +71,7 @@ class PeerHello(Frame, frozen=True, tag=0):
     replica: str
     incarnation: str
     fingerprint: str
-    speaks: tuple[int, int] | None = None  # the oldest and the newest protocol; None: from before there were ranges
+    speaks: tuple[int, int] | None = None  # the oldest and the newest protocol; None: its program is older than ranges
     version: str = ""  # of the program
 
 
@@ -87,28 +87,29 @@ class Welcome(Frame, frozen=True, tag=1):
 
 
 class PeerRefusal(Frame, frozen=True, tag=2):
-    """Instead of `Welcome`: why not. The link ends. `code` wrong_process: another one has this address now."""
+    """The answer in place of `Welcome`, with the reason; the link ends. `code` wrong_process: another one has this
+    address."""
 
     code: str
     message: str
 
 
 class Heartbeat(Frame, frozen=True, tag=3):
-    """Proof of life, when there is nothing else to say. `every_ms`: so often this end is to be heard from now on; 0: it
-    does not say."""
+    """A sign of life when there is nothing else to send. `every_ms`: how often this end will be heard from now on; 0:
+    it does not say."""
 
     every_ms: int = 0
 
 
 class Goodbye(Frame, frozen=True, tag=4):
-    """The link ends on purpose; whoever dialed may come again."""
+    """The link ends on purpose; the dialing end may dial again."""
 
 
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
 class Execute(RequestFrame, frozen=True, tag=10):
-    """Run a command, where the session is in memory; elsewhere only with `activate`, set where it was placed
+    """Runs a command if its session is in memory there; elsewhere only with `activate`, set if the session was placed
     there. `instead_of`: the owner that the sender has lost (early takeover)."""
 
     principal: Principal
@@ -118,7 +119,7 @@ class Execute(RequestFrame, frozen=True, tag=10):
 
 
 class TakeOver(RequestFrame, frozen=True, tag=11):
-    """Activate a session so that its open turns go on. Smaller `priority` comes first."""
+    """Activates a session so that its open turns go on. Smaller `priority` comes first."""
 
     key: SessionKey
     instead_of: Owner | None = None
@@ -126,14 +127,14 @@ class TakeOver(RequestFrame, frozen=True, tag=11):
 
 
 class Executed(RequestFrame, frozen=True, tag=12):
-    """`Execute` was applied; `owner` holds the session."""
+    """The answer to `Execute`: the command was applied; `owner` holds the session."""
 
     ok: Ok
     owner: Owner | None
 
 
 class Failed(RequestFrame, frozen=True, tag=13):
-    """A request's error."""
+    """The answer to any request: its error."""
 
     kind: str
     code: str
@@ -144,13 +145,13 @@ class Failed(RequestFrame, frozen=True, tag=13):
 
 
 class MovedTo(RequestFrame, frozen=True, tag=14):
-    """Another replica holds the session, as far as we know; None: not we, and we do not know who."""
+    """The answer to a request: another replica holds the session; None: we do not, and do not know who does."""
 
     owner: Owner | None
 
 
 class SessionTaken(RequestFrame, frozen=True, tag=15):
-    """`TakeOver` or a hand-off: the session is ours now."""
+    """The answer to `TakeOver` or the end of a hand-off: the session is the sender's now."""
 
     owner: Owner
 
@@ -159,17 +160,17 @@ class SessionTaken(RequestFrame, frozen=True, tag=15):
 
 
 class Attach(WatchFrame, frozen=True, tag=20):
-    """Send `watch` everything of `key` that becomes durable from now on, if the session is in memory there."""
+    """Begins a watch: events of `key` that become durable from now on are sent, if the session is in memory there."""
 
     key: SessionKey
 
 
 class Detach(WatchFrame, frozen=True, tag=21):
-    """Send no more events of this session."""
+    """Ends a watch: no more events of its session are sent."""
 
 
 class Attached(WatchFrame, frozen=True, tag=22):
-    """From offset `top` + 1 on, `Events` follow."""
+    """The watch has begun: `Events` follow from offset `top` + 1 on."""
 
     owner: Owner
     epoch: Epoch
@@ -177,13 +178,13 @@ class Attached(WatchFrame, frozen=True, tag=22):
 
 
 class Absent(WatchFrame, frozen=True, tag=23):
-    """The session is not in memory there; `owner` as far as known. The watch has ended."""
+    """The watch has ended: the session is not in memory there; `owner`, if known."""
 
     owner: Owner | None
 
 
 class Events(WatchFrame, frozen=True, tag=24):
-    """`num_bytes` is the size of the encoded records, which the reader credits back."""
+    """Records that have become durable. `num_bytes` is their encoded size, which the reader credits back."""
 
     epoch: Epoch
     num_bytes: int
@@ -191,7 +192,7 @@ class Events(WatchFrame, frozen=True, tag=24):
 
 
 class EncodedEvents(WatchFrame, frozen=True, tag=24):
-    """`Events` as a replica sends it: the records are encoded once for all who watch."""
+    """`Events` as a replica sends them: the records are encoded once for all watches."""
 
     epoch: Epoch
     num_bytes: int
@@ -199,7 +200,7 @@ class EncodedEvents(WatchFrame, frozen=True, tag=24):
 
 
 class Behind(WatchFrame, frozen=True, tag=25):
-    """Events up to `top` were left out because the reader was slow: the journal has them. `Events` follow again."""
+    """Events up to `top` were left out because the reader was slow; the journal has them. `Events` follow again."""
 
     epoch: Epoch
     top: int
@@ -214,7 +215,7 @@ class SessionDeactivated(WatchFrame, frozen=True, tag=26):
 
 
 class Credit(Frame, frozen=True, tag=27):
-    """The reader has taken this many bytes of events: pairs of (watch, bytes); watch 0 stands for all of them."""
+    """The reader has taken so many bytes of events: pairs of (watch, bytes); watch 0 stands for all watches."""
 
     taken: tuple[tuple[int, int], ...]
 
@@ -223,43 +224,45 @@ class Credit(Frame, frozen=True, tag=27):
 
 
 class Reserve(HandoffFrame, frozen=True, tag=30):
-    """May `key` come to you? `handoff` names this hand-off on this link until it ends; its ledger has `tokens`."""
+    """Asks whether `key` may come to the target. `handoff` numbers this hand-off on this link; its ledger has
+    `tokens`."""
 
     key: SessionKey
     tokens: int
 
 
 class Reserved(HandoffFrame, frozen=True, tag=31):
-    """Yes: there is room for the session."""
+    """The target has room for the session."""
 
 
 class KVSnapshotChunk(HandoffFrame, frozen=True, tag=32):
-    """A piece of the session's KV snapshot; an empty one is its end."""
+    """A piece of the session's KV snapshot; an empty piece ends it."""
 
     data: bytes
 
 
 class KVSnapshotCredit(HandoffFrame, frozen=True, tag=33):
-    """The target has room for this many bytes more."""
+    """The target has room for `num_bytes` more."""
 
     num_bytes: int
 
 
 class HandoffPrefill(HandoffFrame, frozen=True, tag=34):
-    """Bring KV up for a ledger: its first `keep` tokens as they were sent before, then `tokens` (packed)."""
+    """Asks for KV of a ledger: its first `keep` tokens as they were sent before, then `tokens` (packed)."""
 
     keep: int
     tokens: bytes
 
 
 class HandoffReady(HandoffFrame, frozen=True, tag=35):
-    """KV for so many leading tokens of the ledger is there: the answer to a snapshot's end and to `HandoffPrefill`."""
+    """The target has KV for so many leading tokens of the ledger: the answer to a snapshot's end and to
+    `HandoffPrefill`."""
 
     tokens: int
 
 
 class Sealed(HandoffFrame, frozen=True, tag=36):
-    """The source has stopped at `top` and writes nothing more: claim the session instead of `owner`, and go on."""
+    """The source has stopped at `top` and writes no more: the target is to claim the session instead of `owner`."""
 
     owner: Owner
     epoch: Epoch
@@ -267,7 +270,7 @@ class Sealed(HandoffFrame, frozen=True, tag=36):
 
 
 class Abort(HandoffFrame, frozen=True, tag=37):
-    """The hand-off ends here (either side). From the target, with a reason."""
+    """Ends the hand-off, from either side; from the target with a reason."""
 
     reason: str
 
@@ -276,11 +279,13 @@ class Abort(HandoffFrame, frozen=True, tag=37):
 
 
 class DrainRequest(RequestFrame, frozen=True, tag=40):
-    """Hand everything off and take nothing new. Answered by `DrainProgress` again and again until nothing is left."""
+    """Asks the replica to hand everything off and take nothing new. Answered by `DrainProgress` until nothing is
+    left."""
 
 
 class Undrain(RequestFrame, frozen=True, tag=51):
-    """Take sessions again, and leave here what is here. Answered by one `DrainProgress`. Since protocol 3."""
+    """Asks the replica to take sessions again and to keep those it has. Answered by one `DrainProgress`. Since
+    protocol 3."""
 
 
 class DrainProgress(RequestFrame, frozen=True, tag=41):
@@ -298,7 +303,7 @@ class ResidentSession(Frame, frozen=True):
     fence: int
     epoch: str
     top: int
-    open: tuple[str, ...]  # the responses that are being written
+    open: tuple[str, ...]  # ids of the open responses
     kv_tier: str
     kv_tokens: int
     readers: int
@@ -307,16 +312,16 @@ class ResidentSession(Frame, frozen=True):
 
 
 class LinkedPeer(Frame, frozen=True):
-    """Who has dialed a replica, and what they speak with each other."""
+    """A process that has dialed a replica, and the protocol of their link."""
 
     kind: str
     name: str
     protocol: int
-    version: str = ""  # of its program; empty: from before it was named
+    version: str = ""  # of its program; "": it does not tell
 
 
 class Survey(RequestFrame, frozen=True, tag=42):
-    """Which sessions are in memory there? Those behind `after`; an empty filter lets everything through."""
+    """Asks for the sessions in memory there, in order of keys, those behind `after`; empty filters match everything."""
 
     after: SessionKey | None = None
     limit: int = 100
@@ -326,8 +331,8 @@ class Survey(RequestFrame, frozen=True, tag=42):
 
 
 class Surveyed(RequestFrame, frozen=True, tag=43):
-    """In order of their keys; `total` pass the filter, on all pages. `kv_bytes` is what the engine there holds of the
-    tenant that was requested; None where none was, or it is not counted. `peers` are those with a link to it."""
+    """The answer to `Survey`, in order of keys; `total` sessions pass the filter, on all pages. `kv_bytes` is the KV
+    of the requested tenant; None if none was requested, or it is not counted. `peers` have a link to the replica."""
 
     residents: tuple[ResidentSession, ...]
     total: int
@@ -337,15 +342,15 @@ class Surveyed(RequestFrame, frozen=True, tag=43):
 
 
 class Measure(RequestFrame, frozen=True, tag=49):
-    """How well were readers served there, and under which load? Samples that end later than `after` (Unix seconds), in
-    steps of `step_s`; none where it is 0."""
+    """Asks how well readers were served there, and under which load: samples that end later than `after` (Unix
+    seconds), in steps of `step_s`; none if that is 0."""
 
     after: int = 0
     step_s: int = 0
 
 
 class Measured(RequestFrame, frozen=True, tag=50):
-    """`sessions` are in memory there now."""
+    """The answer to `Measure`. `sessions` are in memory there now."""
 
     sessions: int
     totals: ServiceTotals
@@ -353,7 +358,7 @@ class Measured(RequestFrame, frozen=True, tag=50):
 
 
 class Move(RequestFrame, frozen=True, tag=44):
-    """Hand this session off, to the replica `to` or ("") to where placement would have it. Answered by `SessionTaken`
+    """Asks to hand a session off to the replica `to`, or ("") to where placement chooses. Answered by `SessionTaken`
     with this id, or `Failed`."""
 
     key: SessionKey
@@ -361,20 +366,20 @@ class Move(RequestFrame, frozen=True, tag=44):
 
 
 class Holds(RequestFrame, frozen=True, tag=45):
-    """Is `key` in memory there, and yours? Answered by `SessionTaken` with this id, or `MovedTo`. From a replica that
-    is to take the session, because the directory has no owner for it."""
+    """Asks whether `key` is in memory there, and owned. Answered by `SessionTaken` with this id, or `MovedTo`. Sent by
+    a replica that is to take the session because the directory has no owner for it."""
 
     key: SessionKey
 
 
 class Deleted(RequestFrame, frozen=True, tag=46):
-    """`key` is deleted: what lies there of its KV goes, if the journal confirms it. Answered only where that failed."""
+    """Tells that `key` is deleted: its KV there is released if the journal confirms it. Answered only if that fails."""
 
     key: SessionKey
 
 
 class Inspect(RequestFrame, frozen=True, tag=47):
-    """A question about texts, which any replica of the model answers by `Inspected`."""
+    """A question about texts, which any replica of the model answers with `Inspected`."""
 
     principal: Principal
     question: Question
@@ -433,12 +438,12 @@ _decoder = msgspec.msgpack.Decoder(list[AnyFrame])
 
 
 def encode(frame: Frame) -> bytes:
-    """One frame, as it stands inside a message."""
+    """Encodes one frame, as it stands inside a message."""
     return _encoder.encode(frame)
 
 
 def pack(frames: Sequence[bytes]) -> bytes:
-    """A message of encoded frames."""
+    """Returns a message of encoded frames."""
     count = len(frames)
     if count < 16:
         return b"".join((bytes((0x90 | count,)), *frames))
@@ -448,7 +453,7 @@ def pack(frames: Sequence[bytes]) -> bytes:
 
 
 def unpack(message: bytes) -> list[AnyFrame]:
-    """The frames of a message. Raises ValueError for anything else."""
+    """Returns the frames of a message. Raises ValueError for anything else."""
     try:
         return _decoder.decode(message)
     except msgspec.MsgspecError as error:
@@ -456,7 +461,7 @@ def unpack(message: bytes) -> list[AnyFrame]:
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
-    """Records for `EncodedEvents`, without what stands beside them for our own eyes."""
+    """Encodes records for `EncodedEvents`, without their private parts."""
     return _encoder.encode([r if r.private is None else Record(r.offset, r.at, r.event) for r in records])
 
 
@@ -480,7 +485,7 @@ def failed(id: int, error: SessileError) -> Failed:
 
 
 def raised(frame: Failed) -> SessileError:
-    """The error that `failed` was made of."""
+    """Returns the error that `failed` turned into this frame."""
     return _KINDS.get(frame.kind, SessileError)(
         frame.code,
         frame.message,

@@ -62,75 +62,77 @@ class Replaced(LinkDown):
 
 
 class Unreachable(LinkDown):
-    """The other end is silent, and its host does not answer a knock: dead, by a guess that comes early."""
+    """The other end is silent, and its host does not answer a knock: dead, by an early guess."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("keepalive", detail)
 
 
 class Carrier(Protocol):
-    """Moves messages both ways, in order and whole, until it dies. Both calls raise LinkDown from then on."""
+    """A connection that moves messages both ways, in order and whole, until it dies; then all calls raise LinkDown."""
 
     async def send(self, message: bytes) -> None:
-        """Returns when there is room for another message. One caller at a time."""
+        """Sends a message; returns when there is room for another one. One caller at a time."""
         ...
 
     async def receive(self) -> bytes:
-        """One caller at a time."""
+        """Returns the next message. One caller at a time."""
         ...
 
     async def close(self) -> None:
-        """Ends it at once, for both sides. Idempotent; never raises."""
+        """Ends the connection at once, for both sides. Idempotent; never raises."""
         ...
 
 
 class Dialer(Protocol):
     async def dial(self, address: str) -> Carrier:
-        """Raises LinkDown: refused, rejected (credentials), or keepalive where nothing answers in time."""
+        """Connects to an address. Raises LinkDown: refused, rejected (credentials), or keepalive if nothing answers in
+        time."""
         ...
 
     async def knock(self, address: str) -> None:
-        """Returns when the host there takes a connection, whatever its process does. Raises LinkDown where it refuses
-        one. Waits for as long as nothing answers; cancelling gives it up."""
+        """Returns when the host accepts a connection, whatever its process does. Raises LinkDown if it refuses one.
+        Waits for as long as nothing answers; may be cancelled."""
         ...
 
 
 class Watcher(Protocol):
-    """Who reads a session over a link. Called from the link's reader: plain functions that neither block nor raise."""
+    """The reader of a session over a link. Called by the link's reader: plain functions that neither block nor
+    raise."""
 
     def attached(self, owner: Owner, epoch: Epoch, top: int) -> None:
-        """Events from `top` + 1 on follow."""
+        """Notes that the watch is attached: events from `top` + 1 on follow."""
         ...
 
     def events(self, epoch: Epoch, records: tuple[Record, ...]) -> None: ...
 
     def behind(self, epoch: Epoch, top: int) -> None:
-        """Events up to `top` were left out; the journal has them."""
+        """Notes that events up to `top` were left out; the journal has them."""
         ...
 
     def detached(self, owner: Owner | None, *, top: int) -> None:
-        """The watch has ended: the session is not, or no longer, in memory there. `owner` as far as is known."""
+        """Notes that the watch has ended: the session is not in memory there (any more). `owner`, if known."""
         ...
 
 
 class HandoffChannel(Protocol):
-    """One hand-off over a link, as its source leads it: a context, after which the target's frames are dropped."""
+    """One hand-off over a link, at its source: a context, after which the target's frames are dropped."""
 
     @property
     def number(self) -> int:
-        """What the frames of this hand-off carry."""
+        """The number that the frames of this hand-off carry."""
         ...
 
     def send(self, frame: Frame) -> None:
-        """Raises LinkDown."""
+        """Sends a frame. Raises LinkDown."""
         ...
 
     async def receive(self) -> HandoffAnswer:
-        """The target's next frame. Raises LinkDown."""
+        """Returns the target's next frame. Raises LinkDown."""
         ...
 
     def give_up(self, reason: str) -> None:
-        """Notifies the target that the session does not come, if the link still stands."""
+        """Tells the target that the session does not come, if the link is still up."""
         ...
 
     def __enter__(self) -> HandoffChannel: ...
@@ -139,50 +141,52 @@ class HandoffChannel(Protocol):
 
 
 class PeerLink(Protocol):
-    """One end's way to one replica. Every call raises LinkDown when the link is, or goes, down."""
+    """The link from this process to one replica. Every call raises LinkDown if the link is, or goes, down."""
 
     @property
     def member(self) -> Member: ...
 
     @property
     def down(self) -> LinkDown | None:
-        """Why it ended; None while it is up."""
+        """The reason why the link ended; None while it is up."""
         ...
 
     async def execute(
         self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
-        """Runs a command there; a session that is not in memory there is activated only with `activate`. The owner
-        is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it back.
-        """
+        """Runs a command there; a session that is not in memory there is activated only with `activate`. The returned
+        owner is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it
+        back."""
         ...
 
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
-        """Has the session activated there. Raises SessileError or Moved."""
+        """Has the session activated there; returns its owner. Raises SessileError or Moved."""
         ...
 
     async def holds(self, key: SessionKey) -> Owner | None:
-        """The owner of a session that is in memory there, and certainly owned. Raises SessileError."""
+        """Returns the owner of a session that is in memory there, and certainly owned; else None. Raises
+        SessileError."""
         ...
 
     def deleted(self, key: SessionKey) -> None:
-        """Notifies the replica that a session is deleted, without waiting. Raises Overloaded."""
+        """Tells the replica that a session is deleted, without waiting. Raises Overloaded."""
         ...
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Has a question about texts answered there. Raises its SessileError."""
+        """Has a question about texts answered there. Raises SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
-        """Begins a watch; its number ends it. `watcher` is called with what happens, unless the link goes down."""
+        """Begins a watch and returns its number, for `detach`. `watcher` is called as things happen; not when the link
+        goes down."""
         ...
 
     def detach(self, watch: int) -> None:
-        """Its watcher is not called any more. Idempotent."""
+        """Ends a watch: its watcher is not called any more. Idempotent."""
         ...
 
     def open_handoff(self) -> HandoffChannel:
-        """A hand-off begins."""
+        """Begins a hand-off; returns its channel."""
         ...
 
     async def run(self) -> LinkDown:
@@ -191,18 +195,18 @@ class PeerLink(Protocol):
 
 
 class LinkLimits(msgspec.Struct, frozen=True):
-    """A peer that is silent for `dead_after_beats` of our own beats is dead: 1.5 to 2 s. Counted in beats that we were
-    awake for, so that a process that stood still itself does not take all others for dead. On a link with something to
-    lose beats are quick, and one whose host does not answer a knock either is dead after 0.4 to 0.5 s
-    (`actors.peer.silence`)."""
+    """The limits of a link. A peer that is silent for `dead_after_beats` of our own beats is dead: after 1.5 to 2 s.
+    Only beats for which we were awake count, so that a process that stood still takes no other for dead. Beats are
+    quick on a link that was used lately; there a peer whose host does not answer a knock either is dead after 0.4 to
+    0.5 s (`actors.peer.silence`)."""
 
     beat_s: float = 0.5
     dead_after_beats: int = 3
     quick_beat_s: float = 0.1
-    attentive_s: float = 30.0  # beats are quick for so long after the last frame that was no beat
-    knock_after_beats: int = 2  # quick ones without a word
-    knock_beats: int = 2  # quick ones without an answer to the knock; more where answers take longer
-    patient_s: float = 60.0  # after a link to a replica ended so: the next one waits for beats alone
+    attentive_s: float = 30.0  # beats are quick for so long after the last other frame
+    knock_after_beats: int = 2  # quick beats without a word, before a knock
+    knock_beats: int = 2  # quick beats to wait for a knock's answer; more if answers take longer
+    patient_s: float = 60.0  # for so long after an early end by a knock, only beats count
     linger_s: float = 0.001  # frames that follow a message within this time share the next one
     message_bytes: int = 256 * 1024  # a message is closed when it reaches this
     queue_bytes: int = 64 << 20  # unsent; beyond it requests are refused
@@ -211,7 +215,7 @@ class LinkLimits(msgspec.Struct, frozen=True):
     redial_min_s: float = 0.1
     redial_max_s: float = 1.0
     watch_bytes: int = 256 * 1024  # events of one watch that its reader has not taken
-    events_bytes: int = 16 << 20  # events of all watches of a link, likewise
+    events_bytes: int = 16 << 20  # the same for all watches of a link
 
 
 class Connect(Protocol):
@@ -221,18 +225,19 @@ class Connect(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Listener for what happens to links. Plain functions."""
+    """A listener for what happens to links. Plain functions."""
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
-        """A link that was up has ended. Unless it is suspected at once, an attempt to reach it again is under way."""
+        """Notes that a link that was up has ended. Unless its replica is suspected at once, it is being dialed
+        again."""
         ...
 
     def suspected(self, member: Member) -> None:
-        """The replica does not answer (any more)."""
+        """Notes that the replica does not answer (any more)."""
         ...
 
     def reachable(self, member: Member) -> None:
-        """A link is up (again)."""
+        """Notes that a link to the replica is up (again)."""
         ...
 
 
@@ -241,7 +246,7 @@ def identity(of: Member | Owner) -> Identity:
 
 
 class _Peer:
-    """What is known of one replica process."""
+    """The link, or its attempts, to one replica process."""
 
     __slots__ = ("dialing", "link", "member", "rejected", "suspect", "task")
 
@@ -249,13 +254,13 @@ class _Peer:
         self.member = member
         self.link: PeerLink | None = None
         self.suspect: LinkDown | None = None
-        self.rejected: tuple[float, LinkDown] | None = None  # not dialed again before this time
+        self.rejected: tuple[float, LinkDown] | None = None  # (time, reason): it is not dialed again before this time
         self.dialing: asyncio.Task[PeerLink] | None = None
         self.task: asyncio.Task[None] | None = None  # redials a suspect
 
 
 class Links:
-    """All links of one process. `spawn` gives it the tasks that carry them; they end the links when they end."""
+    """All links of one process. `spawn` starts the tasks that carry them; a link ends with its task."""
 
     def __init__(
         self,
@@ -274,7 +279,7 @@ class Links:
         self._closed = False
 
     def add_listener(self, events: LinkEvents) -> None:
-        """Has `events` called with what happens to links, until these are closed."""
+        """Has `events` called with what happens to links, until `close`."""
         self._listeners.append(events)
 
     def suspect(self, of: Member | Owner) -> bool:
@@ -283,16 +288,16 @@ class Links:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether any replica is suspected: with none, which is the rule, nobody looks through a large view."""
+        """Whether any replica is suspected. Mostly none is, and then nobody needs to look through a large view."""
         return bool(self._suspects)
 
     def member(self, of: Member | Owner) -> Member | None:
-        """A replica that there is a link to, in view or not."""
+        """Returns the replica of an owner if there is a link to it, in view or not; else None."""
         peer = self._peers.get(identity(of))
         return peer.member if peer is not None and peer.link is not None else None
 
     def update(self, members: Iterable[Member]) -> None:
-        """The replicas that are alive by the directory's word: only those are dialed again."""
+        """Takes the replicas that are alive by the directory's word: only those are dialed again."""
         self._known = {identity(member) for member in members}
         for of, peer in list(self._peers.items()):
             if of not in self._known and peer.link is None and peer.dialing is None:
@@ -307,7 +312,8 @@ class Links:
             peer.task.cancel()
 
     async def get(self, member: Member) -> PeerLink:
-        """The link to a replica, dialed if there is none. Raises LinkDown; at once for one that is suspected."""
+        """Returns the link to a replica, dialed if there is none. Raises LinkDown; at once if the replica is
+        suspected."""
         if self._closed:
             raise LinkDown("closed")
         peer = self._peers.get(identity(member))
@@ -323,13 +329,13 @@ class Links:
 
     async def _answered(self, peer: _Peer) -> PeerLink:
         dialing = self._dial(peer)
-        await asyncio.wait((dialing,))  # who gives up leaves it to the others
+        await asyncio.wait((dialing,))  # a cancelled caller does not cancel it for others
         if dialing.cancelled():  # by `close`
             raise LinkDown("closed")
         return dialing.result()
 
     def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
-        """Single-flight. The task is watched to its end by its waiters, and by its own callback."""
+        """Dials a replica, once for all callers. The task is awaited by its callers, and by its own callback."""
         if peer.dialing is None:
             peer.dialing = asyncio.get_running_loop().create_task(self._dialed(peer))
             peer.dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -386,7 +392,7 @@ class Links:
                 listener.suspected(peer.member)
 
     async def _redial(self, peer: _Peer) -> None:
-        """Looks whether a suspect has come back, as long as the directory names it."""
+        """Redials a suspected replica until it answers, as long as the directory names it."""
         backoff = Backoff(self._limits.redial_min_s, self._limits.redial_max_s)
         while peer.suspect is not None and identity(peer.member) in self._known:
             await asyncio.sleep(backoff.next_s())
@@ -397,7 +403,7 @@ class Links:
                     return
 
     async def close(self) -> None:
-        """Gives up what is being dialed. The links themselves end with the tasks that carry them."""
+        """Cancels dialing. The links themselves end with the tasks that carry them."""
         self._closed = True
         for peer in self._peers.values():
             if peer.dialing is not None:

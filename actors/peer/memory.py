@@ -21,7 +21,7 @@ Accept = Callable[["MemoryCarrier", str], Awaitable[None]]  # runs one link to i
 
 
 class MemoryLane:
-    """One direction between two places. `delay_s` is called for every message."""
+    """One direction between two addresses. `delay_s` is called for every message."""
 
     def __init__(self) -> None:
         self.delay_s: Callable[[], float] = lambda: 0.0
@@ -35,11 +35,11 @@ class MemoryLane:
             arrive()
 
     def hold(self) -> None:
-        """Nothing arrives any more, until `release`."""
+        """Holds back all messages until `release`."""
         self.held = True
 
     def release(self) -> None:
-        """Everything that was held arrives now, in order."""
+        """Lets everything that was held arrive now, in order."""
         self.held = False
         waiting, self._waiting = self._waiting, []
         for arrive in waiting:
@@ -47,14 +47,14 @@ class MemoryLane:
 
 
 class MemoryCarrier:
-    """One end of a connection; it makes the other end with it."""
+    """One end of a connection; it creates the other end."""
 
     def __init__(self, lane: MemoryLane, back: MemoryLane, room_bytes: int, other: MemoryCarrier | None = None) -> None:
-        """`lane` is what this end sends on, `back` what it receives from."""
+        """`lane` is the one that this end sends on, `back` the one that it receives from."""
         self.other = other or MemoryCarrier(back, lane, room_bytes, self)
         self._lane = lane
         self._room_bytes = room_bytes
-        self._under_way = 0  # bytes sent and not yet received by the other end's reader
+        self._under_way = 0  # bytes sent and not yet received at the other end
         self._arrived: deque[bytes] = deque()
         self._arriving_at = 0.0
         self._down: LinkDown | None = None
@@ -104,7 +104,7 @@ class MemoryCarrier:
         )
 
     def end(self, down: LinkDown) -> None:
-        """This end is over at once: what had arrived is still received. Idempotent."""
+        """Ends this side at once; messages that had arrived can still be received. Idempotent."""
         if self._down is None:
             self._down = down
             self._news.set()
@@ -112,7 +112,7 @@ class MemoryCarrier:
 
 
 class MemoryNetwork:
-    """Addresses, who listens there, and the lanes between them."""
+    """A network in memory: addresses, their listeners, and the lanes between them."""
 
     def __init__(self, *, room_bytes: int = 4 << 20) -> None:
         self._room_bytes = room_bytes
@@ -131,7 +131,7 @@ class MemoryNetwork:
         return MemoryDialer(self, source)
 
     async def knock(self, source: str, target: str) -> None:
-        """A round trip to a host, which a held lane lets none make."""
+        """Makes a round trip to a host, which waits while a lane is held. Raises LinkDown if nothing listens there."""
         for lane in (self.lane(source, target), self.lane(target, source)):
             arrived = asyncio.Event()
             asyncio.get_running_loop().call_later(lane.delay_s(), lane.pass_on, arrived.set)
@@ -161,12 +161,12 @@ class MemoryNetwork:
         return list(self._tasks.get(address, ()))
 
     def cut(self, address: str) -> None:
-        """Every connection from and to an address breaks, as when its process is killed. New ones may begin."""
+        """Breaks every connection from and to an address, as when its process is killed. New ones may begin."""
         for carrier in self._carriers.pop(address, []):
             carrier.end(LinkDown("reset", "the connection broke"))
 
     async def close(self) -> None:
-        """Ends everything. Idempotent."""
+        """Ends all links and listeners. Idempotent."""
         for address in list(self._listeners):
             for task in self.unlisten(address):
                 task.cancel()
@@ -175,7 +175,7 @@ class MemoryNetwork:
 
 
 class MemoryDialer:
-    """Implements `Dialer` for one place on the network."""
+    """The `Dialer` of one address on the network."""
 
     def __init__(self, network: MemoryNetwork, source: str) -> None:
         self._network = network

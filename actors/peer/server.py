@@ -39,28 +39,29 @@ Post = Callable[[pf.Frame], int]
 
 
 class HandoffSession(Protocol):
-    """The hand-offs that come over one link."""
+    """The incoming hand-offs of one link."""
 
     def receive(self, frame: pf.Frame) -> None:
-        """A frame of a hand-off. Plain function; answers through `post`."""
+        """Takes a frame of a hand-off. Plain function; answers by `post`."""
         ...
 
     def close(self) -> None:
-        """The link has ended."""
+        """Ends the session's hand-offs: the link has ended."""
         ...
 
 
 class HandoffReceiver(Protocol):
-    """Takes sessions in (`actors.handoff.target`)."""
+    """Takes sessions in from other replicas (`actors.handoff.target`)."""
 
     def open_session(self, post: Post, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> HandoffSession: ...
 
 
 class Drainer(Protocol):
-    """Hands everything off (`actors.handoff.drain`)."""
+    """Empties the replica (`actors.handoff.drain`)."""
 
     async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
-        """`by` names the requester. Calls `report(handed_off, parked, left)` now and then, at last with left = 0."""
+        """Drains. `by` names the requester. Calls `report(handed_off, parked, left)` repeatedly, at last with left =
+        0."""
         ...
 
     async def undrain(self, *, by: str) -> None: ...
@@ -81,13 +82,13 @@ class SessionMover(Protocol):
 
 
 class DeletedKVCleaner(Protocol):
-    """Releases KV of deleted sessions (`actors.maintenance.kv_cleanup`)."""
+    """Releases the KV of deleted sessions (`actors.maintenance.kv_cleanup`)."""
 
     async def remove_if_deleted(self, key: SessionKey) -> bool: ...
 
 
 class PeerEndpoint:
-    """What a replica's peer server hands its carriers to."""
+    """Accepts the links of other processes to one replica, each over a carrier."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class PeerEndpoint:
         kv_cleaner: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
-        """`member` is announced with the fingerprint and the version that peers are shown."""
+        """`member` has the fingerprint and the version that peers are told."""
         self.runtime = runtime
         self.limits = limits or LinkLimits()
         self.handoffs = handoffs
@@ -136,7 +137,7 @@ class PeerEndpoint:
             del self._peers[peer_session]
 
     async def _welcome(self, wire: Wire) -> pf.LinkedPeer:
-        """Shakes hands; returns who it is. Raises LinkDown for one that is refused, after it was sent why."""
+        """Shakes hands; returns the peer. Raises LinkDown for a refused peer, after it was told why."""
         match await wire.first():
             case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
@@ -151,7 +152,7 @@ class PeerEndpoint:
         return pf.LinkedPeer(hello.kind, hello.name, protocol, hello.version)
 
     def peers(self) -> tuple[pf.LinkedPeer, ...]:
-        """Who has a link to this replica now."""
+        """Returns the processes that have a link to this replica now."""
         return tuple(session.peer for session in self._peers)
 
     def _objection(self, hello: pf.PeerHello) -> pf.PeerRefusal | None:
@@ -174,29 +175,29 @@ class PeerEndpoint:
         return None
 
     def encoded(self, published: Published) -> bytes:
-        """The records of a publication, encoded once for all links."""
+        """Returns the records of a publication, encoded once for all links."""
         if self._encoded[0] is not published:
             self._encoded = published, pf.encode_records(published.records)
         return self._encoded[1]
 
     async def close(self) -> None:
-        """Closes every link in order."""
+        """Closes every link, after what was posted to it."""
         await asyncio.gather(*(peer.close() for peer in list(self._peers)))
 
 
 def _speaks(hello: pf.PeerHello) -> ProtocolRange:
-    """One from before there were ranges speaks what it proposes."""
+    """Returns the protocols that a dialing process speaks; one that names no range speaks only the proposed one."""
     return hello.speaks or (hello.protocol, hello.protocol)
 
 
 class PeerSession:
-    """One link, as the replica sees it."""
+    """One link of another process to this replica."""
 
     def __init__(self, endpoint: PeerEndpoint, wire: Wire, peer: pf.LinkedPeer) -> None:
         self.endpoint = endpoint
         self.peer = peer
         self.name = f"{peer.kind} {peer.name}"
-        self.events_bytes = 0  # sent and not yet taken, over all watches
+        self.events_bytes = 0  # sent and not yet credited, over all watches
         self.behind: dict[Attachment, None] = {}
         self._wire = wire
         self._attachments: dict[int, Attachment] = {}
@@ -281,7 +282,7 @@ class PeerSession:
             self._spawn(self._answered(number, work))
 
     async def _answered(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a request; whatever it raises becomes its answer."""
+        """Runs a request; an error that it raises becomes its answer."""
         try:
             await work
         except Moved as moved:
@@ -353,7 +354,7 @@ class PeerSession:
             self.post(pf.Absent(attachment.watch, None))
 
     def deactivated(self, attachment: Attachment, epoch: Epoch, top: int, owner: Owner | None) -> None:
-        """The session of an attachment has left memory."""
+        """Ends an attachment whose session has left memory."""
         self._attachments.pop(attachment.watch, None)
         self.behind.pop(attachment, None)
         self.post(pf.SessionDeactivated(attachment.watch, epoch, top, owner))
@@ -372,7 +373,7 @@ class PeerSession:
 
 
 class Attachment:
-    """One watch over one link: a sink of the runtime."""
+    """One watch over one link: it is a subscriber of the runtime, and sends events."""
 
     __slots__ = ("_detach", "_ended", "_epoch", "_peer", "_top", "key", "untaken", "watch")
 
@@ -387,7 +388,7 @@ class Attachment:
         self._top = 0
 
     async def begin(self) -> bool:
-        """Attaches to the actor and answers with `Attached`; False where the session is not in memory here."""
+        """Attaches to the actor and answers with `Attached`. Returns False if the session is not in memory here."""
         peer = self._peer
         runtime = peer.endpoint.runtime
         attached = await runtime.attach(self.key, self.publish, self.left)
@@ -403,7 +404,7 @@ class Attachment:
         return True
 
     def publish(self, published: Published) -> None:
-        """The runtime's sink."""
+        """Sends records that became durable, or notes that this watch is behind if too many bytes are not credited."""
         peer = self._peer
         limits = peer.endpoint.limits
         if self in peer.behind or self.untaken >= limits.watch_bytes or peer.events_bytes >= limits.events_bytes:
@@ -417,17 +418,17 @@ class Attachment:
         peer.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
 
     def catch_up(self) -> None:
-        """There is room again: sends how far the log went, and goes on from there."""
+        """Tells the reader how far the log went while it was behind; events follow again."""
         del self._peer.behind[self]
         self._peer.post(pf.Behind(self.watch, self._epoch, self._top))
 
     def left(self, epoch: Epoch, top: int, owner: Owner | None) -> None:
-        """The session has left memory here."""
+        """Ends the attachment: the session has left memory here."""
         self.end()
         self._peer.deactivated(self, epoch, top, owner)
 
     def end(self) -> None:
-        """Nothing more is sent. Idempotent."""
+        """Stops sending. Idempotent."""
         self._ended = True
         self._peer.behind.pop(self, None)
         detach, self._detach = self._detach, None

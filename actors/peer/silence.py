@@ -23,12 +23,12 @@ from typing import Final
 
 from actors.peer.links import LinkLimits
 
-ANSWER_FACTOR: Final = 4  # an answer may take so many times as long as the one that was measured
-_EXACT_S: Final = 1e-6  # beats are added up
+ANSWER_FACTOR: Final = 4  # an answer may take so many times as long as the first one took
+_EXACT_S: Final = 1e-6  # tolerance: beats are added up as floats
 
 
 class SilenceFinding(Enum):
-    """What a beat of ours has shown."""
+    """The conclusion after one beat of ours."""
 
     ALIVE = "alive, or not silent for long"
     KNOCK = "a knock is to be made"
@@ -38,10 +38,11 @@ class SilenceFinding(Enum):
 
 
 class SilenceDetector:
-    """Of one link: `beat` with each beat of ours, `answered` and `unanswerable` with what became of a knock."""
+    """Detects the silence of one link: call `beat` with each beat of ours, `answered` or `unanswerable` after a
+    knock."""
 
     def __init__(self, limits: LinkLimits, *, knocks: bool) -> None:
-        """`knocks`: whether any can be made."""
+        """`knocks`: whether knocks can be made."""
         self._quick_s = limits.quick_beat_s
         self._dead_s = limits.beat_s * limits.dead_after_beats - _EXACT_S
         self._knock_after_s = limits.quick_beat_s * limits.knock_after_beats - _EXACT_S
@@ -50,32 +51,32 @@ class SilenceDetector:
         self._promised_s = math.inf
         self._silent_s = 0.0
         self._knock_at_s = self._knock_after_s
-        self._patience_s: float | None = None  # for a knock's answer; None: not measured
-        self._waiting_s: float | None = None  # for one, by now
+        self._patience_s: float | None = None  # for a knock's answer; None: not measured yet
+        self._waiting_s: float | None = None  # how long a knock has waited for its answer; None: none waits
 
     def promised(self, every_s: float) -> None:
-        """The other end is to be heard so often; 0: it does not say."""
+        """Notes how often the other end will be heard; 0: it does not say."""
         self._promised_s = every_s or math.inf
 
     def answered(self, after_s: float) -> None:
-        """Its host has taken the connection."""
+        """Notes that the other end's host answered a knock after `after_s` seconds."""
         if self._patience_s is None:
             self._patience_s = max(self._least_s, ANSWER_FACTOR * after_s) - _EXACT_S
         self._waiting_s = None
         self._knock_at_s = self._silent_s + self._knock_after_s
 
     def unanswerable(self) -> None:
-        """Its host cannot be knocked at, though it is heard: beats alone count."""
+        """Notes that the host does not answer knocks though the other end is heard: only beats count from now on."""
         self._knocks = False
         self._waiting_s = None
 
     @property
     def measuring(self) -> bool:
-        """The knock under way is the first, which measures."""
+        """Whether the knock under way is the first one, which measures how long answers take."""
         return self._patience_s is None
 
     def beat(self, pace_s: float, *, heard: bool) -> SilenceFinding:
-        """A beat of ours after `pace_s`, in which the other end was heard, or not."""
+        """Judges the other end after a beat of ours of `pace_s` seconds, in which it was heard or not."""
         if heard:
             self._silent_s, self._knock_at_s = 0.0, self._knock_after_s
         else:

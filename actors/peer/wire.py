@@ -24,7 +24,7 @@ Knock = Callable[[], Awaitable[None]]  # at the other end's host: see `Dialer.kn
 
 
 class Wire:
-    """One end of a link. Its attributes are the times and sizes by which one end of a link is judged alive."""
+    """One end of a link: sends and receives frames, and judges whether the other end is alive."""
 
     def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
         """`knock` None: silence is measured by beats alone."""
@@ -35,8 +35,8 @@ class Wire:
         self._limits = limits
         self._queue: deque[bytes] = deque()
         self._wake = asyncio.Event()
-        self._received = True  # something came since the last beat
-        self._spoken = False  # something other than beats came or went since the last beat
+        self._received = True  # whether something came since the last beat
+        self._spoken = False  # whether anything but beats came or went since the last beat
         self._sent_at = 0.0
         self._knock = knock
         self._silence = SilenceDetector(limits, knocks=knock is not None)
@@ -46,7 +46,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
 
     def post(self, frame: Frame) -> int:
-        """Queues a frame; returns its size in bytes. What is posted to a link that is down goes nowhere."""
+        """Queues a frame; returns its size in bytes. Frames for a link that is down are dropped."""
         data = encode(frame)
         if self.down is None and self._ending is None:
             self._queue.append(data)
@@ -56,11 +56,11 @@ class Wire:
         return len(data)
 
     def promised(self, beat: Heartbeat) -> None:
-        """The other end has announced how often it is to be heard."""
+        """Notes how often the other end has announced to be heard."""
         self._silence.promised(beat.every_ms / 1000)
 
     async def first(self) -> list[AnyFrame]:
-        """The first message, before `run`. Raises LinkDown."""
+        """Returns the frames of the first message, before `run`. Raises LinkDown."""
         return _unpacked(await self._carrier.receive())
 
     async def now(self, *frames: Frame) -> None:
@@ -68,7 +68,7 @@ class Wire:
         await self._carrier.send(pack([encode(frame) for frame in frames]))
 
     async def run(self, deliver: Callable[[list[AnyFrame]], None]) -> LinkDown:
-        """Carries frames both ways until the link ends; returns why. `deliver` must not block; a ValueError from
+        """Carries frames both ways until the link ends; returns the reason. `deliver` must not block; a ValueError from
         it ends the link. Cancelling this closes the link."""
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -87,7 +87,7 @@ class Wire:
         return self.down
 
     async def close(self) -> None:
-        """Sends `Goodbye` after all that was posted, and ends the link when that is sent or the next beat is due."""
+        """Sends `Goodbye` behind all that was posted; ends the link when that is sent, or when the next beat is due."""
         if self.down is not None:
             return
         if self._ending is None:
@@ -164,7 +164,7 @@ class Wire:
         self._wake.set()
 
     def _follow(self, finding: SilenceFinding, tasks: asyncio.TaskGroup) -> None:
-        """Does what a finding demands. Raises LinkDown when the other end is dead."""
+        """Acts on a finding: knocks, or gives a knock up. Raises LinkDown if the other end is dead."""
         match finding:
             case SilenceFinding.KNOCK:
                 assert self._knock is not None
@@ -196,7 +196,7 @@ def _unpacked(message: bytes) -> list[AnyFrame]:
 
 
 def _first(group: BaseExceptionGroup[LinkDown]) -> LinkDown:
-    """The one that ended the others: of several, the first that was raised."""
+    """Returns the error that ended the tasks: of several, the first that was raised."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -48,7 +48,7 @@ class WritingKey(Protocol):
 
 class WritingKeys(Protocol):
     async def writing(self, tenant: TenantId) -> WritingKey:
-        """Returns the key that writes now. Raises SessileError."""
+        """Returns the tenant's key that encrypts now. Raises SessileError."""
         ...
 
 
@@ -62,7 +62,7 @@ class PersonalCheck(Protocol):
 
 
 class ProcessKeys:
-    """A key where the journal has none: gone with the process, and so is what it sealed."""
+    """A key for a journal without encryption: it lives as long as the process, and so does what it sealed."""
 
     def __init__(self) -> None:
         self.id, self.secret = "process", os.urandom(32)
@@ -72,7 +72,7 @@ class ProcessKeys:
 
 
 class _Sealer:
-    """Names and seals one tenant's answers under one key."""
+    """Names and encrypts one tenant's answers under one key."""
 
     def __init__(self, tenant: TenantId, key: WritingKey) -> None:
         whose = msgspec.msgpack.encode(("results", tenant, key.id))
@@ -98,7 +98,7 @@ class _Sealer:
 
 
 class TenantResultCache:
-    """Implements `ResultCache`."""
+    """A `ResultCache` with sealed answers, each tenant's under its own key."""
 
     def __init__(
         self, store: ResultStore, keys: WritingKeys, limits: LimitsNow, personal: PersonalCheck, metrics: Metrics
@@ -135,7 +135,7 @@ class TenantResultCache:
         self._stored.add(outcome)
 
     async def _keep(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> str:
-        """Returns what came of it."""
+        """Stores a recorded answer unless it is too large, personal or revoked; returns the outcome for metrics."""
         limits, outcome = self._limits().of(lookup.key.tenant), "unavailable"
         ttl_s, bytes_max = limits.result_cache_s, limits.result_cache_bytes
         if lookup.recorded is None or not lookup.name or ttl_s is None:
@@ -180,7 +180,7 @@ class TenantResultCache:
 
 @contextlib.asynccontextmanager
 async def _guard(event: str, *, wait_s: float | None = WAIT_S) -> AsyncIterator[None]:
-    """Logs what fails, or takes longer: a cache is no reason for a turn to fail."""
+    """Logs errors, and a time-out after `wait_s`, inside the block: a turn must not fail for the cache."""
     try:
         async with asyncio.timeout(wait_s):
             yield
@@ -189,8 +189,8 @@ async def _guard(event: str, *, wait_s: float | None = WAIT_S) -> AsyncIterator[
 
 
 def _in_use(limits: Limits) -> bool:
-    """Whether some tenant may have answers here."""
-    return any(each.result_cache_s is not None for each in (limits.default, *limits.tenants.values()))
+    """Returns whether any tenant may have answers in the cache."""
+    return any(tenant.result_cache_s is not None for tenant in (limits.default, *limits.tenants.values()))
 
 
 def make_results(
@@ -201,9 +201,9 @@ def make_results(
     personal: PersonalCheck,
     metrics: Metrics,
 ) -> TenantResultCache | None:
-    """Makes the cache that the settings name. `directory`: the cluster's Valkey; "": this process is alone. `keys`
-    None: the journal has none, and nothing is shared, for it would lie open in Valkey. `limited` None: no tenant has
-    chosen anything. Raises BadInput."""
+    """Makes the result cache that the settings name; None if there is none. `directory`: the cluster's Valkey; "":
+    this process is alone. `keys` None: the journal is not encrypted, so nothing is shared, for it would be readable in
+    Valkey. `limited` None: no limits file, so no tenant uses it. Raises BadInput."""
     if not megabytes or limited is None:
         return None
     if directory and keys is None:

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple, Protocol
 
 from sessions.model.types import TenantId
 
-ENTRY_OVERHEAD_BYTES: Final = 256  # of what stands beside a body
+ENTRY_OVERHEAD_BYTES: Final = 256  # of an entry, besides its body
 
 
 class StoredResult(NamedTuple):
-    """One sealed answer. `mark`, of 16 bytes, names the session that it came from."""
+    """One sealed answer. `mark` (16 bytes) names the session that it came from."""
 
     name: bytes
     mark: bytes
@@ -20,24 +20,24 @@ class StoredResult(NamedTuple):
 
 
 class ResultStore(Protocol):
-    """Holds sealed answers by tenant. Raises Unavailable, OutcomeUnknown."""
+    """Stores sealed answers by tenant. Raises Unavailable, OutcomeUnknown."""
 
     async def get(self, tenant: TenantId, name: bytes) -> bytes | None: ...
 
     async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
-        """Keeps a result for `ttl_s`; the tenant's least recently used ones make room."""
+        """Stores a result for `ttl_s`; the tenant's least recently used results make room for it."""
         ...
 
     async def drop(self, tenant: TenantId, mark: bytes | None) -> None:
-        """Drops the results with a mark, or all of the tenant's."""
+        """Drops a tenant's results with this mark; None: all of them."""
         ...
 
     async def close(self) -> None: ...
 
 
 class MemoryResultStore:
-    """Implements `ResultStore`; each call is whole. `clock` counts seconds. Beyond `bytes_max` in all, the tenant that
-    has most makes room."""
+    """A `ResultStore` in memory; each call is atomic. `clock` returns seconds. Beyond `bytes_max` in all, the tenant
+    with the largest share makes room."""
 
     def __init__(self, bytes_max: int, clock: Callable[[], float]) -> None:
         self._bytes_max, self._clock = bytes_max, clock

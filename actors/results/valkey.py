@@ -25,7 +25,7 @@ SCRIPT: Final = Path(__file__).parent / "results.lua"
 
 
 class ValkeyResultStore:
-    """Implements `ResultStore`."""
+    """A `ResultStore` on Valkey or Redis."""
 
     def __init__(self, url: str, *, timeout_s: float = 0.25, namespace: str = "sessile") -> None:
         """Raises BadInput for a malformed `url` (`actors.directory.address`). Connects to nothing yet."""
@@ -33,8 +33,8 @@ class ValkeyResultStore:
         self._namespace = namespace
 
     async def get(self, tenant: TenantId, name: bytes) -> bytes | None:
-        found = await self._run(tenant, "get", name)
-        return None if found is None else bytes(found)
+        body = await self._run(tenant, "get", name)
+        return None if body is None else bytes(body)
 
     async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
         await self._run(tenant, "put", result.name, result.mark, result.body, ttl_s * 1000, bytes_max)

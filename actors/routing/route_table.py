@@ -36,12 +36,12 @@ from sessions.routing.turn_facts import TurnFacts, candidate_of, facts_of
 
 log = structlog.get_logger(__name__)
 
-AVOID_S = 2.0  # a replica that is leaving is not tried again for so long: by then the view shows it
+AVOID_S = 2.0  # how long a leaving replica is not tried again: by then the view shows it
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Where to send a command. `owner`: because it has the session, as far as we know; `activate`: it was placed there;
-    `instead_of`: whom it takes over from."""
+    """The replica to send a command to. `owner`: it has the session, as far as known; `activate`: the session was
+    placed there; `instead_of`: the owner that it takes over from."""
 
     member: Member
     owner: Owner | None
@@ -50,7 +50,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RouteUnavailable(Exception):
-    """There is no way to the session at this moment; look again shortly."""
+    """Raised if no replica can be reached for the session at this moment; look again shortly."""
 
 
 class _TakeoverAttempt(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class _TakeoverAttempt(msgspec.Struct, frozen=True):
 
 
 class RouteTable:
-    """What one process knows of where sessions are."""
+    """Knows, for one process, where sessions are or should go."""
 
     def __init__(
         self,
@@ -89,19 +89,19 @@ class RouteTable:
     # -- the view --------------------------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Reads the view anew; concurrent callers wait for the same answer. Raises Unavailable."""
+        """Reads the view again; concurrent callers wait for the same answer. Raises Unavailable."""
         if self._refreshing is None:
             task = self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._refreshing)
 
     def close(self) -> None:
-        """Gives up a view that is being read."""
+        """Stops reading the view."""
         if self._refreshing is not None:
             self._refreshing.cancel()
 
     def _set_view(self, view: View) -> None:
-        """Every command looks for its owner here: not through all members of a large view."""
+        """Keeps a view and its members by name, so that commands need not look through a large view."""
         self.view = view
         self._members = {member.replica: member for member in view.members}
         self.pool_states()  # so that it knows every model of every view
@@ -117,7 +117,7 @@ class RouteTable:
             self._refreshing = None
 
     def member(self, owner: Owner) -> Member | None:
-        """The replica process of an owner, if it is known to live."""
+        """Returns the replica process of an owner, if it is known to live; else None."""
         member = self._members.get(owner.replica)
         if member is not None and member.incarnation == owner.incarnation:
             return member
@@ -125,11 +125,11 @@ class RouteTable:
 
     @property
     def has_replica(self) -> bool:
-        """Whether a replica takes sessions, as far as is known here."""
+        """Whether any replica takes sessions, as far as is known here."""
         return any(not member.draining and not self._links.suspect(member) for member in self.view.members)
 
     def avoid(self, replica: ReplicaId) -> None:
-        """A replica has answered that it takes nothing new."""
+        """Avoids a replica for AVOID_S: it has answered that it takes nothing new."""
         self._avoid[replica] = asyncio.get_running_loop().time() + AVOID_S
 
     def _avoided(self) -> list[ReplicaId]:
@@ -142,7 +142,7 @@ class RouteTable:
     # -- owners ----------------------------------------------------------------------------------------------------
 
     def remember(self, key: SessionKey, owner: Owner | None) -> None:
-        """Keeps the owner of a session as learnt from an answer; None: not the one that was kept."""
+        """Keeps the owner of a session, as an answer has told; None: forgets the one that was kept."""
         self._owners.pop(key, None)
         if owner is not None:
             self._owners[key] = owner
@@ -153,7 +153,8 @@ class RouteTable:
         return self._owners.get(key)
 
     async def owner(self, key: SessionKey) -> Owner | None:
-        """Who owns a session by the directory's word or, while that is away, by the journal's last grant."""
+        """Returns the owner of a session by the directory, or by the journal's last grant while the directory is away;
+        None for none."""
         try:
             return await self._directory.locate(key)
         except Unavailable as error:
@@ -162,7 +163,7 @@ class RouteTable:
             return None if head is None else self._granted(head)
 
     def _granted(self, head: Head) -> Owner | None:
-        """The owner that the journal granted a session to last, if its process may live."""
+        """Returns the owner that the journal granted a session to last, if its process may live; else None."""
         replica, _, activation = head.owner.rpartition("/")
         member = self._members.get(ReplicaId(replica))
         return None if member is None else Owner(member.replica, member.incarnation, ActivationId(activation))
@@ -172,8 +173,8 @@ class RouteTable:
     async def route(
         self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None, near: SessionKey | None = None
     ) -> Route:
-        """Where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered that it
-        does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
+        """Returns where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered
+        that it does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
         RouteUnavailable, or SessileError."""
         owner = self.remembered(key) or await self.owner(key)
         if owner is not None:
@@ -199,7 +200,7 @@ class RouteTable:
         return Route(self.place(key, head, model, holder), None, activate=True)
 
     async def _replica_of(self, key: SessionKey) -> ReplicaId | None:
-        """The replica that has a session, or had it last."""
+        """Returns the replica that has a session, or had it last; None for none."""
         owner = self.remembered(key) or await self.owner(key)
         if owner is not None:
             return owner.replica
@@ -207,8 +208,8 @@ class RouteTable:
         return None if head is None else ReplicaId(last_replica(head))
 
     def place(self, key: SessionKey, head: Head | None, model: str | None, holder: ReplicaId | None = None) -> Member:
-        """Where a session without an owner goes; `holder` has KV for one that has no log yet. Raises Unavailable when
-        there is nowhere."""
+        """Returns where a session without an owner should go; `holder` has KV for one that has no log yet. Raises
+        Unavailable if there is no replica for it."""
         if head is not None:
             model = self.model_of(head.model) or model
             holder = ReplicaId(last_replica(head))
@@ -220,8 +221,8 @@ class RouteTable:
         return member
 
     def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
-        """The replica that takes a session over from an owner that is suspected: one replica per TTL. None: none at
-        present."""
+        """Returns the replica that takes a session over from a suspected owner: one replica per lease TTL. None: none
+        at present."""
         now = asyncio.get_running_loop().time()
         attempt = self._takeovers.get(key)
         if attempt is not None and now - attempt.at < self._lease_ttl_s:
@@ -238,18 +239,18 @@ class RouteTable:
         return member
 
     def model_of(self, shown: str, lost: Owner | None = None) -> str | None:
-        """The model to place a session by, whose head shows this: its own, or the nearest one of its alias where no
-        replica of that is left. `lost` is not there any more."""
+        """Returns the model to place a session by, from its head's text: its own, or the nearest one of its alias if no
+        replica of it is left. `lost`: an owner that does not count."""
         alias, model = split_head_model(shown)
         file = self._models_file().file
         if not alias or alias not in file.aliases or model not in file.models or self._served_without(model, lost):
             return model or None
         quality = file.models[model].quality
-        there = [each for each in file.members(alias) if self._served_without(each, lost)]
-        return min(there, key=lambda each: abs(file.models[each].quality - quality), default=model)
+        there = [name for name in file.members(alias) if self._served_without(name, lost)]
+        return min(there, key=lambda name: abs(file.models[name].quality - quality), default=model)
 
     def _served_without(self, model: str, lost: Owner | None) -> bool:
-        """Some replica serves it that is neither suspected nor `lost`."""
+        """Returns whether any replica serves a model, not counting those that are avoided or `lost`."""
         state = self.pool_states().get(model)
         avoided = {*self._avoided(), *([lost.replica] if lost is not None else [])}
         if state is None or state.replicas > len(avoided):
@@ -258,7 +259,7 @@ class RouteTable:
         return any(member.replica not in avoided for member in members)
 
     def first_model(self, request: Request) -> str | None:
-        """The model that a new session begins with; None: any. Raises Forbidden."""
+        """Returns the model that a new session begins with; None: any. Raises Forbidden."""
         settings = cm.session_settings_of(request.command)
         if settings is None:
             return None
@@ -273,12 +274,12 @@ class RouteTable:
         return decided.model if decided is not None else choice.models[0]
 
     def models_of(self, name: str) -> tuple[str, ...]:
-        """The models that a name means, aliases resolved."""
+        """Returns the models that a name means, with aliases resolved."""
         file = self._models_file().file
         return file.members(name) if name in file.aliases else (name,)
 
     def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
-        """A survivor has answered that it did not take a session over: another may be tried."""
+        """Notes that a survivor did not take a session over: another one may be tried."""
         attempt = self._takeovers.get(key)
         if attempt is not None and attempt.instead_of == lost:
             del self._takeovers[key]
@@ -295,7 +296,7 @@ class RouteTable:
 
 
 def retryable_elsewhere(error: SessileError) -> bool:
-    """Whether an error is about where a command was sent, and not the command's answer."""
+    """Returns whether an error is about where a command was sent, and is not the command's answer."""
     return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 

@@ -37,11 +37,11 @@ from sessions.routing.models_file import NO_POOLS, PoolsNow
 
 log = structlog.get_logger(__name__)
 
-HOPS_MAX = 4  # answers that name another owner, followed without a pause
+HOPS_MAX = 4  # answers that name another owner and are followed without a pause
 
 
 class Router:
-    """Implements `Sessions` over peer links. An async context: leaving it ends links and watches."""
+    """The `Sessions` port over peer links. An async context: leaving it ends links and watches."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Router:
         limits: RouterLimits | None = None,
         pools: PoolsNow = lambda: NO_POOLS,
     ) -> None:
-        """`gateway` names this process and no other; `pools` is the models file that its replicas have too."""
+        """`gateway` is this process's unique name; `pools` is the models file that its replicas have too."""
         self.limits = limits or RouterLimits()
         self.retries = 0
         self._rng = rng
@@ -97,7 +97,7 @@ class Router:
         await self._tasks.__aexit__(kind, error, trace)
 
     def unready(self) -> str | None:
-        """Why commands would find no replica, or None."""
+        """Returns why commands would find no replica; None if they would find one."""
         return None if self.routes.has_replica else "no replica is reachable"
 
     async def _refresh_view(self) -> None:
@@ -110,7 +110,7 @@ class Router:
                 log.warning("view_refresh_failed", error=error.code)
 
     def _link_ahead(self) -> None:
-        """Dials the replicas that are not linked yet, so that no reader waits for it when a session goes there."""
+        """Dials replicas that are not linked yet, so that no reader waits for that when a session goes there."""
         for member in self.routes.view.members[: self.limits.links_ahead]:
             if self.links.member(member) is None and not self.links.suspect(member):
                 self._tasks.spawn(self._dial(member))
@@ -136,7 +136,7 @@ class Router:
             ) from cause
 
     async def _execute(self, request: Request, errors: list[SessileError]) -> cm.Ok:
-        """Tries until it is answered. `errors` takes why it was not, the latest last."""
+        """Sends a command until it is answered. `errors` is set to the last reason why it was not."""
         key, command = request.key, request.command
         new = isinstance(command, cm.SessionCreate)
         model = self.routes.first_model(request)
@@ -171,10 +171,10 @@ class Router:
             await asyncio.sleep(backoff.next_s())
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
-        """Has a question about texts answered by a replica that serves a model, one after the other. Raises its
-        SessileError, and Unavailable where none can be reached."""
-        members = [each for each in self.routes.view.members if each.model in self.routes.models_of(model)]
-        for member in sorted(members, key=lambda each: (each.draining, self._rng.random())):
+        """Has a question about texts answered by a replica of a model; tries one after the other. Raises the answer's
+        SessileError, and Unavailable if none can be reached."""
+        members = [member for member in self.routes.view.members if member.model in self.routes.models_of(model)]
+        for member in sorted(members, key=lambda other: (other.draining, self._rng.random())):
             try:
                 return await (await self.links.get(member)).inspect(principal, question)
             except LinkDown as down:

@@ -9,7 +9,7 @@ from actors.peer.links import LinkLimits
 
 class SubscriptionLimits(msgspec.Struct, frozen=True):
     workers: int = 32
-    takeovers: int = 256  # requested at the same time
+    takeovers: int = 256  # under way at the same time
     register_at_once: int = 1000
     again_min_s: float = 0.05
     again_max_s: float = 2.0

@@ -40,17 +40,17 @@ log = structlog.get_logger(__name__)
 
 Sink = Callable[[Published], None]
 
-LOST: Final = 0  # priorities of what is to be done
+LOST: Final = 0  # priorities of work on a watch
 NEW: Final = 1
 LOOK: Final = 2
-CATCH_UP_RECORDS: Final = 64  # as few are delivered, and not read again by each reader
+CATCH_UP_RECORDS: Final = 64  # so few records are delivered here, instead of being read again by each reader
 CATCH_UP_BYTES: Final = 64 * 1024
-ATTACHED_TTLS: Final = 4  # an attached watch is looked at once in so many TTLs: its owner notifies of what it knows
+ATTACHED_TTLS: Final = 4  # lease TTLs between two checks of an attached watch, whose owner reports what it knows
 
 
 class SessionSubscription:
-    """One session that is read here: a `Watcher`. Its attributes say where a session is and what was heard of it last,
-    which changes together."""
+    """One session that is read through this gateway; a `Watcher`. Its attributes (where the session is, and what was
+    last heard of it) change together."""
 
     def __init__(self, key: SessionKey, subscriptions: Subscriptions) -> None:
         self.key = key
@@ -61,14 +61,14 @@ class SessionSubscription:
         self.number = 0
         self.owner: Owner | None = None
         self.hint: Owner | None = None  # a possible owner
-        self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, where that is further
-        self.check = False  # its owner has left: the journal has what was written
-        self.compared_at = asyncio.get_running_loop().time()  # with the journal, by this or by who began to read
-        self.absent: Owner | None = None  # an owner that answered that it does not have it
-        self.limbo: Identity | None = None  # the replica process that it waits to hear of
+        self.known: tuple[Epoch, int] | None = None  # how far the log is known to go, if beyond `seen`
+        self.check = False  # whether the journal must be read: the owner has left
+        self.compared_at = asyncio.get_running_loop().time()  # last comparison of the log with the journal
+        self.absent: Owner | None = None  # an owner that has answered that it does not have the session
+        self.limbo: Identity | None = None  # the replica process that it waits for news of
         self.recovering = False
         self.queued = False
-        self.backoff: Backoff | None = None  # after failures in a row
+        self.backoff: Backoff | None = None  # set after failures in a row
         self.check_at = 0.0
         self._subscriptions = subscriptions
 
@@ -77,7 +77,7 @@ class SessionSubscription:
         return bool(self.sinks)
 
     def deliver(self, epoch: Epoch, records: tuple[Record, ...]) -> None:
-        """Passes records on to everyone who reads here."""
+        """Passes records on to all sinks."""
         self.epoch, self.seen = epoch, records[-1].offset
         published = Published(self.key, epoch, records)
         for sink in tuple(self.sinks.values()):
@@ -99,7 +99,7 @@ class SessionSubscription:
         self.reaches(epoch, top)
 
     def reaches(self, epoch: Epoch, top: int) -> None:
-        """The log is known to go up to `top`."""
+        """Notes that the log goes up to `top`, and has what is missing delivered."""
         if top and (epoch != self.epoch or top > self.seen):
             self.known = epoch, top
             self._subscriptions.enqueue(self, LOST)
@@ -116,8 +116,8 @@ class SessionSubscription:
 
 
 class Subscriptions:
-    """All watches of a gateway. It is large because links, takeovers and watches of a gateway meet here, and each moves
-    the others."""
+    """The subscriptions of a gateway. It is large because links, takeovers and watches of a gateway meet here, and
+    each moves the others."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Subscriptions:
         return sum(len(watches) for watches in self._on_link.values())
 
     def start(self) -> None:
-        """Begins to register, to listen and to look."""
+        """Starts the tasks that register interest, listen for activations, and look after watches."""
         for work in (self._register(), self._renew(), self._listen(), self._check_due()):
             self._spawn(work)
         for _ in range(self._limits.workers):
@@ -191,7 +191,7 @@ class Subscriptions:
         return unwatch
 
     def is_attached(self, key: SessionKey) -> bool:
-        """Whether a replica that owns the session sends what it writes, as far as this gateway can tell."""
+        """Returns whether a replica that owns the session sends what it writes, as far as this gateway can tell."""
         watch = self._watches.get(key)
         return watch is not None and watch.link is not None and watch.link.down is None
 
@@ -202,14 +202,14 @@ class Subscriptions:
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def enqueue(self, watch: SessionSubscription, priority: int) -> None:
-        """A worker is to look at this watch."""
+        """Has a worker look after this watch; smaller `priority` first."""
         if watch.live and not watch.queued:
             watch.queued = True
             heapq.heappush(self._queue, (priority, self._number(), watch))
             self._work.release()
 
     def retry_later(self, watch: SessionSubscription) -> None:
-        """The same after a pause that grows with each time in a row."""
+        """Enqueues a watch after a pause that grows with each time in a row."""
         if watch.backoff is None:
             watch.backoff = Backoff(self._limits.again_min_s, self._limits.again_max_s, self._rng)
         asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.enqueue, watch, LOST)
@@ -219,7 +219,7 @@ class Subscriptions:
         heapq.heappush(self._checks, (watch.check_at, self._number(), watch))
 
     def clear_link(self, watch: SessionSubscription) -> None:
-        """The watch is not attached any more."""
+        """Notes that the watch is not attached any more."""
         if watch.link is not None:
             watches = self._on_link.get(watch.link, {})
             watches.pop(watch, None)
@@ -234,18 +234,19 @@ class Subscriptions:
     # -- what happens to links and sessions ---------------------------------------------------------------------------
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
-        """A link has ended: whether its replica has, shows in a moment (`suspected`, `reachable`)."""
+        """Detaches the watches of a link that has ended. Whether its replica lives shows in a moment (`suspected`,
+        `reachable`)."""
         for watch in list(self._on_link.pop(link, {})):
             watch.hint, watch.check = watch.owner, True
             watch.link, watch.number, watch.owner = None, 0, None
             self._enter_limbo(watch, identity(link.member))
 
     def suspected(self, member: Member) -> None:
-        """A replica whose link broke does not answer: its sessions are looked for elsewhere."""
+        """Has the sessions of a replica that does not answer looked for elsewhere."""
         self._end_limbo(member)
 
     def reachable(self, member: Member) -> None:
-        """A replica whose link broke answers again."""
+        """Has the sessions of a replica that answers again attached there again."""
         self._end_limbo(member)
 
     def _end_limbo(self, member: Member) -> None:
@@ -266,7 +267,7 @@ class Subscriptions:
             watch.limbo = None
 
     async def _listen(self) -> None:
-        """Receives notifications of activations."""
+        """Receives notifications of activations, and has their watches attached."""
         while True:
             try:
                 async for key, owner in self._directory.activations(self._gateway):
@@ -279,7 +280,7 @@ class Subscriptions:
             await asyncio.sleep(self._limits.again_max_s)
 
     async def _register(self) -> None:
-        """Registers what is newly read, before its owner is looked up: an activation in between is not missed."""
+        """Registers new watches in the directory before their owners are looked up, so that no activation is missed."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -299,7 +300,7 @@ class Subscriptions:
                 log.warning("registration_failed", sessions=len(keys), error=error.code)
 
     async def _renew(self) -> None:
-        """Interest lapses with the TTL, so it is registered again and again."""
+        """Registers the interest in all watches again and again, since it lapses with the TTL."""
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             keys = list(self._watches)
@@ -307,7 +308,7 @@ class Subscriptions:
                 await self._register_keys(keys[at : at + self._limits.register_at_once])
 
     async def _check_due(self) -> None:
-        """Whatever has not been looked at for long enough is looked at."""
+        """Enqueues the watches that have not been checked for long enough."""
         while True:
             await asyncio.sleep(self._ttl_s / 24)
             now = asyncio.get_running_loop().time()
@@ -337,8 +338,8 @@ class Subscriptions:
                 self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
-        """Delivers what the log has beyond what was seen, unless it has come by itself: all of it, where that is
-        little, else the record at the log's known end."""
+        """Delivers what the log has beyond `seen`, unless it has come by itself: all of it if that is little, else the
+        record at the log's known end."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
@@ -346,15 +347,15 @@ class Subscriptions:
             page = page or await self._journal.read(watch.key, after=top - 1, limit=1, bytes_max=1)
             if page is not None:
                 same = page.head.epoch == watch.epoch
-                news = tuple(each for each in page.records if each.offset > watch.seen) if same else page.records[-1:]
+                news = tuple(new for new in page.records if new.offset > watch.seen) if same else page.records[-1:]
                 if news:
                     watch.deliver(page.head.epoch, news)
         if watch.known == (epoch, top):
             watch.known = None
 
     async def _read_rest(self, key: SessionKey, seen: int, top: int) -> Page | None:
-        """The log behind `seen` to its very end, so that whatever takes some of it back is among it; None where that is
-        more than a little."""
+        """Returns the log behind `seen` to its very end, so that whatever retracts some of it is included; None if
+        that is more than a little."""
         if top - seen > CATCH_UP_RECORDS:
             return None
         page = await self._journal.read(key, after=seen, limit=2 * CATCH_UP_RECORDS, bytes_max=CATCH_UP_BYTES)
@@ -362,7 +363,7 @@ class Subscriptions:
         return page if whole else None
 
     async def _attach_to_owner(self, watch: SessionSubscription) -> None:
-        """Attaches a watch where its session is now, or finds that it is nowhere."""
+        """Attaches a watch where its session is now, or finds that it has no owner."""
         owner, watch.hint = watch.hint, None
         if owner is None:
             owner = await self._routes.owner(watch.key)
@@ -398,7 +399,7 @@ class Subscriptions:
             self._on_link.setdefault(link, {})[watch] = None
 
     async def _ownerless(self, watch: SessionSubscription, lost: Owner | None) -> None:
-        """The session has no owner, or its owner does not answer: what it left unfinished is recovered."""
+        """Handles a session without an owner, or with a lost one: has unfinished turns recovered elsewhere."""
         now = asyncio.get_running_loop().time()
         if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
             head = await self._journal.head(watch.key)

@@ -20,7 +20,7 @@ TELLING_BYTES: Final = 32  # shorter texts say too little about their charset
 
 
 def looks_binary(content: bytes) -> bool:
-    """Whether bytes are no text in any charset that is read here."""
+    """Whether bytes are text in no charset that is read here."""
     sample = content[:SAMPLE_BYTES]
     if any(sample.startswith(mark) for mark, _ in _MARKS) or not sample:
         return False
@@ -33,7 +33,7 @@ def looks_binary(content: bytes) -> bool:
 
 
 def decode_text(content: bytes) -> str:
-    """What cannot be read stands as U+FFFD; nothing is raised."""
+    """Decodes a text; undecodable bytes become U+FFFD. Raises nothing."""
     for mark, charset in _MARKS:
         if content.startswith(mark):
             return content[len(mark) :].decode(charset, "replace")
@@ -47,7 +47,7 @@ def decode_text(content: bytes) -> str:
 
 
 def _bare_utf16(sample: bytes) -> str | None:
-    """UTF-16 without its mark, as far as a text in Latin letters shows it."""
+    """Returns the charset of UTF-16 text without a byte order mark, as far as Latin letters show it; else None."""
     half = len(sample) // 2
     if half < 4:
         return None
@@ -60,7 +60,8 @@ def _bare_utf16(sample: bytes) -> str | None:
 
 
 def _detected(sample: bytes) -> str:
-    """Of a text that is no UTF-8. A sample that ends within a character of it is UTF-8 all the same."""
+    """Guesses the charset of a text that is not UTF-8. A sample that only ends inside a character is UTF-8 all the
+    same."""
     try:
         codecs.getincrementaldecoder("utf-8")("strict").decode(sample, final=False)
         return "utf-8"

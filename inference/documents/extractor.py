@@ -44,11 +44,11 @@ _RESULTS: Final = {
 
 
 class _WorkerEnded(Exception):
-    """Without an answer."""
+    """The worker has ended without an answer."""
 
 
 class DocumentWorkers:
-    """The TextExtractor port. Use as a context manager: no process outlives it."""
+    """The TextExtractor port, with worker processes. Use as a context manager: no process outlives it."""
 
     def __init__(
         self, metrics: Metrics | None = None, *, workers: int = WORKERS, cpu_s: int = CPU_S, wall_s: int = WALL_S
@@ -87,7 +87,7 @@ class DocumentWorkers:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the workers. What is under way, and what waits for a worker, raises Unavailable."""
+        """Ends the workers. Documents in progress, and those that wait for a worker, raise Unavailable."""
         self._closed = True
         while self._tasks:
             for task in self._tasks:
@@ -150,7 +150,7 @@ class DocumentWorkers:
             task.exception()  # whoever left does not read it
 
     async def _try(self, worker: _Worker, request: DocumentRequest) -> DocumentReply:
-        """Raises Unavailable where no worker can be started, or two have ended."""
+        """Has a worker read a document. Raises Unavailable where no worker can be started, or two have ended."""
         for _ in range(2):
             try:
                 return await worker.exchange(request)
@@ -161,7 +161,7 @@ class DocumentWorkers:
 
 
 class _Worker:
-    """One process, started when it is needed."""
+    """One worker process, started when it is needed."""
 
     def __init__(self, arguments: tuple[str, ...], answer_s: float) -> None:
         self._arguments = arguments
@@ -206,7 +206,7 @@ class _Worker:
 
 
 def _digest(content: bytes, filename: str, media_type: str) -> bytes:
-    """What a text is remembered by: names decide among kinds of text by their ends alone."""
+    """Returns the key under which a text is cached: a hash of the content, name and media type."""
     hashed = hashlib.sha256(f"{filename.lower()}\0{media_type}\0".encode("utf-8", "replace"))
     hashed.update(content)
     return hashed.digest()

@@ -46,7 +46,8 @@ _PARTS: Final = (("word/document.xml", DOCX), ("xl/workbook.xml", XLSX), ("ppt/p
 
 
 def media_type_of(content: bytes, filename: str, media_type: str) -> str:
-    """Raises BadInput for what is no document that is read here, TooLarge for a container beyond bounds."""
+    """Returns a document's media type. Raises BadInput for a file that is not read here, TooLarge for a container
+    beyond bounds."""
     if b"%PDF-" in content[:1024]:
         return PDF
     if content[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -71,7 +72,7 @@ def media_type_of(content: bytes, filename: str, media_type: str) -> str:
 
 
 def read_document(content: bytes, filename: str, media_type: str) -> DocumentText:
-    """Raises BadInput and TooLarge; whatever a library raises besides is its document's fault."""
+    """Reads a document's text. Raises BadInput and TooLarge; any other error of a library means a broken document."""
     found = media_type_of(content, filename, media_type)
     builder = TextBuilder()
     with suppress(TextFull):
@@ -82,7 +83,8 @@ def read_document(content: bytes, filename: str, media_type: str) -> DocumentTex
 
 
 def _reader_of(media_type: str) -> Callable[[bytes, TextBuilder], None]:
-    """Imported when it is needed: a library that is not installed is missed by its own format alone."""
+    """Returns the reader of a media type. It is imported here, so that a missing library affects only its own
+    formats."""
     try:
         match media_type:
             case _ if media_type == PDF:

@@ -27,7 +27,7 @@ class DocumentFault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentReply(msgspec.Struct, frozen=True, array_like=True):
-    """One of the two; neither: the worker is ready."""
+    """A worker's answer: a document or a fault; neither means that the worker is ready."""
 
     document: DocumentText | None = None
     fault: DocumentFault | None = None
@@ -42,7 +42,7 @@ def read_request(stream: BinaryIO) -> DocumentRequest | None:
 
 
 def decode_reply(data: bytes) -> DocumentReply:
-    """Raises ValueError for what is none."""
+    """Decodes a worker's answer. Raises ValueError for bytes that are none."""
     return _replies.decode(data)
 
 

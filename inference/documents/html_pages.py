@@ -26,7 +26,7 @@ _CHARSET: Final = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([A-Za-z0
 
 
 def read_html(content: bytes, builder: TextBuilder) -> None:
-    """Raises TextFull."""
+    """Reads a web page into `builder`. Raises TextFull."""
     page = _Page(builder)
     page.feed(_decoded(content))
     page.close()
@@ -34,7 +34,7 @@ def read_html(content: bytes, builder: TextBuilder) -> None:
 
 
 def _decoded(content: bytes) -> str:
-    """By what the page says of itself, where it is no UTF-8 and has no mark."""
+    """Decodes a page, by the charset that it names where it is not UTF-8 and has no byte order mark."""
     named = _CHARSET.search(content[:SAMPLE_BYTES])
     if named is not None and not content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         try:
@@ -91,7 +91,7 @@ class _Page(HTMLParser):
             self._line.append(data if self._pre else _SPACES.sub(" ", data))
 
     def end_line(self) -> None:
-        """Puts what stands in the line, as a heading where it is one."""
+        """Puts the collected line, as a heading where it is one."""
         text = "".join(self._line)
         text = text if self._pre else text.strip(" ")
         self._line.clear()

@@ -9,7 +9,7 @@ from inference.documents.text_builder import TextBuilder, clean_text
 
 
 def read_markdown(content: bytes, builder: TextBuilder) -> None:
-    """Raises TextFull."""
+    """Reads a Markdown text into `builder`. Raises TextFull."""
     text = clean_text(decode_text(content))
     lines = text.split("\n")
     headings: list[tuple[int, int, str]] = []  # (line, level, title)
@@ -20,7 +20,7 @@ def read_markdown(content: bytes, builder: TextBuilder) -> None:
             headings.append((token.map[0], int(token.tag[1:]), title))
     at = 0
     for line, level, title in headings:
-        builder.put("".join(f"{each}\n" for each in lines[at:line]))
+        builder.put("".join(f"{text_line}\n" for text_line in lines[at:line]))
         builder.begin("heading", level, title)
         at = line
     builder.put("\n".join(lines[at:]))

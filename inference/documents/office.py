@@ -47,7 +47,7 @@ warnings.simplefilter("ignore")  # openpyxl speaks of every part that it leaves 
 
 
 def read_docx(content: bytes, builder: TextBuilder) -> None:
-    """Raises BadInput, TextFull."""
+    """Reads a Word document into `builder`. Raises BadInput, TextFull."""
     try:
         document = docx.Document(io.BytesIO(content))
         for block in document.iter_inner_content():
@@ -88,7 +88,7 @@ def _level_of(paragraph: Paragraph) -> int:
 
 
 def read_xlsx(content: bytes, builder: TextBuilder) -> None:
-    """Raises BadInput, TextFull."""
+    """Reads a spreadsheet into `builder`. Raises BadInput, TextFull."""
     try:
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True, keep_links=False)
         rows = 0
@@ -110,7 +110,7 @@ def read_xlsx(content: bytes, builder: TextBuilder) -> None:
 
 
 def read_pptx(content: bytes, builder: TextBuilder) -> None:
-    """Slides with their notes. Raises BadInput, TextFull."""
+    """Reads slides with their notes into `builder`. Raises BadInput, TextFull."""
     try:
         show = pptx.Presentation(io.BytesIO(content))
         for number, slide in enumerate(show.slides, 1):

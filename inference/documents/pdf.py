@@ -15,14 +15,14 @@ from sessions.model.knowledge.documents import too_complex_file, unreadable_file
 PAGES_MAX: Final = 3_000
 OUTLINE_MAX: Final = 2_000
 _BROKEN: Final = (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
-"""What the library raises for documents that are not as they should be."""
+"""Errors that the library raises for malformed documents."""
 
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it warns of every oddity
 
 
 def read_pdf(content: bytes, builder: TextBuilder) -> None:
-    """A page that cannot be read is left out; a document of such pages alone cannot be read. Raises BadInput, TooLarge,
-    TextFull."""
+    """Reads a PDF into `builder`, without pages that cannot be read; if none can, it is refused. Raises BadInput,
+    TooLarge, TextFull."""
     try:
         reader = PdfReader(io.BytesIO(content), strict=False)
         if reader.is_encrypted and not reader.decrypt(""):
@@ -48,7 +48,7 @@ def read_pdf(content: bytes, builder: TextBuilder) -> None:
 
 
 def _put_page(builder: TextBuilder, text: str, titles: list[tuple[int, str]]) -> None:
-    """The page's headings begin where their words stand, and with the page where those are not found."""
+    """Puts a page's text; headings begin where their words are found, else with the page."""
     places = sorted((max(0, text.find(title)) if title else 0, level, title) for level, title in titles)
     at = 0
     for place, level, title in places:
@@ -63,7 +63,7 @@ def _number_of(page: PageObject) -> int:
 
 
 def _outline(reader: PdfReader) -> dict[int, list[tuple[int, str]]]:
-    """The bookmarks by page (from 0), as (level, title)."""
+    """Returns the bookmarks by page (from 0), as (level, title)."""
     found: dict[int, list[tuple[int, str]]] = {}
     try:
         waiting: list[tuple[int, Any]] = [(1, entry) for entry in reversed(reader.outline)]

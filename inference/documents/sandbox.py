@@ -115,7 +115,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxLimits:
-    """What a process may use from then on. Sizes are over what it has already."""
+    """The resources that a process may use once it is in the sandbox, on top of what it uses already."""
 
     __slots__ = ("cpu_s", "descriptors", "memory_mib")
 
@@ -126,7 +126,7 @@ class SandboxLimits:
 
 
 def sandbox_layers() -> tuple[str, ...]:
-    """Those that this machine has. Asks the kernel, and changes nothing."""
+    """Returns the sandbox layers that this machine has. Asks the kernel, and changes nothing."""
     layers = ["limits"]
     if sys.platform == "linux":
         if platform.machine() in _ARCHES and _libc.prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0:
@@ -137,8 +137,8 @@ def sandbox_layers() -> tuple[str, ...]:
 
 
 def enter_sandbox(limits: SandboxLimits) -> tuple[str, ...]:
-    """Enters it, with every layer that there is, and returns those. Raises OSError where one that is there cannot be
-    entered: then whoever called ends."""
+    """Puts this process into the sandbox, with every layer that this machine has; returns those. Raises OSError where a
+    layer cannot be entered: the caller must then end the process."""
     layers = sandbox_layers()
     limit_resources(limits)
     if sys.platform == "linux" and len(layers) > 1:
@@ -151,7 +151,7 @@ def enter_sandbox(limits: SandboxLimits) -> tuple[str, ...]:
 
 
 def end_with_parent() -> None:
-    """The process is killed when its parent ends. Does nothing but on Linux."""
+    """Has the kernel kill this process when its parent ends. Does nothing except on Linux."""
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
 
@@ -170,8 +170,8 @@ def limit_resources(limits: SandboxLimits) -> None:
 
 
 def call_filter(arch: int, calls: list[int], openat: int, *, x32: bool) -> bytes:
-    """The program for `seccomp`: struct sock_filter, one after the other. Calls in `calls` pass, `openat` where it
-    opens to read, everything else fails with EPERM; calls of another architecture end the process."""
+    """Returns the program for `seccomp`: struct sock_filter, one after the other. Calls in `calls` pass, `openat` where
+    it opens to read, everything else fails with EPERM; calls of another architecture end the process."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     code: list[tuple[int, int, int, int]] = [(load, 0, 0, 4), (equal, 1, 0, arch), (give, 0, 0, RET_KILL_PROCESS)]
     code.append((load, 0, 0, 0))
@@ -230,13 +230,13 @@ def _restrict_files() -> None:
 
 
 def _library_folders() -> list[str]:
-    """Where Python's own modules and installed packages are, and nothing of ours."""
+    """Returns the folders of Python's own modules and installed packages, none of Sessile's."""
     paths = sysconfig.get_paths()
     return sorted({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()})
 
 
 def _address_space() -> int | None:
-    """Bytes of this process's address space; None where nothing says it."""
+    """Returns the size of this process's address space in bytes; None where the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[0]) * resource.getpagesize()

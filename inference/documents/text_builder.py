@@ -24,17 +24,17 @@ _EMPTY_LINES: Final = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
 class TextFull(Exception):
-    """The text is as long as it may be: whoever reads the document stops."""
+    """The text has reached its maximal length: the reader of the document stops."""
 
 
 def clean_text(text: str) -> str:
-    """A text that every log can hold, with line feeds alone between lines."""
+    """Returns a text that every log can hold, with only line feeds between lines."""
     text = _BREAKS.sub("\n", text)
     return _UNWANTED.sub("", text)
 
 
 class TextBuilder:
-    """Mutable. `put` and `begin` raise TextFull at the limit; what was put before stays."""
+    """Collects a document's text and sections. `put` and `begin` raise TextFull at the limit; earlier text stays."""
 
     def __init__(self, chars_max: int = TEXT_CHARS_MAX) -> None:
         self._pieces: list[str] = []
@@ -57,7 +57,7 @@ class TextBuilder:
         self.put(f"{text}\n")
 
     def begin(self, kind: SectionKind, number: int, title: str = "") -> None:
-        """The section's text is put next."""
+        """Begins a section, whose text is put next."""
         if len(self._sections) >= SECTIONS_MAX:
             self.cut = True
             raise TextFull

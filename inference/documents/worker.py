@@ -46,7 +46,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def load_libraries() -> None:
-    """All that reading imports, once, before the first fork. What is not installed is missed when it is needed."""
+    """Imports all libraries for reading once, before the first fork. A missing one is reported when it is needed."""
     from inference.documents import formats, html_pages, markdown_text
 
     del formats, html_pages, markdown_text
@@ -62,7 +62,7 @@ def load_libraries() -> None:
 
 
 def answer(request: DocumentRequest) -> DocumentReply:
-    """In the child. Raises MemoryError."""
+    """Reads a document, in the child process. Raises MemoryError."""
     from inference.documents.formats import read_document
 
     try:
@@ -81,14 +81,14 @@ def answer(request: DocumentRequest) -> DocumentReply:
 
 
 class DocumentWorker:
-    """Forks for each document."""
+    """Reads each document in a forked child process."""
 
     def __init__(self, limits: SandboxLimits, wall_s: float) -> None:
         self._limits = limits
         self._wall_s = wall_s
 
     def read(self, request: DocumentRequest) -> DocumentReply:
-        """Raises OSError where there is no process to be had."""
+        """Reads a document in a child process. Raises OSError where none can be started."""
         out, into = os.pipe()
         child = os.fork()
         if child == 0:
@@ -105,7 +105,7 @@ class DocumentWorker:
         return _judged(data, ended=ended, code=os.waitstatus_to_exitcode(status))
 
     def _child(self, request: DocumentRequest, into: int) -> None:
-        """Ends the process."""
+        """Answers the request in the child, and ends the process."""
         status = 1
         try:
             end_with_parent()
@@ -129,8 +129,8 @@ class DocumentWorker:
 
 
 def _drain(out: int) -> tuple[bytes, bool]:
-    """All that is written, and whether that is within bounds. A child that escapes its own alarm is ended with this
-    process, by the server."""
+    """Returns all that the child writes, and whether it is within bounds. A child that escapes its own alarm is ended
+    with this process, by the server."""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -144,7 +144,7 @@ def _drain(out: int) -> tuple[bytes, bool]:
 
 
 def _judged(data: bytes, *, ended: bool, code: int) -> DocumentReply:
-    """What a child has come to: what it wrote where it ended well."""
+    """Returns the reply of a child: what it wrote if it ended well, else a fault."""
     if not ended or code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
         return _TOO_LONG
     if code == 2:

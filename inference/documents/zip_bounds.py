@@ -20,7 +20,7 @@ RATIO_FROM_BYTES: Final = 4 << 20  # smaller parts may be as dense as they like
 
 
 def check_zip(content: bytes) -> frozenset[str]:
-    """The names of the parts. Raises BadInput, TooLarge."""
+    """Checks a ZIP file against bounds; returns the names of its parts. Raises BadInput, TooLarge."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             parts = archive.infolist()

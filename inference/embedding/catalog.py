@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the HTTP client takes long to load: only where a file names
 
 
 class EmbeddingCatalog:
-    """`packaged` None: its packages are not installed."""
+    """The embedding models that clients can name. `packaged` is None where its packages are not installed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EmbeddingCatalog:
         self._endpoints: dict[str, EndpointEmbedder] = {}
 
     def put(self, file: EmbeddingFile) -> None:
-        """Takes what the file says now."""
+        """Replaces the models by those of another version of the file."""
         from inference.embedding.endpoint import EndpointEmbedder
 
         assert self._client is not None or not file.models
@@ -60,7 +60,7 @@ class EmbeddingCatalog:
 
     def models(self) -> Sequence[EmbeddingModel]:
         own = [self._packaged.model] if self._packaged is not None and self._shown else []
-        return [*(each.model for each in self._endpoints.values()), *own]
+        return [*(embedder.model for embedder in self._endpoints.values()), *own]
 
     def model(self, name: str | None) -> EmbeddingModel:
         models = self.models()
@@ -68,9 +68,9 @@ class EmbeddingCatalog:
             raise Unavailable(
                 "no_embeddings", "This server has no embedding model: see docs/retrieval.md.", retryable=False
             )
-        found = models[0] if name is None else next((each for each in models if each.name == name), None)
+        found = models[0] if name is None else next((model for model in models if model.name == name), None)
         if found is None:
-            names = ", ".join(each.name for each in models)
+            names = ", ".join(model.name for model in models)
             raise NotFound("model_not_found", f"There is no such embedding model; there are: {names}.", param="model")
         return found
 
@@ -78,7 +78,7 @@ class EmbeddingCatalog:
         self, tenant: TenantId, model: str, inputs: Sequence[EmbeddingInput], *, dimensions: int | None = None
     ) -> Embeddings:
         name = self.model(model).name
-        if not inputs or any(not each for each in inputs):
+        if not inputs or any(not input_ for input_ in inputs):
             raise BadInput("invalid_request", "'input' has an empty text, or none at all.", param="input")
         if len(inputs) > INPUTS_MAX:
             raise TooLarge("content_too_large", f"A request has at most {INPUTS_MAX} inputs.", param="input")
@@ -106,7 +106,7 @@ class EmbeddingCatalog:
         name = self.model(model).name
         if name not in self._endpoints:
             return await self._own().decode(tenant, inputs)
-        texts = [each for each in inputs if isinstance(each, str)]
+        texts = [input_ for input_ in inputs if isinstance(input_, str)]
         if len(texts) < len(inputs):
             raise BadInput("invalid_request", f"{name} is sent texts: its token ids mean nothing here.", param="input")
         return texts
@@ -123,7 +123,7 @@ class EmbeddingCatalog:
 
 
 def _check_size(texts: Sequence[EmbeddingInput], param: str) -> None:
-    if sum(len(each) if isinstance(each, str) else 4 * len(each) for each in texts) > CHARACTERS_MAX:
+    if sum(len(text) if isinstance(text, str) else 4 * len(text) for text in texts) > CHARACTERS_MAX:
         raise TooLarge(
             "content_too_large", f"A request has at most {CHARACTERS_MAX} characters: send it in parts.", param=param
         )

@@ -38,7 +38,7 @@ _PIECE: Final = re.compile(r"\w{1,4}|[^\w\s]")  # no tokenizer that we know of m
 
 
 class EndpointEmbedder:
-    """One model of the file. Good while its client is."""
+    """A model of the file, behind its server. Usable while its client is open."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class EndpointEmbedder:
         return Ranking(tuple(scores), tokens)
 
     def split(self, text: str) -> TokenSpans:
-        found = [match.span() for match in _PIECE.finditer(text)]
-        return TokenSpans(tuple(begin for begin, _ in found), tuple(end for _, end in found))
+        spans = [match.span() for match in _PIECE.finditer(text)]
+        return TokenSpans(tuple(begin for begin, _ in spans), tuple(end for _, end in spans))
 
     async def _embed(self, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
         body: dict[str, Any] = {
@@ -158,10 +158,10 @@ class EndpointEmbedder:
 
 
 def _unit(values: Sequence[float], dimensions: int) -> bytes:
-    """Raises ValueError for what is no vector of that many dimensions."""
+    """Returns a vector scaled to length 1, as bytes. Raises ValueError where it has not so many `dimensions`."""
     if len(values) != dimensions:
         raise ValueError(f"a vector of {len(values)} dimensions")
-    length = math.sqrt(sum(each * each for each in values))
+    length = math.sqrt(sum(value * value for value in values))
     if not math.isfinite(length) or length < 1e-12:
         raise ValueError("a vector without a length")
-    return array("f", [each / length for each in values]).tobytes()
+    return array("f", [value / length for value in values]).tobytes()

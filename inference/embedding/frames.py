@@ -16,7 +16,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 
 class EmbedBatch(msgspec.Struct, frozen=True, tag="embed", array_like=True):
-    """Inputs that share one run of the model: texts, or token ids without the model's own signs around them."""
+    """Inputs for one run of the model: texts, or token ids without the model's special tokens."""
 
     inputs: tuple[str | tuple[int, ...], ...]
 
@@ -38,7 +38,8 @@ WorkerRequest = EmbedBatch | RankBatch | SplitText | DecodeTokens
 
 
 class EmbeddingReply(msgspec.Struct, frozen=True, array_like=True):
-    """`refused`: which input cannot be taken, with what is wrong in `error`; -1: none of them is to blame."""
+    """A worker's answer. `refused`: the index of an input that `error` is about; -1: the error is about none of
+    them."""
 
     vectors: tuple[bytes, ...] = ()
     scores: tuple[float, ...] = ()

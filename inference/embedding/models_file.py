@@ -35,7 +35,7 @@ ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:-]{0,127}$(?
 
 
 class EndpointModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model behind a server of somebody else's."""
+    """A model behind an external server."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2_048)]
     dimensions: Annotated[int, Meta(ge=1, le=8_192)]
@@ -61,7 +61,7 @@ class EndpointModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EmbeddingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file. The first of its models is the one for who names none; else the packaged one."""
+    """A whole file of embedding models. The first of its models is the default, else the packaged one."""
 
     networks: tuple[str, ...] = ()
     packaged: bool = True
@@ -77,7 +77,7 @@ class EmbeddingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def read_embedding_file(path: Path) -> EmbeddingFile:
-    """Raises ValueError for a file that is malformed, OSError for one that cannot be read. Blocking."""
+    """Reads the file. Raises ValueError where it is malformed, OSError where it cannot be read. Blocking."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text()), EmbeddingFile)
     except msgspec.ValidationError as error:

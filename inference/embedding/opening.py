@@ -33,8 +33,8 @@ async def open_embedder(
     environment: Mapping[str, str],
     weight: Callable[[TenantId], float] = lambda tenant: 1.0,
 ) -> AsyncIterator[Embedder]:
-    """The models; no process runs before the first request. Raises BadInput for a file that is wrong from the start;
-    one that is wrong later changes nothing."""
+    """Opens the embedding models; no process runs before the first request. Raises BadInput for a file that is wrong
+    from the start; one that is wrong later changes nothing."""
     about = "How long a batch of texts took an embedding process."
     batch_s = measures.histogram("embedding_batch_duration_seconds", about, BATCH_S)
     async with contextlib.AsyncExitStack() as stack:

@@ -27,7 +27,7 @@ _SEP: Final = 102
 
 
 class BadInputs(Exception):
-    """An input that the model cannot take: which one, and why. `too_long`: in parts it would be taken."""
+    """Inputs that the model cannot take: the index of the first, and why. `too_long`: it would be taken in parts."""
 
     def __init__(self, index: int, why: str, *, too_long: bool = False) -> None:
         super().__init__(why)
@@ -36,12 +36,12 @@ class BadInputs(Exception):
 
 
 def installed() -> bool:
-    """Whether the packages are there. Imports none of them."""
+    """Whether the packages are installed. Imports none of them."""
     return all(importlib.util.find_spec(name) is not None for name in PACKAGES)
 
 
 def package_folder(name: str) -> Path:
-    """Where a package lies, without importing it: of these only files are read. Raises FileNotFoundError."""
+    """Returns a package's folder without importing it: only its files are read. Raises FileNotFoundError."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"the package {name} is not installed: make setup-retrieval")
@@ -49,10 +49,10 @@ def package_folder(name: str) -> Path:
 
 
 class PackagedModel:
-    """The model, loaded. `threads` of ONNX Runtime's."""
+    """The packaged embedding model, loaded. `threads`: of ONNX Runtime."""
 
     def __init__(self, threads: int = 1) -> None:
-        """Raises OSError and ValueError where a file is not there or not the one that was meant."""
+        """Loads the model. Raises OSError and ValueError where a file is missing or not the expected one."""
         import numpy
         import onnxruntime
         from tokenizers import Tokenizer
@@ -71,7 +71,7 @@ class PackagedModel:
         self._vocabulary: int = self._tokenizer.get_vocab_size()
 
     def embed(self, inputs: Sequence[str | tuple[int, ...]]) -> tuple[list[bytes], int]:
-        """A vector for each input, and how many tokens they were. Raises BadInputs."""
+        """Returns a vector for each input, and how many tokens they had in all. Raises BadInputs."""
         numpy, vectors, tokens = self._numpy, [], 0
         checked = [self._ids(index, each) for index, each in enumerate(inputs)]
         for ids in checked:
@@ -82,7 +82,8 @@ class PackagedModel:
         return vectors, tokens
 
     def rank(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
-        """A score for each document, and how many tokens were read. Raises BadInputs for a query that is too long."""
+        """Returns a score for each document, and how many tokens were read. Raises BadInputs for a query that is too
+        long."""
         numpy = self._numpy
         ids = self._ids(0, query)
         wanted, tokens, scores = self._token_vectors(ids), len(ids), []
@@ -98,13 +99,13 @@ class PackagedModel:
         return scores, tokens
 
     def decode(self, inputs: Sequence[Sequence[int]]) -> list[str]:
-        """The texts that token ids stand for, nearly: the model writes all in small letters. Raises BadInputs."""
+        """Returns the texts of token ids, nearly as they were: the model knows only small letters. Raises BadInputs."""
         for index, ids in enumerate(inputs):
             self._ids(index, tuple(ids))
         return [str(self._tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in inputs]
 
     def split(self, text: str) -> tuple[list[int], list[int]]:
-        """Where each token of a text begins and ends, in characters."""
+        """Returns where each token of a text begins and where it ends, in characters."""
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         return [begin for begin, _ in offsets], [end for _, end in offsets]
 
@@ -112,7 +113,7 @@ class PackagedModel:
         if isinstance(given, str):
             ids: list[int] = self._tokenizer.encode(given).ids
         else:
-            if any(not 0 <= each < self._vocabulary for each in given):
+            if any(not 0 <= token < self._vocabulary for token in given):
                 raise BadInputs(index, f"token ids are below {self._vocabulary}")
             ids = list(given) if given[:1] == (_CLS,) and given[-1:] == (_SEP,) else [_CLS, *given, _SEP]
         if len(ids) > MODEL.tokens_max:
@@ -120,7 +121,7 @@ class PackagedModel:
         return ids
 
     def _hidden(self, ids: Sequence[int]) -> Any:
-        """(num_tokens, 384)"""
+        """Returns the model's output for these ids: (num_tokens, 384)."""
         numpy = self._numpy
         given = numpy.array([ids], dtype="i8")
         ones, zeros = numpy.ones_like(given), numpy.zeros_like(given)
@@ -128,7 +129,7 @@ class PackagedModel:
         return self._session.run(None, feeds)[0][0]
 
     def _token_vectors(self, ids: Sequence[int]) -> Any:
-        """Of what stands between the model's own signs, each of length 1: (num_tokens, 384)"""
+        """Returns unit vectors of the tokens between the model's own special tokens: (num_tokens, 384)."""
         inner = self._hidden(ids)[1:-1]
         lengths = self._numpy.linalg.norm(inner, axis=1, keepdims=True)
         return inner / self._numpy.maximum(lengths, 1e-12)

@@ -47,7 +47,7 @@ def estimated_tokens(given: EmbeddingInput) -> int:
 
 
 class _Lane:
-    """One process, and who waits for it."""
+    """One embedding process, and the queue of requests for it."""
 
     def __init__(self, name: str, niceness: int, waiting_max: int, batch_s: Histogram) -> None:
         self.worker = EmbeddingWorker(name, niceness)
@@ -59,7 +59,7 @@ class _Lane:
     async def run(
         self, tenant: TenantId, weight: float, work: Sequence[tuple[WorkerRequest, int]]
     ) -> list[EmbeddingReply]:
-        """The replies to these requests, whose costs in tokens are beside them. Raises SessileError."""
+        """Returns the replies to these requests; each comes with its cost in tokens. Raises SessileError."""
         queue, loop = self.queue, asyncio.get_running_loop()
         if queue.num_waiting + len(work) > queue.waiting_max or queue.is_full(tenant):
             raise Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
@@ -121,12 +121,12 @@ def _resolve(reply: asyncio.Future[EmbeddingReply], result: EmbeddingReply) -> N
 
 
 class PackagedEmbedder:
-    """The packaged model for all tenants of a process. `close` ends its processes."""
+    """The packaged model, for all tenants of a process. `close` ends its worker processes."""
 
     def __init__(
         self, batch_s: Histogram, *, weight: Weight = lambda tenant: 1.0, waiting_max: int = WAITING_MAX
     ) -> None:
-        """`weight`: of a tenant's share."""
+        """`weight` returns a tenant's weight in the fair queue."""
         self._weight = weight
         self.quick = _Lane("quick", QUICK_NICENESS, waiting_max, batch_s)
         self.bulk = _Lane("bulk", BULK_NICENESS, waiting_max, batch_s)
@@ -178,15 +178,15 @@ class PackagedEmbedder:
         return Ranking(tuple(score for reply in replies for score in reply.scores), tokens)
 
     async def decode(self, tenant: TenantId, inputs: Sequence[EmbeddingInput]) -> list[str]:
-        """Texts as they are, token ids as what they stand for."""
-        given = tuple(each for each in inputs if not isinstance(each, str))
+        """Returns texts unchanged, and the texts of inputs that are token ids."""
+        given = tuple(input_ for input_ in inputs if not isinstance(input_, str))
         if not given:
-            return [each for each in inputs if isinstance(each, str)]
+            return [input_ for input_ in inputs if isinstance(input_, str)]
         cost = sum(map(len, given)) // SPLIT_CHARACTERS_PER_TOKEN + 1
         (reply,) = await self._lane(inputs).run(tenant, self._weight(tenant), [(DecodeTokens(given), cost)])
         _raise_refusal(reply, "input", None)
         texts = iter(reply.texts)
-        return [each if isinstance(each, str) else next(texts) for each in inputs]
+        return [input_ if isinstance(input_, str) else next(texts) for input_ in inputs]
 
     async def split(self, tenant: TenantId, text: str) -> TokenSpans:
         cost = len(text) // SPLIT_CHARACTERS_PER_TOKEN + 1

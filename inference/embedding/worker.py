@@ -29,7 +29,7 @@ from inference.worker_process import encode_frame
 
 
 def answer(model: PackagedModel, request: WorkerRequest) -> EmbeddingReply:
-    """Raises nothing but MemoryError."""
+    """Answers a request with the model. Raises nothing but MemoryError."""
     try:
         match request:
             case EmbedBatch(inputs):

@@ -27,7 +27,7 @@ def embeddings_unavailable(message: str) -> Unavailable:
 
 
 class EmbeddingWorker:
-    """`exchange` is called by one task at a time; `end` by whoever closes."""
+    """A worker process. `exchange` is called by one task at a time; `end` by the task that closes."""
 
     def __init__(self, name: str, niceness: int) -> None:
         self.restarts = 0
@@ -40,7 +40,8 @@ class EmbeddingWorker:
         return None if self._process is None else self._process.pid
 
     async def exchange(self, request: WorkerRequest) -> EmbeddingReply:
-        """Raises Unavailable. Cancelled in the middle it ends the process, whose answer nobody would read."""
+        """Sends a request; returns the reply. Raises Unavailable. If cancelled it ends the process, whose answer nobody
+        would read."""
         for attempt in range(ATTEMPTS):
             process = await self._running()
             assert process.stdin is not None and process.stdout is not None

@@ -22,13 +22,13 @@ _SUFFIX: Final = ".sums"
 
 
 def checksums_of(path: Path) -> Path:
-    """Of a run's file, whose name no other file ever has."""
+    """Returns the path of the checksums of a run's file, whose name no other file ever has."""
     return path.with_suffix(_SUFFIX)
 
 
 def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, world: int) -> None:
-    """Of blocks `first` and following of a run's file, one rank's part of each, once they are in it. Blocking.
-    Raises OSError."""
+    """Writes checksums of one rank's part of the blocks from `first` on, once the blocks are in the run's file.
+    Blocking. Raises OSError."""
     if not blocks:
         return
     tags = BlockTags(path.stem.encode())
@@ -45,9 +45,9 @@ def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, w
 
 
 def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: int) -> int:
-    """How many leading blocks of a run's file may be used: `first` are another file's, those from there on are in it
-    with every rank's checksum. At most `limit`. `block_bytes`: of all ranks together. Blocking; what cannot be read is
-    not there."""
+    """Returns how many leading blocks of a run's file may be used, at most `limit`: the `first` ones are another
+    file's, the rest must be in it with every rank's checksum. `block_bytes`: of all ranks together. Blocking;
+    unreadable blocks do not count."""
     tags, part_bytes = BlockTags(path.stem.encode()), block_bytes // ranks
     room = memoryview(bytearray(part_bytes))
     try:
@@ -64,7 +64,7 @@ def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: in
 
 
 def _fill(read_into: Callable[[memoryview], int | None], room: memoryview) -> bool:
-    """Whether there was enough to read."""
+    """Fills `room` from `read_into`; returns False where there was not enough to read."""
     done = 0
     while done < len(room):
         more = read_into(room[done:])

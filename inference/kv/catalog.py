@@ -27,7 +27,7 @@ Snapshot = HostSnapshot | ColdSnapshot
 
 
 class SnapshotCatalog:
-    """The tiers of one engine, fastest first."""
+    """The snapshots in all tiers of one engine, fastest tier first."""
 
     def __init__(self, host: HostTier, cold: Sequence[ColdTier], worth: SnapshotWorth) -> None:
         self.host = host
@@ -38,7 +38,7 @@ class SnapshotCatalog:
         return [*self.host.of(key), *(snapshot for tier in self.cold for snapshot in tier.of(key))]
 
     def of_tenant(self, tenant: TenantId) -> Iterator[Snapshot]:
-        """To be read before the next `await`."""
+        """Yields the snapshots of a tenant; to be read before the next `await`."""
         yield from self.host.of_tenant(tenant)
         for tier in self.cold:
             yield from tier.of_tenant(tenant)
@@ -47,7 +47,8 @@ class SnapshotCatalog:
         return self.host.bytes_of(tenant) + sum(tier.bytes_of(tenant) for tier in self.cold)
 
     def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[Snapshot | None, int]:
-        """The snapshot that shares most leading tokens with `prompt`, and how many; host before disk."""
+        """Returns the session's snapshot that shares most leading tokens with `prompt`, and how many; host before
+        disk."""
         best: Snapshot | None = None
         most = 0
         for snapshot in self.of(key):
@@ -57,8 +58,8 @@ class SnapshotCatalog:
         return best, most
 
     def find_near(self, key: SessionKey, prompt: array.array[int], scope: bytes) -> tuple[Snapshot | None, int]:
-        """The session's snapshot that shares most leading tokens with `prompt`, or one of another session of the same
-        `scope` that shares more."""
+        """Returns the session's snapshot that shares most leading tokens with `prompt`, or one of another session of
+        the same `scope` that shares more; and how many tokens it shares."""
         best, most = self.find(key, prompt)
         tiers: list[HostTier | ColdTier] = [self.host, *self.cold] if scope else []
         for tier in tiers:
@@ -68,7 +69,7 @@ class SnapshotCatalog:
         return best, most
 
     def longest(self, key: SessionKey) -> Snapshot | None:
-        """The session's snapshot of most tokens."""
+        """Returns the session's snapshot with the most tokens."""
         return max(self.of(key), key=lambda snapshot: len(snapshot.tokens), default=None)
 
     def place(self, key: SessionKey) -> KVPlace:
@@ -76,7 +77,7 @@ class SnapshotCatalog:
         return KVPlace("none", 0) if best is None else KVPlace(best.tier, len(best.tokens))
 
     def held_sessions(self) -> set[SessionKey]:
-        """Those that have a snapshot in some tier, as far as is known here."""
+        """Returns the sessions that have a snapshot in some tier, as far as this process knows."""
         tiers = (self.host.sessions, *(tier.sessions for tier in self.cold))
         return {key for sessions in tiers for key in sessions if not key.session.startswith(SHARED)}
 
@@ -98,7 +99,7 @@ def make_catalog(
     cost: CostModel,
     clock: Callable[[], float],
 ) -> SnapshotCatalog:
-    """The tiers that the options name, none of them open. `clock` is monotonic, in seconds."""
+    """Makes the tiers that the options name, not opened yet. `clock` is monotonic, in seconds."""
     disk, worth = None, SnapshotWorth(ReturnTracker(clock), cost)
     cold: list[ColdTier] = []
     if options.disk_folder is not None:

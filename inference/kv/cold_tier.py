@@ -26,12 +26,12 @@ from sessions.model.types import SessionKey, TenantId
 from sessions.ports import DataKey, Keys
 
 ColdName = Literal["disk", "redis"]
-PIECE_BYTES_MIN: Final = 16 << 10  # what a read begins with, so that its pace is known soon
+PIECE_BYTES_MIN: Final = 16 << 10  # the first piece of a read is so small that its pace is known soon
 _PIECE_BYTES_MAX: Final = 256 << 10
 
 
 class ColdSnapshot:
-    """An entry of a tier's index. Engines only hand it back."""
+    """A snapshot in a tier below host memory. Engines only pass it back to the tier."""
 
     __slots__ = ("bytes", "key", "scope", "tier", "tokens", "used_s")
 
@@ -53,7 +53,7 @@ class ColdSnapshot:
 
 
 class Ranked(Indexed, Protocol):
-    """What a ranking looks at."""
+    """The attributes of a snapshot by which it is ranked for eviction."""
 
     @property
     def tokens(self) -> array.array[int]: ...
@@ -73,7 +73,7 @@ class FetchProgress:
         self.stopped = False
 
     def passed(self, num_bytes: int) -> None:
-        """So many bytes more have come. Raises Refused once the read was stopped."""
+        """Counts so many more bytes as read. Raises Refused once the read was stopped."""
         if self.stopped:
             raise SnapshotRefused("too_slow")
         if self.first_s is None:
@@ -82,12 +82,12 @@ class FetchProgress:
 
     @property
     def piece_bytes(self) -> int:
-        """How much is read at once: little beside what has come, so that the pace is never far off."""
+        """How many bytes to read at once: few beside those read so far, so that the measured pace stays accurate."""
         return min(max(PIECE_BYTES_MIN, self.num_bytes // 16), _PIECE_BYTES_MAX)
 
     def seconds_for(self, num_bytes: int, now_s: float) -> float | None:
-        """How long so many bytes take at the pace since the first ones, as if the piece that is on its way were here;
-        None before the first ones."""
+        """Returns how long so many bytes take at the pace since the first ones, counting the piece that is being read
+        as read; None before the first ones."""
         if self.first_s is None:
             return None
         return num_bytes * (now_s - self.first_s) / (self.num_bytes - self.first_bytes + self.piece_bytes)
@@ -102,7 +102,7 @@ def least_recently_used(snapshot: Ranked) -> tuple[float, ...]:
 
 
 class ColdTier(Protocol):
-    """One tier below host memory. `open` first; only `open` raises for what is wrong with the place."""
+    """A tier below host memory. `open` comes first; only `open` raises where the tier's storage cannot be used."""
 
     name: str
     counters: Counter[str]
@@ -115,58 +115,59 @@ class ColdTier(Protocol):
 
     @property
     def sessions(self) -> Collection[SessionKey]:
-        """Whose snapshots are known here; to be read before the next `await`."""
+        """The sessions whose snapshots are known here; to be read before the next `await`."""
         ...
 
     async def discover(self, key: SessionKey) -> None:
-        """Learns what others have stored of a session, where the tier is shared."""
+        """Finds a session's snapshots that other replicas have stored, where the tier is shared."""
         ...
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
-        """The session's snapshots, as far as they are known here without waiting."""
+        """Returns the session's snapshots that are known here, without waiting."""
         ...
 
     def of_tenant(self, tenant: TenantId) -> Collection[ColdSnapshot]:
-        """Likewise, of all its sessions; to be read before the next `await`."""
+        """Returns the tenant's snapshots that are known here; to be read before the next `await`."""
         ...
 
     def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[ColdSnapshot | None, int]:
-        """The snapshot of a scope that shares most leading tokens with a prompt, as far as is known here."""
+        """Returns the known snapshot of a scope that shares most leading tokens with a prompt, and how many tokens."""
         ...
 
     def bytes_of(self, tenant: TenantId) -> int:
-        """What those take."""
+        """Returns how many bytes the tenant's known snapshots take."""
         ...
 
     def has(self, key: SessionKey, snapshot_id: Blob) -> bool: ...
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
-        """Stores a snapshot whose payload lies in a file. False when it could not be. Not to be cancelled."""
+        """Stores a snapshot whose payload lies in a file. Returns False when that failed. Not to be cancelled."""
         ...
 
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Writes the checked payload to a file. Raises Refused; a snapshot that is no good has been removed then.
+        """Writes the checked payload to a file. Raises Refused; a damaged snapshot has been removed then.
 
         A tier that reads little by little reports to `progress`, and ends with `too_slow` when that was stopped."""
         ...
 
     def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[Blob, None]:
-        """The envelope, decrypted, in chunks of at most 1 MiB; whoever takes it checks it. Raises as `fetch` does."""
+        """Yields the decrypted envelope in chunks of at most 1 MiB; its receiver must check it. Raises as `fetch`
+        does."""
         ...
 
     async def drop(self, snapshot: ColdSnapshot) -> None:
-        """Removes one."""
+        """Removes a snapshot."""
         ...
 
     async def erase(self, key: SessionKey) -> None:
-        """Removes everything of a session, also what is being written just now."""
+        """Removes all snapshots of a session, also those that are being written."""
         ...
 
 
 async def data_key_for(keys: Keys | None, head: StoredHead | None) -> DataKey | None:
-    """The key that opens what begins with `head`; None for a plain envelope where plain ones are kept.
+    """Returns the key of a stored snapshot that begins with `head`; None for a plain one where plain ones are kept.
 
     Raises Refused: `not_encrypted`, `unknown_key` when it is destroyed, `keys_away` when the store does not answer."""
     if keys is None:

@@ -25,27 +25,27 @@ import msgspec
 
 from inference.kv.cold_tier import PIECE_BYTES_MIN, FetchProgress
 
-_FADE: Final = 0.9  # of old measurements, at each new one
-_JUMP: Final = 4.0  # so far off the line, a measurement starts it anew
+_FADE: Final = 0.9  # weight of old measurements, applied at each new one
+_JUMP: Final = 4.0  # a measurement off the line by this factor starts the fit anew
 _GUESS: Final = 0.25
 _LOOK_AGAIN_S: Final = 0.5  # a tier that is taken for too slow is not looked at again before
-_LOOK_PIECES: Final = 4  # how many pieces must have had the time to come before a pace is believed
+_LOOK_PIECES: Final = 4  # how many pieces must have had time to arrive before a pace is believed
 _LOOK_MIN_S: Final = 0.005
-_LOOK_SHARE: Final = 0.03  # of what computing takes: likewise, for a tier that is taken for too slow
-_TRUSTED_SHARE: Final = 0.05  # for one that is not
-_NOTHING_SHARE: Final = 0.1  # of what computing takes: how long a look waits for the first bytes
+_LOOK_SHARE: Final = 0.03  # share of the computing time before a pace is believed, for a tier expected to be too slow
+_TRUSTED_SHARE: Final = 0.05  # the same for other tiers
+_NOTHING_SHARE: Final = 0.1  # share of the computing time that a look waits for the first bytes
 _FORGET_S: Final = 60.0  # an estimate without measurements falls back to its prior in this time (e-fold)
 DEADLINE_MIN_S: Final = 0.05
 DEADLINE_MAX_S: Final = 30.0  # unless computing takes longer: long contexts of large models do
 
 
 class LinearFit:
-    """y = a x + b z with a, b >= 0. Begins as a guess; a first measurement scales the guess, later ones bend it.
+    """A fit y = a x + b z with a, b >= 0. Begins as a guess; a first measurement scales it, later ones refine it.
 
-    One that is far off the line starts it anew in the same way: a disk that became slow is another disk."""
+    A measurement far off the line starts it anew in the same way: a disk that became slow is like another disk."""
 
     def __init__(self, a: float, b: float, points: tuple[tuple[float, float], ...]) -> None:
-        """`points`: (x, z) at which a guess counts as much as a quarter of a measurement."""
+        """`a`, `b`: the first guess. `points`: (x, z) at which it counts as much as a quarter of a measurement."""
         self.a, self.b = a, b
         self._points = points
         self._sums: list[float] = []  # xx, xz, zz, xy, zy, all over y^2
@@ -83,7 +83,7 @@ class LinearFit:
 
 
 class TierCost(msgspec.Struct, frozen=True):
-    """What a tier is taken for before it was measured."""
+    """The assumed speed of a tier before it is measured."""
 
     latency_s: float
     bytes_per_s: float
@@ -114,16 +114,17 @@ class RestoreChoice(msgspec.Struct, frozen=True):
 
     @property
     def tries(self) -> bool:
-        """Whether a restore is begun."""
+        """Whether a restore is started."""
         return self.restore or self.looks
 
     def look_s(self, num_bytes: int) -> float:
-        """After how long a pace is believed: a tier that is just worth it brings some pieces in this time."""
+        """Returns after how many seconds a read's pace is believed: in this time a tier that is just worth it brings
+        some pieces."""
         share = _LOOK_SHARE if self.looks else _TRUSTED_SHARE
         return max(_LOOK_MIN_S, max(share, _LOOK_PIECES * PIECE_BYTES_MIN / max(1, num_bytes)) * self.read_max_s)
 
     def is_too_slow(self, num_bytes: int, progress: FetchProgress, waited_s: float, now_s: float) -> bool:
-        """Whether computing is over sooner than the rest of a read of `num_bytes`, as far as that can be seen."""
+        """Whether computing would end before the rest of a read of `num_bytes`, as far as that can be seen."""
         rest_s = progress.seconds_for(num_bytes - progress.num_bytes, now_s)
         if progress.first_s is None or rest_s is None:
             if self.looks:
@@ -133,14 +134,14 @@ class RestoreChoice(msgspec.Struct, frozen=True):
 
 
 class CostModel:
-    """The costs of one engine. `now_s` on any clock that goes forward."""
+    """The measured costs of moving and computing KV at one engine. `now_s` is on any clock that goes forward."""
 
     def __init__(self) -> None:
         self._prefill: LinearFit | None = None
         self._tiers = {name: _Tier(prior) for name, prior in PRIORS.items()}
 
     def prefilled(self, begin: int, end: int, seconds: float) -> None:
-        """Tokens [begin, end) were computed on top of what was there."""
+        """Learns from the computing of tokens [begin, end), which took so many seconds."""
         if end <= begin:
             return
         if self._prefill is None:  # the first measurement is the prior: nobody can know a machine beforehand
@@ -154,7 +155,8 @@ class CostModel:
         entry.measured_at = now_s
 
     def prefill_s(self, begin: int, end: int) -> float:
-        """Infinite while nothing was measured: then restoring is how to find out."""
+        """Returns the seconds that computing tokens [begin, end) takes; infinite before the first measurement, so that
+        restoring is tried."""
         if self._prefill is None:
             return math.inf
         return self._prefill.at(end - begin, (end * end - begin * begin) / 2)
@@ -169,7 +171,7 @@ class CostModel:
         return hoped + (expected - hoped) * trust
 
     def _hoped_s(self, tier: str, num_bytes: int) -> float:
-        """What the prior says."""
+        """Returns the seconds by the tier's assumed speed."""
         prior = self._tiers[tier].prior
         return prior.latency_s + num_bytes / prior.bytes_per_s
 
@@ -178,7 +180,7 @@ class CostModel:
         return math.inf if measured_at is None else now_s - measured_at
 
     def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> RestoreChoice:
-        """Whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end).
+        """Decides whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end).
 
         The last of `tiers` is the way from host memory into the engine; a read can be looked at before that."""
         restore_s = sum(self.move_s(tier, num_bytes, now_s) for tier in tiers)
@@ -196,19 +198,19 @@ class CostModel:
         return RestoreChoice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
     def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
-        """Whether moving `num_bytes` out of the engine and into it again is sooner done than computing tokens
+        """Whether moving `num_bytes` out of the engine and into it again is faster than computing tokens
         [begin, end) again."""
         return 2 * self.move_s("device", num_bytes, now_s) < self.prefill_s(begin, end)
 
     def saved_s(self, num_bytes: int, tokens: int, now_s: float) -> float:
-        """What a snapshot in host memory is worth at a return; 0 where computing is as fast."""
+        """Returns the seconds that a snapshot in host memory saves at a return; 0 where computing is as fast."""
         recompute_s = self.prefill_s(0, tokens)
         if math.isinf(recompute_s):
             return float(tokens)  # in proportion, which is all that a ranking needs
         return max(0.0, recompute_s - self.move_s("device", num_bytes, now_s))
 
     def described(self) -> dict[str, float]:
-        """For statistics: coefficients as people name them."""
+        """Returns the coefficients under readable names, for statistics."""
         coefficients: dict[str, float] = {}
         for name, tier in self._tiers.items():
             coefficients[f"{name}_latency_s"] = tier.line.a

@@ -52,11 +52,11 @@ log = structlog.get_logger(__name__)
 _SUFFIX: Final = ".kv"
 _PART: Final = ".part"
 _PROBE_BYTES: Final = 1 << 20
-RESERVE_BYTES: Final = 256 << 20  # of the file system, which may be the journal's too: it stays free
+RESERVE_BYTES: Final = 256 << 20  # of the file system stay free: the journal may be on it too
 
 
 class DiskEntry(ColdSnapshot):
-    """An entry of the index."""
+    """A snapshot in the tier's folder."""
 
     __slots__ = ("path",)
 
@@ -74,18 +74,18 @@ class DiskEntry(ColdSnapshot):
 
 
 class _Write:
-    """A snapshot on its way into the folder."""
+    """A snapshot that is being written into the folder."""
 
     __slots__ = ("over", "revoked", "snapshot_id")
 
     def __init__(self, snapshot_id: bytes) -> None:
         self.snapshot_id = snapshot_id
         self.over = asyncio.Event()
-        self.revoked = False  # its session has been deleted meanwhile
+        self.revoked = False  # whether its session was deleted meanwhile
 
 
 class DiskTier:
-    """Snapshots of one engine identity. `open` first. Its methods are those of a tier, each half of which runs in a
+    """Snapshots of one engine identity in a folder. `open` comes first. Each method has a half that runs in a
     thread."""
 
     name: str = "disk"
@@ -104,7 +104,7 @@ class DiskTier:
         self.identity = identity
         self.keys = keys
         self.rank = rank
-        self.bytes = 0  # of whole files, of those being written, and of those that could not be removed
+        self.bytes = 0  # of complete files, those being written, and those that could not be removed
         self.counters: Counter[str] = Counter()
         self._index = SnapshotIndex[DiskEntry]()
         self._stuck: dict[Path, int] = {}  # files that are of no use and could not be removed, and their bytes
@@ -113,7 +113,8 @@ class DiskTier:
         self._last_used_s = 0.0
 
     async def open(self) -> None:
-        """Makes the index. Raises BadInput when the folder cannot be used, Unavailable without the key store."""
+        """Reads the folder into the index. Raises BadInput when it cannot be used, Unavailable without the key
+        store."""
         try:
             files = await asyncio.to_thread(_list, self.folder, self.bytes_max)
         except OSError as exc:
@@ -123,11 +124,11 @@ class DiskTier:
                 " without spill.",
                 param="kv",
             ) from exc
-        found = []
+        entries = []
         for path, size in files:
             self.bytes += size
             try:
-                found.append(await self._index_file(path))
+                entries.append(await self._index_file(path))
             except SnapshotRefused as exc:
                 if exc.reason == "keys_away":
                     raise Unavailable(
@@ -136,19 +137,19 @@ class DiskTier:
                 self.counters[f"refused_{exc.reason}"] += 1
                 log.warning("snapshot_refused", tier=self.name, reason=exc.reason, file=path.name)
                 await self._remove(path, size)
-        for snapshot in sorted(found, key=lambda snapshot: snapshot.used_s):
+        for snapshot in sorted(entries, key=lambda snapshot: snapshot.used_s):
             self._insert(snapshot)
         await self._make_room(0)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the tier keeps no file open."""
 
     @property
     def sessions(self) -> Collection[SessionKey]:
         return self._index.sessions
 
     async def discover(self, key: SessionKey) -> None:
-        """The folder is this process's own: nothing is here that is not known."""
+        """Does nothing: only this process uses the folder, so it knows all snapshots in it."""
 
     def of(self, key: SessionKey) -> list[ColdSnapshot]:
         return list(self._index.of(key))
@@ -171,7 +172,7 @@ class DiskTier:
         return len(self._index)
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
-        """Stores a snapshot whose payload lies in a file. False when it could not be; nothing is left then.
+        """Stores a snapshot whose payload lies in a file. Returns False when that failed; nothing is left of it then.
 
         Not to be cancelled: a thread cannot be, and would go on writing into what nobody counts."""
         if self.has(manifest.key, manifest.snapshot_id):
@@ -234,8 +235,8 @@ class DiskTier:
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Copies the verified payload to a file. Raises Refused; then the snapshot has been removed from here as
-        well."""
+        """Copies the verified payload to a file. Raises Refused; a damaged snapshot has been removed from the tier
+        then."""
         assert isinstance(snapshot, DiskEntry)
         self._touch(snapshot)
         try:
@@ -267,7 +268,7 @@ class DiskTier:
             raise SnapshotRefused("unreadable") from exc
 
     async def _refused(self, snapshot: DiskEntry, reason: Reason) -> None:
-        """Removes a snapshot that proved to be no good; one that was erased meanwhile is nobody's loss."""
+        """Removes a snapshot that proved unusable; ignores one that was erased meanwhile."""
         if reason in ("no_room", "keys_away", "too_slow") or snapshot not in self._index:
             return  # these say nothing about the snapshot
         self.counters[f"refused_{reason}"] += 1
@@ -279,7 +280,7 @@ class DiskTier:
         await self._drop(snapshot)
 
     async def erase(self, key: SessionKey) -> None:
-        """Removes everything of a session; what is being written just now is waited for and removed as well."""
+        """Removes all snapshots of a session; waits for those that are being written, and removes them too."""
         writes = tuple(self._writes.get(key, ()))
         for write in writes:
             write.revoked = True
@@ -291,7 +292,7 @@ class DiskTier:
     # -- inside --------------------------------------------------------------------------------------
 
     async def _index_file(self, path: Path) -> DiskEntry:
-        """An entry for a file that was found. Raises Refused for one that is of no use."""
+        """Makes the index entry of a file. Raises Refused for an unusable one."""
         head = await asyncio.to_thread(_head, path)
         data_key = await data_key_for(self.keys, head)
         return await asyncio.to_thread(_entry, path, self.identity, data_key)
@@ -302,12 +303,12 @@ class DiskTier:
         return await data_key_for(self.keys, await asyncio.to_thread(_head, snapshot.path))
 
     def _touch(self, snapshot: DiskEntry) -> None:
-        """Later than all others, also where the clock is coarse."""
+        """Marks the snapshot as the one used last, also where the clock is coarse."""
         self._last_used_s = max(time.monotonic(), self._last_used_s + 1e-6)
         snapshot.used_s = self._last_used_s
 
     def _insert(self, snapshot: DiskEntry) -> None:
-        """Its bytes are counted already."""
+        """Adds a snapshot, whose bytes are counted already, to the index."""
         self._last_used_s = max(self._last_used_s, snapshot.used_s)
         self._index.add(snapshot)
 
@@ -332,14 +333,14 @@ class DiskTier:
         return True
 
     async def _remove(self, path: Path, size: int) -> None:
-        """Removes what is of no use. Its bytes are counted, and go on being so where it cannot be removed."""
+        """Removes a file. Its bytes are counted, and stay so where it cannot be removed."""
         if await self._unlink(path):
             self.bytes -= size
         else:
             self._stuck[path] = size
 
     async def _unlink(self, path: Path) -> bool:
-        """False where the file is still there, for all one knows."""
+        """Removes a file; returns False where it is still there, as far as one can tell."""
         try:
             await asyncio.to_thread(path.unlink, missing_ok=True)
         except OSError as exc:
@@ -356,20 +357,20 @@ class DiskTier:
 
 
 def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
-    """The whole snapshots in the folder and their sizes; leftovers are removed."""
+    """Returns the complete snapshots in the folder with their sizes; removes incomplete ones."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = []
+    files = []
     for path in sorted(folder.iterdir()):
         if path.suffix == _PART:
             path.unlink()
         elif path.suffix == _SUFFIX:
-            found.append((path, path.stat().st_size))
+            files.append((path, path.stat().st_size))
     probe = folder / f"probe{_PART}"
     try:
         probe.write_bytes(os.urandom(_PROBE_BYTES))  # a read-only or full folder is refused now, not at the first spill
     finally:
         probe.unlink(missing_ok=True)
-    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in found)
+    room = max(0, _free_bytes(folder) - RESERVE_BYTES) + sum(size for _, size in files)
     if room < bytes_max:
         log.warning(
             "disk_tier_reduced",
@@ -379,7 +380,7 @@ def _list(folder: Path, bytes_max: int) -> list[tuple[Path, int]]:
             kept_free_mb=RESERVE_BYTES // 1_000_000,
             advice="make room, or request less with --kv-disk-mb",
         )
-    return found
+    return files
 
 
 def _free_bytes(folder: Path) -> int:
@@ -388,7 +389,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _head(path: Path) -> StoredHead | None:
-    """Whose file it is, if that stands in the clear."""
+    """Returns the plain-text head of an encrypted snapshot's file; None for a plain snapshot."""
     try:
         with path.open("rb", buffering=0) as file:
             return StoredSnapshotReader(file).head
@@ -431,7 +432,8 @@ def _write(path: Path, manifest: SnapshotManifest, payload: Path, data_key: Data
 
 
 class _Whole:
-    """Raw writes may be short; this one says when the rest does not fit."""
+    """Writes all of the data to a raw file, whose own writes may be short. Raises OSError where the rest does not
+    fit."""
 
     def __init__(self, file: io.RawIOBase) -> None:
         self._file = file
@@ -446,7 +448,7 @@ class _Whole:
 
 
 class ProgressReader:
-    """A file whose reads report to a FetchProgress, piece by piece, and end when that was stopped."""
+    """A file whose reads report to a FetchProgress, piece by piece, and raise once that was stopped."""
 
     def __init__(self, file: io.RawIOBase, progress: FetchProgress) -> None:
         self._file = file

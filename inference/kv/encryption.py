@@ -47,7 +47,7 @@ _HEADER_GUESS: Final = 64 << 10
 
 
 class StoredHead(msgspec.Struct, frozen=True, array_like=True):
-    """What stands in the clear."""
+    """The plain-text head of an encrypted snapshot."""
 
     tenant: str
     session: str
@@ -62,13 +62,13 @@ class StoredHead(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rest_bytes(self) -> int:
-        """What follows the head."""
+        """How many bytes follow the head."""
         num_chunks = -(-self.payload_bytes // CHUNK_BYTES)
         return self.header_bytes + self.payload_bytes + TAG_BYTES * (1 + num_chunks)
 
 
 class ByteSource(Protocol):
-    """Bytes from the beginning on."""
+    """A file that is read from its beginning."""
 
     def read(self, size: int, /) -> bytes: ...
     def readinto(self, buffer: memoryview, /) -> int | None: ...
@@ -76,7 +76,7 @@ class ByteSource(Protocol):
 
 class ByteSink(Protocol):
     def write(self, data: bytes | memoryview, /) -> object:
-        """What is given is good for as long as the call lasts."""
+        """Writes the data, which may change after the call."""
         ...
 
 
@@ -84,7 +84,7 @@ class ByteSink(Protocol):
 
 
 def stored_bytes(manifest: SnapshotManifest, data_key: DataKey | None) -> int:
-    """How long a stored snapshot is."""
+    """Returns how many bytes a stored snapshot takes."""
     header = encode_header(manifest)
     if data_key is None:
         return len(header) + manifest.payload_bytes
@@ -93,7 +93,7 @@ def stored_bytes(manifest: SnapshotManifest, data_key: DataKey | None) -> int:
 
 
 def store(sink: ByteSink, manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> None:
-    """Writes a snapshot whose payload lies in a file. It is checked on its way, so that damage is not sealed in.
+    """Writes a snapshot whose payload lies in a file. Checks the payload meanwhile, so that damage is not sealed in.
 
     Raises OSError, and Refused for a payload that is not what the manifest says."""
     header = encode_header(manifest)
@@ -133,12 +133,12 @@ def store(sink: ByteSink, manifest: SnapshotManifest, payload: Path, data_key: D
 
 
 class StoredSnapshotReader:
-    """A stored snapshot that is read once, from its beginning. Every method may raise Refused or OSError."""
+    """Reads a stored snapshot once, from its beginning. Every method may raise Refused or OSError."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
         self._cipher: AESGCM | None = None
-        self._rest = b""  # of a plain envelope: what was read beyond the header
+        self._rest = b""  # bytes of a plain envelope that were read beyond the header
         self.manifest: SnapshotManifest
         begin = source.read(len(SEALED))
         self.head: StoredHead | None = None
@@ -150,18 +150,18 @@ class StoredSnapshotReader:
 
     @property
     def num_bytes(self) -> int:
-        """How long all of it must be; for a plain one once it is open."""
+        """How many bytes it must have in all; known for a plain one once it is open."""
         if self.head is not None:
             return len(self._prefix) + self.head.rest_bytes
         return len(encode_header(self.manifest)) + self.manifest.payload_bytes
 
     def open(self, data_key: DataKey | None) -> SnapshotManifest:
-        """Reads the manifest. `data_key`: the one that the head names, None when nobody has it."""
+        """Reads the manifest. `data_key`: the key that the head names, None when nobody has it."""
         self.manifest = self._open_plain(data_key) if self.head is None else self._open_sealed(self.head, data_key)
         return self.manifest
 
     def chunks(self) -> Iterator[memoryview]:
-        """The payload's chunks, each of them checked; after the last one nothing is missing.
+        """Yields the payload's chunks, each checked; after the last one nothing is missing.
 
         A chunk is good until the next one is read: all pass through the same memory, since memory that is new to
         the process costs more than reading and decrypting into it."""
@@ -183,7 +183,7 @@ class StoredSnapshotReader:
     # -- inside --------------------------------------------------------------------------------------
 
     def _fill(self, room: memoryview) -> int:
-        """How many bytes came; fewer than there is room for only at the end."""
+        """Reads into `room`; returns how many bytes came, which are fewer than `room` only at the end."""
         done = min(len(self._rest), len(room))
         room[:done] = self._rest[:done]
         self._rest = self._rest[done:]
@@ -263,7 +263,7 @@ def _nonce(number: int) -> bytes:
 
 
 def _decrypt(cipher: AESGCM, number: int, data: memoryview, room: memoryview) -> memoryview:
-    """The beginning of `room`, with the chunk in it."""
+    """Decrypts a chunk into `room`; returns the part of `room` with it."""
     if len(data) <= TAG_BYTES:
         raise SnapshotRefused("truncated")
     chunk = room[: len(data) - TAG_BYTES]
@@ -275,7 +275,7 @@ def _decrypt(cipher: AESGCM, number: int, data: memoryview, room: memoryview) ->
 
 
 def _read(source: ByteSource, size: int) -> bytes:
-    """`size` bytes, fewer only at the end: one raw read may be short."""
+    """Reads `size` bytes, fewer only at the end: one raw read may be short."""
     data = source.read(size)
     if len(data) == size or not data:
         return data

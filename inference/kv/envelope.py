@@ -63,7 +63,7 @@ Reason = Literal[
 
 
 class SnapshotRefused(Exception):
-    """A snapshot that must not be used, and why. An ordinary answer: the tokens are computed again."""
+    """A snapshot must not be used; says why. An ordinary outcome: the tokens are computed again."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class SnapshotRefused(Exception):
 
 
 class KvIdentity(msgspec.Struct, frozen=True):
-    """What must be equal for KV to be of use to an engine."""
+    """The properties that must be equal for KV to fit an engine."""
 
     build: str
     model_fingerprint: str
@@ -132,14 +132,14 @@ def make_manifest(
 
 
 def encode_header(manifest: SnapshotManifest) -> bytes:
-    """Everything before the payload."""
+    """Returns all bytes before the payload."""
     body = msgspec.msgpack.encode(manifest)
     head = MAGIC + _LENGTH.pack(len(body)) + body
     return head + _header_hash(head)
 
 
 def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
-    """The tags of all chunks of a payload."""
+    """Returns the tags of all chunks of a payload."""
     cipher = _cipher(snapshot_id)
     with memoryview(payload) as view:
         return b"".join(
@@ -149,18 +149,18 @@ def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
 
 
 class BlockTags:
-    """Tags of the blocks of one file, each under its number: for a file that is not whole yet."""
+    """Makes tags for blocks of one file by their number, for a file that is not complete yet."""
 
     def __init__(self, file_id: bytes) -> None:
         self._cipher = _cipher(b"blocks" + file_id)
 
     def of(self, number: int, block: memoryview | bytes) -> bytes:
-        """`TAG_BYTES` long."""
+        """Returns the tag of a block, `TAG_BYTES` long."""
         return _tag(self._cipher, number, block)
 
 
 def tag_file(path: Path, snapshot_id: bytes) -> tuple[int, bytes]:
-    """(size, tags) of a payload in a file. Blocking. Raises OSError, and ValueError for an empty file."""
+    """Returns (size, tags) of a payload in a file. Blocking. Raises OSError, and ValueError for an empty file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
         return len(payload), tag_payload(payload, snapshot_id)
 
@@ -181,7 +181,7 @@ def token_chain(key: SessionKey, identity: KvIdentity, tokens: array.array[int])
 
 
 def decode_header(data: bytes) -> tuple[SnapshotManifest, int] | None:
-    """(manifest, its length) from the beginning of a snapshot; None when more bytes are needed.
+    """Returns (manifest, its length) from the beginning of a snapshot; None when more bytes are needed.
 
     Checks that the header is whole and consistent in itself. Raises Refused."""
     start = len(MAGIC) + _LENGTH.size
@@ -212,7 +212,7 @@ def decode_header(data: bytes) -> tuple[SnapshotManifest, int] | None:
 
 
 def check_manifest(manifest: SnapshotManifest, key: SessionKey, identity: KvIdentity) -> array.array[int]:
-    """The tokens of a manifest that is this session's, for this engine. Raises Refused."""
+    """Returns the tokens of a manifest, which must be of this session and for this engine. Raises Refused."""
     if manifest.tenant != key.tenant:
         raise SnapshotRefused("other_tenant")
     if manifest.session != key.session:
@@ -253,7 +253,7 @@ def check_file(path: Path, manifest: SnapshotManifest) -> None:
 
 
 def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator[memoryview]:
-    """The first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
+    """Yields the first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
 
     What is given is what was checked, whatever becomes of the file, and is good until the next one is read."""
     check = PayloadCheck(manifest)
@@ -282,7 +282,7 @@ def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk:
 
 
 class PayloadCheck:
-    """Checks a payload that comes in pieces of any size, and hands it on in whole chunks that are right."""
+    """Checks a payload that comes in pieces of any size, and passes it on in whole, checked chunks."""
 
     def __init__(self, manifest: SnapshotManifest) -> None:
         self._cipher = _cipher(manifest.snapshot_id)
@@ -292,7 +292,8 @@ class PayloadCheck:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Raises Refused at the first chunk that is not what the manifest says."""
+        """Takes a piece; yields the chunks that it completes. Raises Refused at the first chunk that differs from the
+        manifest."""
         if not self._buffer and 0 < len(data) == min(CHUNK_BYTES, self._left) and isinstance(data, bytes):
             self.check(data)
             yield data  # as it came: most do
@@ -323,7 +324,7 @@ class PayloadCheck:
         self._left -= len(chunk)
 
     def finish(self) -> None:
-        """Raises Refused when something is missing."""
+        """Raises Refused when a part of the payload is missing."""
         if self._left:
             raise SnapshotRefused("truncated")
 

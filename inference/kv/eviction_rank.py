@@ -50,10 +50,10 @@ _TURNS: Final = 8
 _CELLS: Final = (_TURNS, len(SIZES), len(PACES_S) + 1)
 _BUCKETS: Final = len(AGES_S) - 1
 _SCALINGS: Final = 12
-_PRIOR_EVENTS: Final = 10.0  # what a factor must outweigh before it departs from 1
-_STEPS: Final = 4  # of an index's table in each bucket of age
+_PRIOR_EVENTS: Final = 10.0  # weight of the assumption that a factor is 1, in observed events
+_STEPS: Final = 4  # steps of an index's table in each bucket of age
 _LEVELS: Final = 8.0  # tables per e-fold of a session's factor
-FIT_SAMPLE: Final = 4096  # of the silences that go on: a fit is made on the event loop
+FIT_SAMPLE: Final = 4096  # how many ongoing silences a fit uses at most: it runs on the event loop
 _EVENTS_MAX: Final = 50_000.0  # beyond, what was observed counts half
 
 _EDGES: Final[Floats] = np.array(AGES_S, dtype=np.float64)
@@ -61,7 +61,7 @@ _WIDTHS: Final[Floats] = np.diff(_EDGES)
 
 
 class SilenceKind(NamedTuple):
-    """The cell of the table that a session's silence belongs to."""
+    """The class of a session's silence, by which its return is estimated: number of turns, size, and pace."""
 
     turns: int
     size: int
@@ -69,13 +69,14 @@ class SilenceKind(NamedTuple):
 
 
 def silence_kind(turns: int, tokens: int, pace_s: float | None) -> SilenceKind:
-    """`turns`: how many came before the last one; `pace_s`: the silence before that, None for a first turn."""
+    """Returns the class. `turns`: how many came before the last one; `pace_s`: the silence before that, None for a
+    first turn."""
     pace = 0 if pace_s is None else bisect.bisect_right(PACES_S, pace_s)
     return SilenceKind(min(turns, _TURNS - 1), bisect.bisect_right(SIZES, tokens) - 1, pace)
 
 
 class ReturnModel:
-    """What was observed, and what follows from it once `fit` was called."""
+    """A statistical model of when silent sessions return; `fit` applies what `observe` has counted."""
 
     def __init__(self) -> None:
         self._exposure: Floats = np.zeros((*_CELLS, _BUCKETS))  # seconds of silence
@@ -85,13 +86,13 @@ class ReturnModel:
         self._tables: dict[int, list[float]] = {}
 
     def observe(self, kind: SilenceKind, silence_s: float, *, returned: bool) -> None:
-        """A silence that ended: with a return, or because nobody waits for one any more."""
+        """Counts a silence that has ended: with a return, or because nobody waits for one any more."""
         self._exposure[kind] += _exposure(silence_s)
         if returned:
             self._returns[kind][_bucket(silence_s)] += 1
 
     def fit(self, silent: Iterable[tuple[SilenceKind, float]] = (), *, weight: float = 1.0) -> None:
-        """Learns from everything observed, and from the silences that go on: (kind, seconds so far), each of which
+        """Fits the model to everything observed, and to the silences that go on: (kind, seconds so far), each of which
         stands for `weight` of its sort."""
         exposure = self._exposure.copy()
         going_on = list(silent)
@@ -120,7 +121,7 @@ class ReturnModel:
             self._returns *= 0.5
 
     def index(self, kind: SilenceKind, silence_s: float) -> float:
-        """Returns per second that it pays to wait for; the larger, the better kept."""
+        """Returns the Gittins index of a silence: expected returns per second of keeping. Larger ones are kept."""
         factor = self._factors[0][kind.turns] * self._factors[1][kind.size] * self._factors[2][kind.pace]
         level = round(math.log(factor) * _LEVELS)
         table = self._tables.get(level)
@@ -143,7 +144,7 @@ class _ToolWait(NamedTuple):
 
 
 class ReturnTracker:
-    """The sessions of one engine, the longest silent first. `clock` counts seconds, any kind of them."""
+    """Observes the silences of one engine's sessions, to rank them for eviction. `clock` counts seconds."""
 
     def __init__(
         self, clock: Callable[[], float], *, sessions_max: int = 50_000, fit_every: int = 256, model: Any = None
@@ -158,7 +159,7 @@ class ReturnTracker:
         self._tool_times = ToolTimes()
 
     def on_tools(self, key: SessionKey, tools: Sequence[str]) -> ToolTime:
-        """A turn of a session has ended with calls of these tools: it goes on with their outputs. Returns how long
+        """Notes that a turn ended with calls of these tools, and will go on with their outputs. Returns how long
         those take."""
         wait = _ToolWait(tool_set(key.tenant, tools), self._clock())
         self._tool_waits[key] = wait
@@ -168,11 +169,11 @@ class ReturnTracker:
         return self._tool_times.expected(wait.tools)
 
     def waits_for_tools(self, key: SessionKey) -> bool:
-        """Whether it does, and may still get their outputs."""
+        """Whether the session waits for outputs of tools and may still get them."""
         return self._tool_index(key) is not None
 
     def on_turn(self, key: SessionKey, tokens: int) -> None:
-        """A turn of a session begins, with a prompt of so many tokens; or goes on with its tools' outputs."""
+        """Notes that a turn begins, with a prompt of so many tokens; or goes on with its tools' outputs."""
         now = self._clock()
         before = self._silences.pop(key, None)
         turns, pace_s = 0, None
@@ -199,12 +200,12 @@ class ReturnTracker:
             self.model.fit(((silence.kind, now - silence.since_s) for silence in some), weight=weight)
 
     def forget(self, key: SessionKey) -> None:
-        """The session is deleted: it does not come back, and that teaches nothing."""
+        """Drops a deleted session: that it does not return teaches nothing."""
         self._silences.pop(key, None)
         self._tool_waits.pop(key, None)
 
     def index(self, key: SessionKey, used_s: float, tokens: int) -> float:
-        """The session's rank now. One that is not remembered was last used at `used_s`."""
+        """Returns the session's rank now. One that is not remembered was last used at `used_s`."""
         waiting = self._tool_index(key)
         if waiting is not None:
             return waiting
@@ -225,7 +226,7 @@ class ReturnTracker:
 
 
 def _prior() -> Floats:
-    """Before anything was seen: the longer the silence, the less likely its end."""
+    """Returns the assumed return rates before any observation: the longer the silence, the less likely its end."""
     middle = (_EDGES[:-1] + _EDGES[1:]) / 2
     prior: Floats = 0.5 / (middle + 60.0)
     return prior
@@ -236,12 +237,13 @@ def _bucket(age_s: float) -> int:
 
 
 def _exposure(silence_s: float | Floats) -> Floats:
-    """How much of a silence, or of each of a column of them, fell into each bucket."""
+    """Returns how many seconds of a silence, or of each of a column of them, fell into each bucket."""
     return np.clip(silence_s - _EDGES[:-1], 0.0, _WIDTHS)
 
 
 def _indices(hazard: Floats) -> list[float]:
-    """The Gittins index at each step of age, from behind: a step takes the following ones in while they are better."""
+    """Returns the Gittins index at each step of age; works from the end and merges a step with better ones that
+    follow."""
     steps = np.repeat(_WIDTHS / _STEPS, _STEPS)
     rates = np.repeat(hazard, _STEPS)
     indices = [0.0] * len(steps)

@@ -30,14 +30,14 @@ from sessions.model.types import SessionKey, TenantId
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_ROOM_WAIT_S: Final = 1.0  # for demotions, where nothing is lost yet by not saving
+_ROOM_WAIT_S: Final = 1.0  # how long saving waits for demotions at least
 _ROOM_WAIT_MAX_S: Final = 30.0  # where it is: a disk that stands still holds up nobody for longer
 _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to disk before room is needed
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class HostSnapshot:
-    """A payload in the staging folder. The tier's own; engines only hand it back."""
+    """A payload in the staging folder. Only the tier changes it; engines pass it back."""
 
     tier: ClassVar[Literal["host"]] = "host"
     key: SessionKey
@@ -49,7 +49,7 @@ class HostSnapshot:
     used_s: float = 0.0
     parked: bool = False
     users: int = 0  # readers of the file: it is not evicted meanwhile
-    moving: bool = False  # on its way to disk
+    moving: bool = False  # whether it is being moved to disk
     forgotten: bool = False  # out of the index: no new reader may begin to use it
     freed: bool = False
     tagging: asyncio.Task[None] | None = None
@@ -57,16 +57,16 @@ class HostSnapshot:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingHostSnapshot:
-    """A session's snapshot on its way into host memory."""
+    """A session's snapshot that is being brought into host memory."""
 
     revoked: bool = False  # the session has been erased meanwhile
 
 
 class HostTier:
-    """`reserve` room, write the file, `add` the snapshot or `unreserve`."""
+    """Snapshots in host memory. To add one: `reserve` room, write the file, then `add` the snapshot or `unreserve`."""
 
     def __init__(self, folder: Path, bytes_max: int, disk: DiskTier | None, worth: SnapshotWorth) -> None:
-        """`disk`: where evicted snapshots go; None: they are dropped."""
+        """`disk`: the tier for evicted snapshots; None: they are dropped."""
         self.bytes_max = bytes_max
         self.bytes = 0  # files, and room that was reserved for one
         self.disk = disk
@@ -106,12 +106,12 @@ class HostTier:
     # -- room ------------------------------------------------------------------------------------------
 
     def new_path(self) -> Path:
-        """A name in the staging folder that nothing has; its stem is the snapshot's id."""
+        """Returns a new file name in the staging folder; its stem is the snapshot's id."""
         return self._folder / f"{os.urandom(16).hex()}.slot"
 
     async def reserve(self, size: int, worth_s: float = 0.0) -> bool:
-        """Makes room for `size` bytes, and counts them. False when that is impossible or takes too long: longer than
-        `worth_s`, which computing again what is to be saved would take."""
+        """Makes room for `size` bytes, and counts them. Returns False when that is impossible or takes longer than
+        `worth_s`, the time for computing the KV again."""
         if size > self.bytes_max:
             self.counters["host_too_large"] += 1
             return False
@@ -134,7 +134,7 @@ class HostTier:
 
     @contextlib.contextmanager
     def pending(self, key: SessionKey) -> Iterator[PendingHostSnapshot]:
-        """Around what brings a snapshot in, so that `revoke` reaches it."""
+        """Wraps the work that brings a snapshot in, so that `revoke` can mark it."""
         pending = PendingHostSnapshot()
         of_session = self._pending.setdefault(key, set())
         of_session.add(pending)
@@ -146,14 +146,14 @@ class HostTier:
                 del self._pending[key]
 
     def revoke(self, key: SessionKey) -> None:
-        """The session is erased: what of it is on its way in must not arrive."""
+        """Marks a deleted session's snapshots that are being brought in: they must not be added."""
         for pending in self._pending.get(key, ()):
             pending.revoked = True
 
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def add(self, snapshot: HostSnapshot, *, reserved: int) -> None:
-        """Takes over a payload that was written to a `new_path`, in room that was reserved; what it covers goes."""
+        """Adds a payload that was written to a `new_path`, in reserved room; drops the snapshots that it covers."""
         self.bytes += snapshot.bytes - reserved
         self.touch(snapshot)
         covered = [older for older in self.of(snapshot.key) if older.tokens == snapshot.tokens[: len(older.tokens)]]
@@ -171,7 +171,7 @@ class HostTier:
 
     @contextlib.contextmanager
     def using(self, snapshot: HostSnapshot) -> Iterator[None]:
-        """Around a reader of a snapshot's file, which stays for so long."""
+        """Keeps a snapshot's file while the block reads it."""
         snapshot.users += 1
         try:
             yield
@@ -204,21 +204,21 @@ class HostTier:
     # -- tasks -------------------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs what moves bytes to its end, whatever becomes of the caller."""
+        """Runs a task that moves bytes to its end, even if the caller is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def settle(self) -> None:
-        """Waits until nothing is on its way."""
+        """Waits until no task that moves bytes runs."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     # -- inside ------------------------------------------------------------------------------------------
 
     def _forget(self, snapshot: HostSnapshot) -> None:
-        """Takes it out of the index; its room is free once `drop` has removed the file."""
+        """Removes the snapshot from the index; its room is free once `drop` has removed the file."""
         if not snapshot.forgotten:
             snapshot.forgotten = True
             self._index.remove(snapshot)
@@ -228,7 +228,7 @@ class HostTier:
             self._evict_one()
 
     def _evict_one(self) -> None:
-        """Starts to move or drop the snapshot that is worth least, unless one is on its way."""
+        """Starts to move or drop the snapshot that is worth least, unless all are in use."""
         idle = [snapshot for snapshot in self if not snapshot.users]
         if any(snapshot.moving for snapshot in idle):
             return
@@ -240,7 +240,7 @@ class HostTier:
         self.spawn(self.drop(victim) if self.disk is None else self._demote(self.disk, victim))
 
     async def _demote(self, disk: DiskTier, snapshot: HostSnapshot) -> None:
-        """Moves a snapshot to disk. What cannot be stored there goes all the same: room is needed."""
+        """Moves a snapshot to disk, or drops it where it cannot be stored there: room is needed."""
         snapshot.moving = True
         try:
             if snapshot.tagging is not None:

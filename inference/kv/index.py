@@ -22,7 +22,7 @@ SAMPLE: Final = 256
 
 
 class Indexed(Protocol):
-    """What stands here; it does not change its size."""
+    """A snapshot in an index; its size must not change."""
 
     @property
     def key(self) -> SessionKey: ...
@@ -53,13 +53,13 @@ class PrefixIndex(Generic[T]):
         return len(self._items)
 
     def add(self, tokens: array.array[int], item: T) -> None:
-        """`tokens` never change while they are here."""
+        """Adds an item under its tokens, which must not change while it is here."""
         at = bisect_left(self._tokens, tokens)
         self._tokens.insert(at, tokens)
         self._items.insert(at, item)
 
     def remove(self, tokens: array.array[int], item: T) -> None:
-        """Raises ValueError where it is not here."""
+        """Removes an item. Raises ValueError where it is not here."""
         at = bisect_left(self._tokens, tokens)
         while at < len(self._items) and self._items[at] != item:
             if self._tokens[at] != tokens:
@@ -68,7 +68,7 @@ class PrefixIndex(Generic[T]):
         del self._tokens[at], self._items[at]
 
     def nearest(self, prompt: array.array[int]) -> tuple[T | None, int]:
-        """That sequence's item, and how many tokens it shares; None where none shares any."""
+        """Returns the item that shares most leading tokens with `prompt`, and how many; None where none shares any."""
         best: T | None = None
         most = 0
         at = bisect_left(self._tokens, prompt)
@@ -80,7 +80,7 @@ class PrefixIndex(Generic[T]):
 
 
 class SnapshotIndex(Generic[S]):
-    """Each of its snapshots once."""
+    """The snapshots of one tier, each once, by session, tenant and scope."""
 
     def __init__(self) -> None:
         self._of: dict[SessionKey, list[S]] = {}  # whose first snapshot came longest ago first
@@ -99,7 +99,7 @@ class SnapshotIndex(Generic[S]):
 
     @property
     def sessions(self) -> Collection[SessionKey]:
-        """In the order in which they came here."""
+        """The sessions in the order in which they came here."""
         return self._of.keys()
 
     def of(self, key: SessionKey) -> list[S]:
@@ -112,7 +112,7 @@ class SnapshotIndex(Generic[S]):
         return self._bytes.get(tenant, 0)
 
     def nearest(self, tenant: TenantId, scope: Blob, prompt: array.array[int]) -> tuple[S | None, int]:
-        """The snapshot of a scope that shares most leading tokens with a prompt, and how many."""
+        """Returns the snapshot of a scope that shares most leading tokens with a prompt, and how many."""
         held = self._scopes.get((tenant, scope)) if scope else None
         return (None, 0) if held is None else held.nearest(prompt)
 
@@ -125,7 +125,7 @@ class SnapshotIndex(Generic[S]):
         self._bytes[key.tenant] = self._bytes.get(key.tenant, 0) + snapshot.bytes
 
     def remove(self, snapshot: S) -> bool:
-        """False where it is not here (any more)."""
+        """Removes a snapshot; returns False where it is not here (any more)."""
         if snapshot not in self:
             return False
         key = snapshot.key
@@ -145,7 +145,7 @@ class SnapshotIndex(Generic[S]):
 
 
 def lowest_ranked(held: Iterable[T], rank: Callable[[T], Any]) -> T | None:
-    """The one that ranks lowest, of many the lowest of a few; None of none."""
+    """Returns the item with the lowest rank (of a random sample where there are many); None of none."""
     some = list(held)
     if len(some) > SAMPLE:
         some = random.sample(some, SAMPLE)

@@ -27,18 +27,18 @@ log = structlog.get_logger(__name__)
 
 
 class Promotion:
-    """One read that is under way."""
+    """A read of a snapshot into host memory."""
 
     __slots__ = ("progress", "task", "waiting")
 
     def __init__(self, task: asyncio.Task[HostSnapshot], progress: FetchProgress) -> None:
         self.task = task
         self.progress = progress
-        self.waiting = 0  # who would lose by its end
+        self.waiting = 0  # how many callers wait for the read
 
 
 class Promotions:
-    """The reads of one engine."""
+    """The reads into host memory of one engine."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Promotions:
         reserve: Callable[[int, TenantId], Awaitable[bool]],
         add: Callable[[SnapshotManifest, Path, int], HostSnapshot],
     ) -> None:
-        """`reserve` and `add`: how `Tiers` takes something into host memory, below its tenant's ceiling."""
+        """`reserve` and `add`: the methods of `Tiers` that take a snapshot into host memory, below its tenant's
+        ceiling."""
         self._catalog = catalog
         self._reserve = reserve
         self._add = add
@@ -56,7 +57,8 @@ class Promotions:
         return snapshot in self._under_way
 
     def begin(self, snapshot: ColdSnapshot) -> Promotion:
-        """The snapshot's read, begun unless it is under way. It ends with Refused when the snapshot is no good."""
+        """Starts the snapshot's read unless it goes on already; returns it. It ends with Refused for an unusable
+        snapshot."""
         promotion = self._under_way.get(snapshot)
         if promotion is None:
             host, progress = self._catalog.host, FetchProgress()
@@ -70,7 +72,7 @@ class Promotions:
         return promotion
 
     async def wait(self, snapshot: ColdSnapshot, choice: RestoreChoice | None) -> HostSnapshot:
-        """The snapshot in host memory; without a choice, however long that takes. Raises Refused.
+        """Waits for the snapshot in host memory; without a choice, however long that takes. Raises Refused.
 
         Cancelled, it leaves the read to itself."""
         promotion = self.begin(snapshot)
@@ -122,7 +124,7 @@ class Promotions:
         return self._add(manifest, path, size)
 
     def _learn_pace(self, snapshot: ColdSnapshot, progress: FetchProgress, begun_s: float) -> None:
-        """How long all of it would have taken, of a read that was stopped."""
+        """Learns from a stopped read how long all of it would have taken."""
         now_s = time.monotonic()
         whole_s = progress.seconds_for(snapshot.bytes, now_s)
         if progress.stopped and progress.first_s is not None and whole_s is not None:

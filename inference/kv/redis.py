@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SNAPSHOT_BYTES_MAX: Final = 4 << 20
-_SESSIONS_KNOWN: Final = 10_000  # whose answers are remembered here
+_SESSIONS_KNOWN: Final = 10_000  # for how many sessions the server's answers are remembered
 _AWAY_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
 _DISCOVER_WAIT_S: Final = 0.25  # a turn waits for it
@@ -87,7 +87,7 @@ return tonumber(redis.call('GET', KEYS[1]) or '0')
 
 
 def check_address(url: str) -> None:
-    """Raises BadInput for what leads to no server. Connects to nothing."""
+    """Raises BadInput for an address that cannot be a server's. Connects to nothing."""
     try:
         Redis.from_url(url).connection_pool.make_connection()  # type: ignore[no-untyped-call]
     except (ValueError, TypeError, AttributeError) as exc:
@@ -108,7 +108,7 @@ class RedisSnapshot(ColdSnapshot):
 
 
 class RedisTier:
-    """Implements `ColdTier` for one engine identity; others may share the server and the bound. Its methods are those
+    """Implements `ColdTier` for one engine identity; others may share the server and its bound. Its methods are those
     of the port, each with what is done while the server is away."""
 
     name: str = "redis"
@@ -123,7 +123,7 @@ class RedisTier:
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
         namespace: str = "{sessile-kv}",
     ) -> None:
-        self.bytes = 0  # as of the last answer: others write, too
+        self.bytes = 0  # by the server's last answer: other replicas write too
         self.bytes_max = bytes_max
         self.snapshot_bytes_max = snapshot_bytes_max
         self.identity = identity
@@ -141,7 +141,7 @@ class RedisTier:
         self._away_until_s = 0.0
 
     async def open(self) -> None:
-        """Never raises: a server that is away may come back."""
+        """Tries to reach the server. Never raises: a server that is away may come back."""
         await self._execute(self._client.ping())
 
     async def close(self) -> None:
@@ -172,8 +172,8 @@ class RedisTier:
         return any(snapshot.field == field for snapshot in self._known.of(key))
 
     async def discover(self, key: SessionKey) -> None:
-        """Learns what any replica has left of a session: sizes first, then the heads, which name the tokens. What was
-        known of it stays where there is no answer in time."""
+        """Finds snapshots of a session that any replica has stored: sizes first, then heads, which name the tokens.
+        What was known of it stays where there is no answer in time."""
         if time.monotonic() < self._away_until_s:
             return
         try:
@@ -201,7 +201,7 @@ class RedisTier:
         return snapshots
 
     async def _head(self, key: SessionKey, field: str) -> SnapshotManifest:
-        """The manifest alone: enough bytes for a short one, the whole where they do not do."""
+        """Reads the manifest: from enough bytes for a short one, else from the whole snapshot."""
         name = self._data(key, field)
         for end in (16 << 10, -1):
             data = await self._execute(self._client.getrange(name, 0, end))
@@ -223,7 +223,8 @@ class RedisTier:
     # -- moving ------------------------------------------------------------------------------------------
 
     async def put(self, manifest: SnapshotManifest, payload: Path) -> bool:
-        """False for a snapshot that is too large for here, and when Redis or the key store are away."""
+        """Stores a snapshot; returns False for one that is too large for this tier, and when Redis or the key store are
+        away."""
         key = manifest.key
         if manifest.payload_bytes > self.snapshot_bytes_max or time.monotonic() < self._away_until_s:
             self.counters["redis_too_large"] += manifest.payload_bytes > self.snapshot_bytes_max
@@ -281,7 +282,7 @@ class RedisTier:
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """It comes in one answer: `progress` hears nothing."""
+        """Writes the checked payload to a file. It comes in one answer, so that `progress` is never updated."""
         assert isinstance(snapshot, RedisSnapshot)
         key = snapshot.key
         try:
@@ -333,7 +334,7 @@ class RedisTier:
         return f"{self._namespace}:bytes", f"{self._namespace}:used"
 
     def _session(self, key: SessionKey) -> str:
-        """Names may hold anything; this holds no slash and reveals no names."""
+        """Returns a name for the session that holds no slash and does not reveal the session's own names."""
         return hashlib.blake2b(msgspec.msgpack.encode((key.tenant, key.session)), digest_size=16).hexdigest()
 
     def _index(self, key: SessionKey) -> str:
@@ -357,7 +358,7 @@ class RedisTier:
         self._know(key, [known for known in self._known.of(key) if known.field != field])
 
     async def _refused(self, key: SessionKey, field: str, exc: SnapshotRefused) -> None:
-        """What proved to be no good goes; what could only not be reached stays."""
+        """Removes a snapshot that proved unusable; one that could only not be reached stays."""
         if exc.reason in ("no_room", "keys_away", "tier_away"):
             return
         self.counters[f"refused_{exc.reason}"] += 1
@@ -377,7 +378,8 @@ class RedisTier:
             self.bytes = int(held)
 
     async def _execute(self, command: Awaitable[T]) -> T | None:
-        """The answer, None when there was none. Runs to its end whatever becomes of the caller."""
+        """Runs a command; returns its answer, None when there was none. Runs to its end even if the caller is
+        cancelled."""
 
         async def execute() -> T | None:
             try:
@@ -395,7 +397,7 @@ class RedisTier:
 
 
 def _blob(data: bytes | str) -> bytes:
-    """What the client returns without `decode_responses`, whatever its types say."""
+    """Narrows the type: the client returns bytes without `decode_responses`, whatever its types say."""
     assert isinstance(data, bytes)
     return data
 

@@ -14,7 +14,7 @@ from inference.kv.eviction_rank import ReturnTracker
 
 
 class SnapshotWorth:
-    """Ranks snapshots: the smaller, the sooner evicted."""
+    """Ranks snapshots for eviction: the smallest rank goes first."""
 
     def __init__(self, returns: ReturnTracker, cost: CostModel) -> None:
         self.returns = returns

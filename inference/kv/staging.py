@@ -23,15 +23,15 @@ MEMORY_BACKED: Final = Path("/dev/shm")
 
 
 class StagingFolder(PrivateFolder):
-    """Made at construction, removed by `close`. Blocking."""
+    """The folder in memory where engines write KV; made at construction, removed by `close`. Blocking."""
 
     def __init__(self, parent: Path) -> None:
-        """Raises OSError."""
+        """Makes the folder below `parent`. Raises OSError."""
         parent.mkdir(parents=True, exist_ok=True)
         super().__init__(parent, PREFIX)
 
     def bound_bytes(self, requested: int) -> int:
-        """`requested`, or what may be put here without crowding out other programs: most of what is free now."""
+        """Returns `requested`, or fewer bytes where that would crowd out other programs: most of what is free now."""
         room = int(shutil.disk_usage(self.path).free * _SHARE)
         if room < requested:
             log.warning(
@@ -58,7 +58,7 @@ def warn_where_small(host_bytes_max: int, session_bytes: int) -> None:
 
 
 def create_staging_folder(named: Path | None) -> StagingFolder | None:
-    """In the folder that is named, else in memory. None, with a log line, where the system offers no memory.
+    """Makes a folder below `named`, else in memory. Returns None, with a log line, where the system offers no memory.
 
     Blocking. Raises BadInput for a folder that is named and cannot be used."""
     try:

@@ -23,11 +23,11 @@ from inference.kv.index import lowest_ranked
 from sessions.model.types import TenantId
 
 Ceiling = Callable[[TenantId], int | None]
-"""Bytes that a tenant may hold at this engine; None: as much as there is room for."""
+"""Returns how many bytes of KV a tenant may have at this engine; None: as much as there is room for."""
 
 
 class KvHoldings:
-    """Implements `Holdings` for one engine, from before its start until after its end."""
+    """The KV of tenants at one engine. Implements `Holdings`, from before its start until after its end."""
 
     def __init__(self, bytes_of: Callable[[TenantId], int]) -> None:
         self.ceiling: Ceiling = lambda tenant: None
@@ -35,19 +35,19 @@ class KvHoldings:
 
 
 class DeviceKv(Protocol):
-    """What an engine's device holds of each tenant, beyond what a snapshot covers."""
+    """The KV of each tenant on an engine's device, without what snapshots cover."""
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
-        """All, and those of them that `shed` could free."""
+        """Returns (all bytes of a tenant, those of them that `shed` could free)."""
         ...
 
     def shed(self, tenant: TenantId) -> bool:
-        """Frees the least valuable of those; False: there is none."""
+        """Frees the least valuable of them; returns False where there is none."""
         ...
 
 
 class TenantKvQuota:
-    """One engine's."""
+    """Keeps the KV of tenants at one engine below their ceilings."""
 
     def __init__(self, catalog: SnapshotCatalog, device: DeviceKv, ceiling: Ceiling) -> None:
         self._catalog = catalog
@@ -58,12 +58,13 @@ class TenantKvQuota:
         return self._catalog.bytes_of(tenant) + self._device.bytes_of(tenant)[0]
 
     def over(self, tenant: TenantId, coming: int = 0) -> int:
-        """Bytes above the ceiling, if so many more came; at most 0 where all is well."""
+        """Returns the bytes above the ceiling if `coming` more were added; at most 0 where they fit."""
         ceiling = self._ceiling(tenant)
         return 0 if ceiling is None else self.bytes_of(tenant) + coming - ceiling
 
     async def make_room(self, tenant: TenantId, coming: int) -> bool:
-        """Evicts what is worth least until `coming` bytes fit. False, and nothing was evicted, where they cannot."""
+        """Evicts the tenant's least valuable KV until `coming` bytes fit. Returns False, and evicts nothing, where they
+        cannot."""
         over = self.over(tenant, coming)
         if over <= 0:
             return True
@@ -87,7 +88,7 @@ class TenantKvQuota:
         )
 
     def _value(self, snapshot: Snapshot) -> tuple[float, ...]:
-        """The smaller, the sooner it goes."""
+        """Returns a snapshot's value: the smallest is evicted first."""
         worth = self._catalog.worth(snapshot)
         if isinstance(snapshot, HostSnapshot):
             return (1.0, not snapshot.parked, *worth)

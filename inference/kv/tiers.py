@@ -40,24 +40,24 @@ from sessions.model.types import OPENINGS, SessionKey, TenantId
 
 log = structlog.get_logger(__name__)
 
-EARLY_SHARE: Final = 0.1  # of tools' outputs come before the KV is looked for
+EARLY_SHARE: Final = 0.1  # the share of tools' outputs that may come before the KV is back
 TOOLS_COPY_S: Final = 10.0  # tools that run longer have their session's snapshot copied down meanwhile
 POSTPONED_MAX: Final = 16  # snapshots in a row that are not copied down because the next one was near
 _OPENING_IDLE_S: Final = 30 * 86_400.0  # an opening that no session of its tenant began with for so long is dropped
 
 
 class _PostponedCopy(NamedTuple):
-    """A snapshot whose session waits for its tools."""
+    """A copy to a lower tier that is delayed because the snapshot's session waits for its tools."""
 
     snapshot: HostSnapshot
     manifest: SnapshotManifest
     timer: asyncio.TimerHandle
-    in_a_row: int  # of those that were not copied, this one included
+    in_a_row: int  # how many snapshots in a row were not copied, this one included
 
 
 class Tiers:
-    """`open` first; `close` moves what it can to disk. Everything else may be called at any time between. Its methods
-    are the ways in which snapshots come, move between tiers and go."""
+    """The KV tiers of one engine. `open` first; `close` moves snapshots to disk. All else may be called between. The
+    methods are the ways in which snapshots come, move between tiers and go."""
 
     def __init__(self, identity: KvIdentity, catalog: SnapshotCatalog, quota: TenantKvQuota) -> None:
         self.identity = identity
@@ -73,7 +73,7 @@ class Tiers:
         self._postponed: dict[SessionKey, _PostponedCopy] = {}
 
     async def open(self) -> None:
-        """Raises BadInput or Unavailable when a tier cannot be used."""
+        """Opens the tiers. Raises BadInput or Unavailable when one cannot be used."""
         for tier in self.cold:
             await tier.open()
 
@@ -87,7 +87,7 @@ class Tiers:
             await tier.close()
 
     def stats(self) -> dict[str, float]:
-        """What each tier holds and may hold, and what moving KV is taken to cost."""
+        """Returns each tier's use and bounds, and the measured costs of moving KV."""
         stats = {
             "host_bytes": float(self.host.bytes),
             "host_bytes_max": float(self.host.bytes_max),
@@ -101,14 +101,14 @@ class Tiers:
     # -- finding -------------------------------------------------------------------------------------
 
     async def discover(self, key: SessionKey, prompt: array.array[int] | None = None) -> None:
-        """Learns what other replicas have left of a session in a shared tier, once for each run; not where all of
-        `prompt` is known here."""
+        """Finds the session's snapshots that other replicas stored in a shared tier, once for each run; not where all
+        of `prompt` is known here."""
         if prompt is None or self.catalog.find(key, prompt)[1] < len(prompt):
             for tier in self.cold:
                 await tier.discover(key)
 
     def choose(self, snapshot: Snapshot, begin: int, end: int, *, needed_bytes: int | None = None) -> RestoreChoice:
-        """Whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take.
+        """Decides whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take.
 
         `needed_bytes`: what the engine takes of a snapshot that is in host memory, where that is not all of it."""
         if isinstance(snapshot, HostSnapshot):
@@ -117,8 +117,8 @@ class Tiers:
         return self.cost.choose((snapshot.tier, "device"), snapshot.bytes, begin, end, time.monotonic())
 
     def on_tools(self, key: SessionKey, tools: Sequence[str], num_bytes: int) -> float | None:
-        """A turn of a session whose KV has so many bytes ended with calls of these tools. In how many seconds it is
-        best brought up again; None: nobody knows how long they take, or it would not be out before they are over."""
+        """Notes that a turn of a session with so many bytes of KV ended with calls of these tools. Returns in how many
+        seconds to bring the KV up again; None: that time is unknown, or too short for moving the KV out."""
         times = self.returns.on_tools(key, tools)
         if not times.known:
             return None
@@ -132,8 +132,8 @@ class Tiers:
     async def reserve(
         self, size: int, tenant: TenantId | None = None, *, grows: int | None = None, computed: int = 0
     ) -> bool:
-        """Makes room for `size` bytes in host memory. False when that is impossible or takes too long: longer than
-        computing again the `computed` tokens that would be lost by it.
+        """Makes room for `size` bytes in host memory. Returns False when that is impossible or takes longer than
+        computing the `computed` tokens that would be lost.
 
         With a `tenant`, room below its ceiling too, for as much as what it holds `grows` (None: all of it).
         On True the bytes are counted: `adopt` or `host.unreserve` comes next."""
@@ -153,7 +153,7 @@ class Tiers:
         reserved: int,
         scope: bytes = b"",
     ) -> None:
-        """Takes over the payload that an engine wrote to a `host.new_path`, in room that was reserved."""
+        """Adds the payload that an engine wrote to a `host.new_path`, in reserved room."""
         snapshot = HostSnapshot(key, tokens, path, size, scope=scope)
         self.host.add(snapshot, reserved=reserved)
         self.trim(key.tenant)
@@ -165,7 +165,7 @@ class Tiers:
     # -- out of it -------------------------------------------------------------------------------------
 
     async def prefetch(self, key: SessionKey) -> None:
-        """Begins to bring the session's KV into host memory."""
+        """Starts to bring the session's KV into host memory."""
         await self.discover(key)
         best = self.catalog.longest(key)
         if isinstance(best, ColdSnapshot):
@@ -174,7 +174,7 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def payload(self, snapshot: Snapshot, choice: RestoreChoice | None = None) -> AsyncIterator[HostSnapshot]:
-        """The checked payload as a file in the staging folder, for as long as the context lasts.
+        """Yields the checked payload as a file in the staging folder, for as long as the context lasts.
 
         Raises Refused; then the snapshot has been dropped and counted, or was not worth waiting for (see `held`)."""
         async with self.held(snapshot, choice) as host:
@@ -184,7 +184,7 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def held(self, snapshot: Snapshot, choice: RestoreChoice | None = None) -> AsyncIterator[HostSnapshot]:
-        """The payload as a file, not evicted for as long as the context lasts, with its manifest.
+        """Yields the payload as a file with its manifest; it is not evicted while the context lasts.
 
         For a reader that checks what it reads itself and calls `refuse` where that failed. Raises Refused; `too_late`
         when a tier below takes longer than the choice's deadline: then it goes on, and the next turn finds it in host
@@ -205,12 +205,12 @@ class Tiers:
         await self.host.drop(snapshot)
 
     def park(self, key: SessionKey) -> None:
-        """Its snapshots go first when room is needed."""
+        """Marks the session's snapshots to be evicted first when room is needed."""
         for snapshot in self.host.of(key):
             snapshot.parked = True
 
     async def erase(self, key: SessionKey) -> None:
-        """Removes everything of a session from every tier."""
+        """Removes all snapshots of a session from every tier."""
         self.returns.forget(key)
         self.host.revoke(key)
         if key in self._postponed:
@@ -223,7 +223,8 @@ class Tiers:
     # -- between replicas ------------------------------------------------------------------------------
 
     async def export(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
-        """The snapshot that covers most of `ledger` in the envelope, in chunks of at most 1 MiB; None without one.
+        """Returns the snapshot that covers most of `ledger`, as an envelope in chunks of at most 1 MiB; None without
+        one.
 
         Where it proves to be no good, it is dropped and the chunks end: whoever takes them in refuses what is not
         whole."""
@@ -279,7 +280,7 @@ class Tiers:
     # -- inside ------------------------------------------------------------------------------------------
 
     def trim(self, tenant: TenantId) -> None:
-        """After each run of a tenant: brings it below its ceiling, and drops openings that are out of use."""
+        """Brings a tenant below its ceiling, after each of its runs, and drops shared prefixes that are out of use."""
         for opening in self.catalog.of(SessionKey(tenant, OPENINGS)):
             if time.monotonic() - opening.used_s > _OPENING_IDLE_S:
                 self.host.spawn(self.catalog.drop(opening))
@@ -287,7 +288,7 @@ class Tiers:
             self.host.spawn(self.quota.make_room(tenant, 0))
 
     def _add(self, manifest: SnapshotManifest, path: Path, reserved: int) -> HostSnapshot:
-        """A checked payload with its manifest, in room that was reserved for it."""
+        """Adds a checked payload with its manifest, in the room reserved for it."""
         snapshot = HostSnapshot(
             manifest.key, manifest.ledger, path, manifest.payload_bytes, manifest, scope=manifest.scope
         )
@@ -322,7 +323,8 @@ class Tiers:
             raise
 
     def _copy_soon(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
-        """At once, unless its session goes on in a moment and will have a snapshot that covers this one."""
+        """Copies the snapshot to lower tiers: at once, unless its session goes on in a moment and will have a newer
+        one."""
         key = snapshot.key
         before = self._postponed.pop(key, None)
         count = 1
@@ -347,7 +349,8 @@ class Tiers:
         self.host.spawn(self._copy_down(snapshot, manifest))
 
     async def _copy_down(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
-        """Write-behind: the tiers below get a copy while the snapshot stays. One at a time, and the newest only."""
+        """Copies a snapshot to the tiers below, while it stays here. One copy at a time, and the newest snapshot
+        only."""
         async with self._copying:
             for tier in self.cold:
                 if snapshot.forgotten or tier.has(manifest.key, manifest.snapshot_id):

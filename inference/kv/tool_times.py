@@ -22,27 +22,27 @@ from typing import Final
 from sessions.model.types import TenantId
 
 TOOLS_MAX: Final = 10_000  # sets of tools whose times are kept
-NAMES_MAX: Final = 16  # of one turn's calls: more are taken for the same set
-_FADE: Final = 0.9  # of what was observed, at each new observation
+NAMES_MAX: Final = 16  # tool names of one turn that are told apart; more are cut off
+_FADE: Final = 0.9  # weight of earlier observations, applied at each new one
 _PRIOR_MEDIAN_S: Final = 2.0
-_PRIOR_SPREAD: Final = 1.5  # of the logarithm
-_PRIOR_WEIGHT: Final = 0.5  # of an observation
+_PRIOR_SPREAD: Final = 1.5  # of the logarithm of seconds
+_PRIOR_WEIGHT: Final = 0.5  # weight of the prior, in observations
 _SPREAD_MIN: Final = 0.05
 _SHORTEST_S: Final = 0.001
 _KNOWN_WEIGHT: Final = 1.5  # two observations: from then on something is done ahead of a return
-_OVERDUE: Final = 0.001  # so few calls take longer: it is taken for one that does not come back
+_OVERDUE: Final = 0.001  # the share of calls that take longer than one that counts as lost
 _NORMAL: Final = NormalDist()
 
 ToolSet = tuple[TenantId, tuple[str, ...]]
 
 
 def tool_set(tenant: TenantId, tools: Iterable[str]) -> ToolSet:
-    """The name that the times of calls made together are kept under."""
+    """Returns the key under which the times of calls made together are stored."""
     return tenant, tuple(sorted(set(tools))[:NAMES_MAX])
 
 
 class _Times:
-    """Sums over logarithms of durations, the prior among them."""
+    """Running sums over logarithms of durations, including those of the prior."""
 
     __slots__ = ("squares", "total", "weight")
 
@@ -59,29 +59,29 @@ class _Times:
 
 
 class ToolTime:
-    """How long calls take, as far as that is known."""
+    """The estimated duration of calls, as a log-normal distribution."""
 
     __slots__ = ("known", "mean", "spread")
 
     def __init__(self, mean: float, spread: float, *, known: bool) -> None:
-        """`mean`, `spread`: of the logarithm of seconds. `known`: often enough seen to do something by."""
+        """`mean`, `spread`: of the logarithm of seconds. `known`: whether it was seen often enough to act on."""
         self.mean = mean
         self.spread = max(_SPREAD_MIN, spread)
         self.known = known
 
     def quantile_s(self, share: float) -> float:
-        """So large a share of the calls takes no longer."""
+        """Returns the seconds within which so large a share of calls ends."""
         return math.exp(self.mean + self.spread * _NORMAL.inv_cdf(share))
 
     def remaining_s(self, waited_s: float) -> float | None:
-        """The median of what is left; None: hardly any call takes so long."""
+        """Returns the median of the remaining seconds; None: hardly any call takes so long."""
         late = 1.0 - _NORMAL.cdf((math.log(max(waited_s, _SHORTEST_S)) - self.mean) / self.spread)
         if late < _OVERDUE:
             return None
         return max(_SHORTEST_S, self.quantile_s(1.0 - late / 2) - waited_s)
 
     def index(self, waited_s: float) -> float | None:
-        """Returns per second that it pays to wait for; None: as `remaining_s`."""
+        """Returns how many returns to expect per second of keeping the session; None: as `remaining_s`."""
         remaining_s = self.remaining_s(waited_s)
         # Half are back by then, and until then were there for half of the time on average: 0.5 / (0.75 x remaining).
         return None if remaining_s is None else 1.0 / (1.5 * remaining_s)
@@ -98,7 +98,7 @@ class ToolTimes:
         return len(self._times)
 
     def observe(self, tools: ToolSet, seconds: float) -> None:
-        """Calls were made, and their outputs came so many seconds later."""
+        """Learns that calls of these tools had their outputs after so many seconds."""
         times = self._times.get(tools)
         if times is None:
             times = self._times[tools] = _Times()
@@ -108,7 +108,7 @@ class ToolTimes:
         times.add(math.log(max(seconds, _SHORTEST_S)))
 
     def expected(self, tools: ToolSet) -> ToolTime:
-        """How long they will take."""
+        """Returns how long calls of these tools will take."""
         times = self._times.get(tools) or _Times()
         mean = times.total / times.weight
         variance = max(0.0, times.squares / times.weight - mean * mean)

@@ -25,7 +25,7 @@ from sessions.model.types import SessionKey
 
 
 async def stream(payload: Path, manifest: SnapshotManifest) -> AsyncGenerator[bytes, None]:
-    """A snapshot whose payload lies in a file that stays for so long. Raises Refused where that cannot be read."""
+    """Yields a snapshot whose payload lies in a file that stays meanwhile. Raises Refused where that cannot be read."""
     header = encode_header(manifest)
     for start in range(0, len(header), CHUNK_BYTES):
         yield header[start : start + CHUNK_BYTES]
@@ -38,7 +38,7 @@ async def stream(payload: Path, manifest: SnapshotManifest) -> AsyncGenerator[by
 
 
 async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdentity) -> tuple[SnapshotManifest, bytes]:
-    """Reads the header: (manifest, what came of the payload already). Raises Refused."""
+    """Reads the header; returns (manifest, the payload's bytes that came with it). Raises Refused."""
     head = b""
     async for chunk in chunks:
         head += chunk
@@ -51,7 +51,7 @@ async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdent
 
 
 async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest: bytes, path: Path) -> None:
-    """Writes the checked payload to a file, which is the caller's to remove when this fails. Raises Refused."""
+    """Writes the checked payload to a file, which the caller removes when this fails. Raises Refused."""
     check = PayloadCheck(manifest)
     with await asyncio.to_thread(_create, path) as file:
         for part in check.feed(rest):
@@ -63,7 +63,7 @@ async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest
 
 
 def _create(path: Path) -> BinaryIO:
-    """Blocking. Raises Refused."""
+    """Opens a new file. Blocking. Raises Refused."""
     try:
         return path.open("wb", buffering=0)
     except OSError as exc:
@@ -71,7 +71,7 @@ def _create(path: Path) -> BinaryIO:
 
 
 async def _append(file: BinaryIO, part: bytes) -> None:
-    """Raises Refused."""
+    """Writes a part to the file. Raises Refused."""
     writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
     try:
         await asyncio.shield(writing)

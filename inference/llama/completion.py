@@ -41,7 +41,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class CompletionEvent(msgspec.Struct, frozen=True, gc=False):
-    """What llama-server says of a run: of a stream each event, else its whole answer."""
+    """One message of llama-server about a run: an event of its stream, or the whole answer of a run without one."""
 
     content: str = ""
     tokens: tuple[int, ...] = ()
@@ -60,8 +60,8 @@ _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
 
 class LlamaCompletion:
-    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held` says
-    what the slot holds for certain. Its attributes are what one answer's stream has said so far."""
+    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held` has
+    the tokens that the slot holds for certain. The attributes are what the answer's stream has said so far."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LlamaCompletion:
 
     @property
     def reusable_tokens(self) -> int:
-        """What the server should have reused: all that was resident, except that it computes at least one."""
+        """How many tokens the server should have reused: all resident ones, except that it computes at least one."""
         return min(self._resident, len(self._prompt) - 1)
 
     @property
@@ -120,7 +120,7 @@ class LlamaCompletion:
         return len(self._emitted)
 
     async def open(self, parameters: dict[str, Json]) -> None:
-        """Sends the request. Whatever comes of it, `close` it."""
+        """Sends the request. The caller calls `close` in any case."""
         self._top = int(parameters.get("n_probs", 0))
         self._stop_tokens = frozenset(parameters.get(STOP_TOKENS, ()))
         body = _ENCODER.encode(
@@ -146,7 +146,7 @@ class LlamaCompletion:
             self._stream.close()
 
     async def next(self) -> Chunk | Finish:
-        """The next chunk; at last, once, a Finish."""
+        """Returns the next chunk; at last, once, a Finish."""
         if self._finish is not None:
             return self._finish
         while True:
@@ -184,7 +184,7 @@ class LlamaCompletion:
                 return Chunk(tokens, event.content, self._logprobs(event), cached_tokens)
 
     def _stop(self) -> Chunk | Finish:
-        """Ends the run at a token that is to end it, of which nothing is shown; the server computes it no further."""
+        """Ends the run at a stop token, whose text is not shown; the server computes no further."""
         self._finish = Finish("stop", len(self._prompt), self.cached_tokens)
         self.close()
         if not self._silent:
@@ -210,7 +210,7 @@ class LlamaCompletion:
             return event
 
     async def _ids(self, event: CompletionEvent, count: int) -> tuple[int, ...]:
-        """The ids behind an event's text, `count` of them; the event itself names the last."""
+        """Returns the `count` token ids behind an event's text; the event itself names only the last."""
         found = self._fragments.recover(event.content, count, event.tokens[-1])
         if len(found) == 1:
             return found[0]
@@ -225,12 +225,12 @@ class LlamaCompletion:
 
 
 def read_event(answer: bytes) -> CompletionEvent:
-    """Of a run that is not streamed."""
+    """Decodes the answer of a run that is not streamed."""
     return _DECODER.decode(answer)
 
 
 def completion_error(answer: bytes) -> SessileError:
-    """llama-server's error object as one of ours."""
+    """Returns llama-server's error object as one of our errors."""
     try:
         failure = msgspec.json.decode(answer, type=CompletionEvent).error or _Failure()
     except msgspec.DecodeError:

@@ -17,7 +17,7 @@ ALL: Final = 999  # more than any model has: llama.cpp takes those that there ar
 
 
 class Backend(NamedTuple):
-    """A GPU as llama.cpp sees it."""
+    """A GPU as llama.cpp reports it."""
 
     name: str
     description: str
@@ -25,7 +25,7 @@ class Backend(NamedTuple):
 
 
 def find_backends() -> list[Backend]:
-    """The GPUs that this build of llama.cpp computes on."""
+    """Returns the GPUs that this build of llama.cpp can use."""
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     accelerators = {cpu, xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_ACCEL}
     return [
@@ -36,12 +36,13 @@ def find_backends() -> list[Backend]:
 
 
 def layers_on_device(device: str, layers: int, backends: Sequence[Backend]) -> int:
-    """The number of layers for llama.cpp. `layers` -1: all. Raises BadInput for a GPU that is not there."""
+    """Returns how many layers llama.cpp puts on the GPU. `layers` -1: all. Raises BadInput for a GPU that is not
+    there."""
     if device == "cpu":
         if layers > 0:
             raise _unsuitable(f"--gpu-layers {layers} and --device cpu contradict each other: leave one out")
         return 0
-    cuda = [each for each in backends if each.name.upper().startswith("CUDA")]
+    cuda = [backend for backend in backends if backend.name.upper().startswith("CUDA")]
     if device == "cuda" and not cuda:
         raise _unsuitable(
             "this build of llama.cpp has no CUDA: install one that has in this environment (docs/models.md says how),"

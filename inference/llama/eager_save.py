@@ -19,7 +19,8 @@ from inference.llama.slots import Slot, SlotTable
 
 
 class EagerSaver:
-    """`look` when a slot was brought up for a run or given back, `rest` for one that was given back, `close` once."""
+    """Saves slots before their room is needed. Call `look` when a slot was filled for a run or given back, `rest` for
+    one given back, `close` once."""
 
     def __init__(
         self, table: SlotTable, slot_kv: SlotKv, *, num_waiting: Callable[[], int], save_idle_s: float
@@ -29,16 +30,17 @@ class EagerSaver:
         self._num_waiting = num_waiting
         self._save_idle_s = save_idle_s
         self._task: asyncio.Task[None] | None = None
-        self._failed: dict[Slot, int] = {}  # and when it was last used then: it is not tried again before it was
+        self._failed: dict[Slot, int] = {}  # slots whose save failed, and their `used` then: retried after another use
         self._closed = False
 
     def look(self) -> None:
-        """Begins to save what is worth it now, one slot after the other; what happens meanwhile is seen."""
+        """Starts to save the slots that are worth it, one after the other, unless that goes on already."""
         if (self._task is None or self._task.done()) and self._next() is not None:
             self._task = asyncio.create_task(self._save(), name="saves ahead")
 
     def rest(self, slot: Slot) -> None:
-        """The slot was given back: its session is saved when it has rested, if there is a tier that outlives us."""
+        """Saves the session of a slot that was given back once it has rested a while, if a tier outlives this
+        process."""
         if self._slot_kv.tiers.cold:
             asyncio.get_running_loop().call_later(self._save_idle_s, self._rested, slot, slot.used)
 
@@ -74,7 +76,7 @@ class EagerSaver:
         )
 
     def _has_more_sessions_than_slots(self) -> bool:
-        """Whether there are more live sessions than slots: some without a slot have their KV in host memory."""
+        """Whether some live sessions have no slot, so that their KV is in host memory."""
         if self._table.has_empty():
             return False
         return self._num_waiting() > 0 or self._slot_kv.has_evictable({slot.key for slot in self._table})

@@ -80,11 +80,11 @@ __all__ = ["LlamaEngine", "LlamaOptions"]
 
 _LAYOUT: Final = "llama-slot-1"  # a slot's file, as this build writes it
 _WINDOW_UNKNOWN: Final = 8192  # where the model file does not say
-_CLOSE_S: Final = 5.0  # how long closing may save KV for
+_CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 
 
 class _Started(NamedTuple):
-    """What a start makes."""
+    """The parts that a start makes."""
 
     info: EngineInfo
     tokenizer: LlamaTokenizer
@@ -102,7 +102,7 @@ class _Started(NamedTuple):
 
 
 class LlamaEngine:
-    """Implements `Engine` and `ScoresPrompts`. Its methods are those of the two ports."""
+    """An engine that runs llama-server in this process. Implements `Engine` and `ScoresPrompts`."""
 
     def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""
@@ -145,7 +145,7 @@ class LlamaEngine:
 
     @property
     def socket_path(self) -> str:
-        """The unix socket that llama-server listens on: for comparisons."""
+        """The unix socket that llama-server listens on; benches compare with it."""
         return self._up.http.socket_path
 
     def stats(self) -> EngineStats:
@@ -168,7 +168,7 @@ class LlamaEngine:
 
     @property
     def _num_decoding_tokens(self) -> int:
-        """Of answers that are being written; `_count` adds them up at the end."""
+        """How many tokens the answers in progress have so far; `_count` adds them to the counters at the end."""
         runs = (run for slot_runs in self._slot_runs.values() for run in slot_runs)
         return sum(run.completion.emitted_tokens for run in runs if run.completion is not None)
 
@@ -405,7 +405,7 @@ class LlamaEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Whether a slot for the session would be that of one that waits for its tools and is expected before it."""
+        """Whether giving the session a slot would displace one that waits for its tools and is expected back sooner."""
         if self._table.of(key):
             return False
         returns = self._slot_kv.tiers.returns
@@ -476,7 +476,8 @@ class LlamaEngine:
             self._up.eager_saver.look()
 
     def _rank(self, slot: Slot) -> tuple[float, ...]:
-        """Smaller gives its slot up first: parked, then who is least expected back, then the longest unused."""
+        """Returns a slot's sort key; the smallest gives way first: parked, then least expected back, then longest
+        unused."""
         if slot.key is None:
             return (0.0, 0.0, slot.used)
         index = self._slot_kv.tiers.returns.index(slot.key, 0.0, len(slot.tokens))
@@ -497,7 +498,8 @@ class LlamaEngine:
 
 
 def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
-    """A folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled. Blocking."""
+    """Makes the folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled.
+    Blocking."""
     staging = create_staging_folder(options.staging_folder) if options.host_bytes_max else None
     if staging is not None:
         return options, staging
@@ -512,8 +514,8 @@ def _footprint(options: LlamaOptions, model: GgufModel, window: int) -> Footprin
 
 
 def _window(options: LlamaOptions, model: GgufModel) -> int:
-    """The tokens that a session takes; where they were not set, what memory allows of the model's own. Raises BadInput
-    for more than the model's. Blocking."""
+    """Returns how many tokens a session may have; by default as many as memory allows of the model's window. Raises
+    BadInput for more than the model's. Blocking."""
     own = model.context_window or _WINDOW_UNKNOWN
     window = options.context_window
     if options.cuts_window:
@@ -538,7 +540,7 @@ def _window(options: LlamaOptions, model: GgufModel) -> int:
 
 
 def _check_memory(options: LlamaOptions, model: GgufModel, window: int) -> None:
-    """Raises BadInput where the model does not fit, with what would. Blocking."""
+    """Raises BadInput where the model does not fit into memory, saying what would. Blocking."""
     need = _footprint(options, model, window)
     if options.gpu_layers >= ALL and options.gpu_free_bytes:
         check_fits(model.path, need, options.gpu_free_bytes, where="the GPU's memory")
@@ -553,5 +555,5 @@ def _template(name: str | None, model: GgufModel, vocabulary: Vocabulary) -> Cha
 
 
 def _is_unscored(chunk: Chunk, parameters: dict[str, Json]) -> bool:
-    """Whether llama-server kept back log probabilities that were asked for: of tokens that end inside a character."""
+    """Whether llama-server left out requested log probabilities, as it does for tokens that end inside a character."""
     return "n_probs" in parameters and len(chunk.logprobs) < len(chunk.tokens)

@@ -33,7 +33,7 @@ _SAMPLES: Final = 64
 
 
 class GgufModel(msgspec.Struct, frozen=True):
-    """What the head of a file says."""
+    """The contents of a GGUF file's head."""
 
     path: Path
     size_bytes: int
@@ -46,7 +46,7 @@ class GgufModel(msgspec.Struct, frozen=True):
 
     @property
     def context_window(self) -> int:
-        """What the model was trained for; 0 when the file does not say."""
+        """The context window that the model was trained for; 0 when the file does not say."""
         return int(self.metadata.get(f"{self.architecture}.context_length", 0))
 
     @property
@@ -55,7 +55,7 @@ class GgufModel(msgspec.Struct, frozen=True):
 
 
 def read_model(path: Path) -> GgufModel:
-    """Blocking. Raises BadInput that names the path and what to do."""
+    """Reads a file's head. Blocking. Raises BadInput that names the path and what to do."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
@@ -137,7 +137,7 @@ def _parse(path: Path, data: mmap.mmap) -> GgufModel:
 
 
 def _tensor_end(reader: _Reader) -> int:
-    """Where a tensor ends, relative to the start of the tensor data; its begin where its type is unknown."""
+    """Returns where a tensor ends, relative to the start of the tensor data; where it begins if its type is unknown."""
     reader.string()
     weights = 1
     for _ in range(reader.scalar("I")):
@@ -148,7 +148,7 @@ def _tensor_end(reader: _Reader) -> int:
 
 
 def _fingerprint(data: mmap.mmap, tensors_at: int) -> str:
-    """Of the size, the head and the weights: all of them up to 128 MiB, beyond that the head, the tail and
+    """Hashes the size, the head and the weights: all of them up to 128 MiB, beyond that the head, the tail and
     64 evenly spread MiB. Two trainings of a model differ everywhere, so a sample distinguishes them; it would not
     notice a few weights edited by hand."""
     digest = hashlib.blake2b(str(len(data)).encode(), digest_size=16)

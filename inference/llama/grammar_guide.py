@@ -28,19 +28,20 @@ from sessions.model.types import Json, Tokens
 
 LIFT: Final = 200.0  # far more than logits differ by, and little enough that they keep their digits
 _HEAD: Final = '%llguidance {"no_forcing": true}\nstart: %json '  # forced text would be tokenised; here it never is
-_CHARACTER_TOKENS: Final = 4  # that the last character may have begun in
-_ALLOWED: Final = 200  # in llguidance's table, of a byte a token
+_CHARACTER_TOKENS: Final = 4  # within so many tokens the last character began
+_ALLOWED: Final = 200  # the mark of allowed tokens in llguidance's table, which has a byte for each token
 
 
 class GuideVocabulary(NamedTuple):
-    """A model's tokens as a grammar sees them."""
+    """A model's tokens in the form that a grammar needs."""
 
     pieces: Sequence[bytes]
     tokenizer: LLTokenizer
 
 
 class GrammarGuide:
-    """The grammar of one answer, at the place where it is. `biases`, then `accept` what was chosen, and so on."""
+    """The grammar of one answer, at the answer's current end: `biases`, then `accept` of the chosen token, and so
+    on."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class GrammarGuide:
         emitted: Sequence[int] = (),
         lifts: bool = True,
     ) -> None:
-        """`given`: the request's own biases; False bans a token. `emitted`: tokens that the matcher is behind.
-        `lifts`: tokens may be lifted above others, which a penalty that divides would make much of."""
+        """`given`: the request's own biases; False bans a token. `emitted`: the tokens that the matcher has already
+        taken. `lifts`: tokens may be lifted above others, which a penalty that divides would make much of."""
         self._pieces = vocabulary.pieces
         self.vocabulary_size: Final = len(self._pieces)
         self._matcher = matcher
@@ -63,12 +64,12 @@ class GrammarGuide:
 
     @property
     def complete(self) -> bool:
-        """Nothing can follow."""
+        """Whether the answer is complete, so that no token can follow."""
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
 
     def biases(self) -> list[list[Json]]:
-        """`logit_bias` for the next token: those that fit are lifted above all others, or the others are banned,
-        whichever are fewer. Blocking: these may be half of the vocabulary."""
+        """Returns `logit_bias` for the next token: those that fit are lifted above all others, or the others are
+        banned, whichever are fewer. Blocking: these may be half of the vocabulary."""
         allowed = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) == _ALLOWED
         if self._matcher.is_error():
             raise unfit_continuation()
@@ -82,14 +83,14 @@ class GrammarGuide:
         return banned + [[token, bias] for token, bias in self._given.items() if allowed[token]]
 
     def accept(self, token: int) -> str:
-        """The text that a chosen token completes. Raises BadInput for one that does not fit."""
+        """Takes a chosen token; returns the text that it completes. Raises BadInput for one that does not fit."""
         if not self._matcher.consume_token(token):
             raise unfit_continuation()
         return self._utf8.feed(self._pieces[token])
 
 
 class FreeGuide:
-    """Lets every token follow: of an answer without a format that is written a token a request."""
+    """A guide that lets every token follow: for an answer without a format that is written one token a request."""
 
     complete: Final = False
 
@@ -112,14 +113,14 @@ Guide = GrammarGuide | FreeGuide
 
 
 class GrammarGuides:
-    """Makes the guides of one model."""
+    """Makes the guides of one model's answers."""
 
     def __init__(self, model_path: Path) -> None:
         self._model_path = model_path
         self._loading: asyncio.Task[GuideVocabulary] | None = None
 
     async def guide(self, parameters: dict[str, Json], emitted: Tokens) -> Guide:
-        """Makes that of an answer that has `emitted` tokens and goes on with `parameters`. Raises BadInput
+        """Makes the guide of an answer that has `emitted` tokens and goes on with `parameters`. Raises BadInput
         `invalid_schema`, and `recovery_incompatible` where these tokens do not fit the schema."""
         if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
             self._loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, self._model_path))
@@ -130,12 +131,12 @@ class GrammarGuides:
 
 
 def load_vocabulary(model_path: Path) -> GuideVocabulary:
-    """Blocking, for a quarter of a second with 50,000 tokens."""
+    """Reads a model file's vocabulary. Blocking, for a quarter of a second with 50,000 tokens."""
     return make_vocabulary(read_model(model_path).metadata)
 
 
 def make_vocabulary(metadata: dict[str, Any]) -> GuideVocabulary:
-    """Blocking. Of a model file's metadata."""
+    """Makes the vocabulary from a model file's metadata. Blocking."""
     pieces = token_pieces(metadata)
     ends = [metadata[name] for name in END_TOKENS if name in metadata] or [0]
     tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces.spelled, ends[0])), eos_token=ends)
@@ -143,7 +144,8 @@ def make_vocabulary(metadata: dict[str, Any]) -> GuideVocabulary:
 
 
 def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted: list[int]) -> GrammarGuide:
-    """Blocking: a schema takes up to a second, released tokens a microsecond each. Raises BadInput as `guide`."""
+    """Makes a guide. Blocking: a schema takes up to a second, released tokens a microsecond each. Raises BadInput as
+    `GrammarGuides.guide`."""
     matcher = LLMatcher(vocabulary.tokenizer, _HEAD + msgspec.json.encode(parameters["json_schema"]).decode())
     if matcher.is_error():
         raise BadInput(
@@ -158,7 +160,7 @@ def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted
 
 
 class _Pieces:
-    """A vocabulary as llguidance takes one. Encoding is llama.cpp's, and none is needed here."""
+    """A vocabulary in llguidance's form. It cannot encode: llama.cpp does that."""
 
     bos_token_id = None
     special_token_ids: Sequence[int] = ()

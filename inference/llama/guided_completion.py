@@ -42,14 +42,15 @@ def make_completion(
     resident: int,
     cached_max: int,
 ) -> LlamaCompletion:
-    """Makes a run in a slot; with a `guide`, of an answer that goes on a request a token."""
+    """Makes a run in a slot; with a `guide`, one that sends a request for each token."""
     if guide is None:
         return LlamaCompletion(http, fragments, encode, slot_number, prompt, resident, cached_max)
     return GuidedCompletion(guide, http, fragments, encode, slot_number, prompt, resident, cached_max)
 
 
 class GuidedCompletion(LlamaCompletion):
-    """A `LlamaCompletion` whose grammar is at our side. One request goes on until `max_tokens` or the answer's end."""
+    """A `LlamaCompletion` whose grammar runs in this process: it sends a request for each token, until `max_tokens` or
+    the answer's end."""
 
     def __init__(self, guide: Guide, *given: Any) -> None:
         super().__init__(*given)
@@ -120,7 +121,7 @@ class GuidedCompletion(LlamaCompletion):
         return await asyncio.to_thread(read_event, answer)
 
     def _body(self, more: dict[str, Json]) -> bytes:
-        """Blocking: where a grammar allows half of a large vocabulary it is megabytes."""
+        """Returns a request's JSON. Blocking: where a grammar allows half of a large vocabulary it is megabytes."""
         prompt = self._prompt + self._emitted if self._emitted else self._prompt
         body = {
             **self._parameters,

@@ -13,14 +13,15 @@ _ENGINE: Final = "llama.cpp"
 
 
 class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
-    """`slots` sessions of `context_window` tokens each are resident at once; others wait in the KV tiers."""
+    """Options of llama.cpp: `slots` sessions of `context_window` tokens each are on the device; others are in KV
+    tiers."""
 
     slots: int = 4
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
-    cuts_window: bool = False  # to what the model was trained for, where more is set
-    batch_tokens: int = 0  # of prompts that one step computes at most; 0: 512, with a GPU 2048
+    cuts_window: bool = False  # whether a window above the model's own is cut to that instead of refused
+    batch_tokens: int = 0  # prompt tokens that one step computes at most; 0: 512, with a GPU 2048
     gpu_layers: int = 0
-    gpu_free_bytes: int = 0  # what layers may take there; 0: not known
+    gpu_free_bytes: int = 0  # GPU memory that layers may take; 0: not known
     checks_memory: bool = False  # before the model is loaded
     spill_tokens_min: int = 32  # fewer unsaved tokens are recomputed rather than saved or restored
     save_idle_s: float = 5.0  # a session that has rested for so long is saved, if there is a tier that outlives us
@@ -33,11 +34,11 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
 
     def without_spill(self) -> LlamaOptions:
-        """KV is what the slots hold, in no tier below them."""
+        """Returns the options with no tier below the slots."""
         return msgspec.structs.replace(self, host_bytes_max=0, disk_folder=None, redis_url="")
 
     def smaller(self, model_path: Path, slots: int, threads: int, context_window: int) -> LlamaOptions:
-        """Of a smaller model beside this one."""
+        """Returns the options for a smaller model beside this one."""
         return msgspec.structs.replace(
             self.without_spill(),
             model_path=model_path,

@@ -30,14 +30,14 @@ _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the
 
 
 class SlotRun:
-    """A run of a session, from the moment it has its slot."""
+    """A run of a session that has a slot."""
 
     __slots__ = ("cached_max", "completion", "forgotten", "paused", "preparing", "run", "slot")
 
     def __init__(self, slot: Slot, run: EngineRun) -> None:
         self.slot = slot
         self.run = run
-        self.paused = False  # it makes room, and goes on later
+        self.paused = False  # whether it makes room and goes on later
         self.completion: LlamaCompletion | None = None
         self.preparing: asyncio.Task[Any] | None = None
         self.cached_max = INTEGER_MAX  # what was there before we computed an opening or tried a schema ahead of the run
@@ -45,7 +45,8 @@ class SlotRun:
 
 
 class SlotPrefill:
-    """`begin` once for each run in a slot; the caller gives the slot back afterwards, however it ended."""
+    """Computes prompts in slots: `begin` once for each run; the caller gives the slot back afterwards, however it
+    ended."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class SlotPrefill:
         budget: StepBudget,
         check: Callable[[], None],
     ) -> None:
-        """`make_completion`: of (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
+        """`make_completion` gets (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
         stand before a user's words in every conversation. `budget`: of a step. `check`: raises once the engine is
         closed."""
         self._scheduler = scheduler
@@ -78,7 +79,7 @@ class SlotPrefill:
         parameters: dict[str, Json],
         guide: Guide | None = None,
     ) -> LlamaCompletion | None:
-        """Brings the KV up and starts the run; None: it is to make room first."""
+        """Restores KV, computes the prompt and starts the run; returns None where the run is to make room first."""
         slot, key = slot_run.slot, slot_run.run.key
         slot_run.preparing = asyncio.create_task(self._prepare(slot_run, prompt, shared_prefix))
         resident = await asyncio.shield(slot_run.preparing)
@@ -104,7 +105,7 @@ class SlotPrefill:
         return await self._run(slot_run, prompt, resident, parameters, guide)
 
     async def measure(self) -> None:
-        """Computes some tokens for measurement, in a slot that is nobody's yet: the first turns after a start,
+        """Computes some tokens for measurement, in a slot that is still free: the first turns after a start,
         whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
         for count in (1, self._budget.tokens(decoding=False)):  # the first touches all weights, and measures nothing
             completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX)
@@ -125,9 +126,9 @@ class SlotPrefill:
             )
 
     async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, whole: bool) -> int | None:
-        """Computes what is not `resident` of a prompt, in pieces: all of it (`whole`), or until what is left fits into
-        a step, and then the step is the run's. Returns how many tokens are there then; None: the run is to make room
-        first."""
+        """Computes the part of a prompt that is not `resident`, in pieces: all of it (`whole`), or until the rest fits
+        into a step, which is then reserved for the run. Returns how many tokens the slot holds then; None: the run is
+        to make room first."""
         run = slot_run.run
         while True:
             self._check()
@@ -168,7 +169,7 @@ class SlotPrefill:
         return slot_run.completion
 
     async def _prepare(self, slot_run: SlotRun, prompt: array.array[int], shared_prefix: int) -> int:
-        """Makes the slot the session's and restores its KV. Returns how many tokens of `prompt` it holds then.
+        """Gives the slot to the session and restores its KV. Returns how many tokens of `prompt` the slot holds then.
 
         Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
         slot, key, scope = slot_run.slot, slot_run.run.key, slot_run.run.scope

@@ -22,18 +22,20 @@ WORTH_TOKENS: Final = 12  # fewer are computed sooner than laid in; that is for 
 
 
 class PrefixCache:
-    """The openings of one engine. The caller holds the slot, busy."""
+    """KV of the instructions and tools with which several sessions of a tenant begin. Callers hold the slot, busy."""
 
     def __init__(self, slot_kv: SlotKv) -> None:
         self._slot_kv = slot_kv
         self._shared_prefixes = SharedPrefixes()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
-        """A session begins so: whether that is worth keeping for others."""
+        """Notes how a session's prompt begins; returns whether another session began so, which makes it worth
+        keeping."""
         return self._shared_prefixes.common(key, opening)
 
     async def lay(self, slot: Slot, tenant: TenantId, opening: array.array[int]) -> bool:
-        """Makes the slot hold `opening` and nothing else, if that is known and sooner there than computed."""
+        """Fills the slot with `opening` alone, if its KV is stored and restoring beats computing; returns whether it
+        did."""
         tiers = self._slot_kv.tiers
         snapshot, shared = tiers.catalog.find(SessionKey(tenant, OPENINGS), opening)
         if snapshot is None or shared < len(opening):
@@ -46,6 +48,7 @@ class PrefixCache:
         return True
 
     async def keep(self, slot: Slot, key: SessionKey, opening: array.array[int]) -> None:
-        """Keeps what the slot of a session holds, which is `opening` and nothing else; unless that is deleted."""
+        """Stores the slot's KV, which is `opening` and nothing else, for the tenant; not if the session is deleted
+        meanwhile."""
         shared = SessionKey(key.tenant, OPENINGS)
         await self._slot_kv.store(slot, shared, opening, lambda: slot.key == key)

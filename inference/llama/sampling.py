@@ -22,7 +22,7 @@ SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean 
 
 
 def check_stop_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
-    """Raises BadInput for `stop_token_ids` at which no answer could be seen to end."""
+    """Raises BadInput for `stop_token_ids` at which the end of an answer could not be noticed."""
     for token in sampling.stop_token_ids:
         if token >= vocabulary.size:
             why = "is no token id of this model"
@@ -36,13 +36,13 @@ def check_stop_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
 
 
 def tokens_until_end(request: GenerationRequest) -> int:
-    """How many tokens an answer still needs before it may end."""
+    """Returns how many tokens an answer still needs before it may end."""
     return max(0, (request.sampling.min_tokens or 0) - len(request.emitted))
 
 
 def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> dict[str, Json]:
-    """The sampling part of a /completion request, which may not end by itself while `tokens_until_end` is not 0.
-    `stop_token_ids` are not llama-server's: `LlamaCompletion` looks for them. Raises BadInput for what cannot be
+    """Returns the sampling part of a /completion request, which may not end by itself while `tokens_until_end` is not
+    0. `stop_token_ids` are not llama-server's: `LlamaCompletion` looks for them. Raises BadInput for what cannot be
     honoured."""
     sampling = request.sampling
     parameters: dict[str, Json] = {
@@ -60,7 +60,7 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
     if sampling.ignore_eos or held:
         parameters["ignore_eos"] = True
     if held:
-        biases = [each for each in biases if each[0] not in sampling.stop_token_ids]
+        biases = [pair for pair in biases if pair[0] not in sampling.stop_token_ids]
         biases += [[token, False] for token in sampling.stop_token_ids]
     elif sampling.stop_token_ids:
         parameters[STOP_TOKENS] = list(sampling.stop_token_ids)
@@ -79,13 +79,13 @@ def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> d
 
 
 def _separated(schema: Json) -> Json:
-    """A schema by which the grammar puts one space behind `,` and `:` and no other blank between values. Where any
+    """Returns a schema whose grammar allows one space behind `,` and `:` and no other blank between values. Where any
     number of them is allowed, a model that likes blanks best writes nothing else until its limit."""
     return {**schema, "x-guidance": _SEPARATORS} if isinstance(schema, dict) else schema
 
 
 def public_logprobs(probabilities: list[dict[str, Json]], top: int) -> tuple[Json, ...]:
-    """llama-server's `completion_probabilities` in the shape of OpenAI's `logprobs`."""
+    """Returns llama-server's `completion_probabilities` in the shape of OpenAI's `logprobs`."""
     return tuple(
         {
             **_public(entry),
@@ -96,6 +96,6 @@ def public_logprobs(probabilities: list[dict[str, Json]], top: int) -> tuple[Jso
 
 
 def _public(entry: dict[str, Json]) -> dict[str, Json]:
-    """llama-server spells a part of a character as nothing, or as it likes."""
+    """Returns one entry with its text decoded from its bytes: llama-server's own text of a partial character varies."""
     spelling = bytes(entry["bytes"]).decode(errors="replace")
     return {"token": spelling, "logprob": entry["logprob"], "bytes": entry["bytes"]}

@@ -25,7 +25,7 @@ from sessions.model.types import SessionKey
 
 
 class EngineRun:
-    """One run of an engine as the queue knows it: it may have several slots, one after another."""
+    """One run of an engine as the queue sees it: it may have several slots, one after another."""
 
     __slots__ = (
         *("claim", "decoding", "filling", "future", "is_long", "key", "pauses", "prompt", "scope", "slot"),
@@ -43,45 +43,46 @@ class EngineRun:
         scope: bytes = b"",
     ) -> None:
         self.key = key
-        self.scope = scope  # its `cache_scope`
-        self.prompt = prompt  # what it begins from, or goes on from
+        self.scope = scope  # the run's `cache_scope`
+        self.prompt = prompt  # the tokens that it begins or continues from
         self.claim: SlotClaim[EngineRun] = SlotClaim(
             self, tenant=key.tenant, priority=priority, weight=weight, prompt_tokens=len(prompt)
         )
         self.claim.may_yield = False
-        self.pauses = pauses  # it can be stopped and go on
+        self.pauses = pauses  # whether it can be stopped and continued
         self.future: asyncio.Future[Slot] | None = None
         self.slot: Slot | None = None
-        self.filling = False  # it has a slot and has emitted nothing in it
-        self.decoding = False  # it has a slot and has emitted something in it
-        self.step_tokens = 0  # of its prompt, that llama-server is computing
-        self.is_long = False  # and they are not the last of it
+        self.filling = False  # whether it has a slot and has emitted nothing in it
+        self.decoding = False  # whether it has a slot and has emitted tokens in it
+        self.step_tokens = 0  # prompt tokens that llama-server is computing
+        self.is_long = False  # whether more prompt tokens follow those
         self.yields = False  # another run is to have its slot: `give_way` comes next
 
 
-RESERVE_FROM_SLOTS: Final = 4  # with fewer an idle one costs too much
+RESERVE_FROM_SLOTS: Final = 4  # with fewer slots, keeping one idle costs too much
 
 
 class Scheduler:
-    """`acquire` comes first, then `give_way` with `acquire` again any number of times, then `leave`."""
+    """Gives slots to runs. For each run: `acquire`, then any number of times `give_way` and `acquire` again, then
+    `leave`."""
 
     def __init__(self, table: SlotTable, waiting_max: int) -> None:
         slots = len(list(table))
         self.table = table
         self.queue: FairQueue[EngineRun] = FairQueue(slots, waiting_max, reserve=int(slots >= RESERVE_FROM_SLOTS))
         self._gated: list[asyncio.Future[None]] = []
-        self._asking: dict[EngineRun, int] = {}  # for room in a step, in order, with how many tokens each lacks
+        self._asking: dict[EngineRun, int] = {}  # runs waiting for room in a step, in order, with the tokens they lack
         self.num_shed = 0
         self.num_preempted = 0
 
     @property
     def num_waiting(self) -> int:
-        """Counted, not kept: a cancelled task has left the queue before it has run once more to say so."""
+        """How many runs wait. Counted anew each time: a cancelled task has left before it runs once more to say so."""
         return sum(_waits(claim.holder) for claim in self.queue.waiting)
 
     async def acquire(self, run: EngineRun) -> Slot:
-        """A busy slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full, and the error of
-        `refuse_all`; then, and cancelled, the run has left."""
+        """Waits for a slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full, and the error of
+        `refuse_all`; after either, and when cancelled, the run has left."""
         if not run.claim.arrival:
             idle = self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight)
             if not idle and self.queue.is_full(run.key.tenant):
@@ -98,7 +99,7 @@ class Scheduler:
             raise
 
     def try_acquire(self, run: EngineRun, *, beside: bool = False) -> Slot | None:
-        """A slot if one is idle and nobody waits; never queues. `beside`: see `SlotTable.acquire`."""
+        """Returns a slot if one is idle and nobody waits; never queues. `beside`: see `SlotTable.acquire`."""
         if self.num_waiting or not self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight):
             return None
         slot = self.table.acquire(run.key, run.prompt, beside=beside)
@@ -109,7 +110,7 @@ class Scheduler:
         return slot
 
     def on_output(self, run: EngineRun, tokens: int) -> None:
-        """The run has emitted something: from now on stopping it loses nothing."""
+        """Notes that the run has emitted tokens: from now on it can be stopped without loss."""
         self.queue.served(run.claim, tokens)
         if not run.decoding:
             run.filling, run.decoding, run.step_tokens = False, True, 0
@@ -119,8 +120,8 @@ class Scheduler:
             self._hand_out()
 
     def give_way(self, run: EngineRun, slot: Slot) -> None:
-        """The run's KV is in order, and its slot goes to who is next; it waits again. It counts as preempted where it
-        was to yield."""
+        """Gives the slot of a run, whose KV is in order, to the next run; this one waits again. It counts as preempted
+        where it was to yield."""
         self.num_preempted += run.yields
         run.yields = run.filling = run.decoding = False
         run.step_tokens = 0
@@ -131,7 +132,7 @@ class Scheduler:
         self._open_gates()
 
     def leave(self, run: EngineRun) -> None:
-        """The run is over, wherever it was."""
+        """Removes a run that is over, whether it waited or ran."""
         self.queue.leave(run.claim)
         slot, run.slot = run.slot, None
         run.filling = run.decoding = False
@@ -144,12 +145,13 @@ class Scheduler:
     # -- whose prompt is computed first ------------------------------------------------------------------------
 
     def gives_way(self, run: EngineRun) -> bool:
-        """Whether its prompt is to be sent in pieces, `wait_to_prefill` before each."""
+        """Whether the run's prompt is to be sent in pieces, `wait_to_prefill` before each."""
         return self.queue.gives_way(run.claim)
 
     async def wait_to_prefill(self, run: EngineRun) -> bool:
-        """Waits until nobody who goes first has a prompt that is being computed. Whoever goes first of all passes, so
-        one always does; all look again when a prompt is done, and when a run comes to its next piece. False:
+        """Waits until no run that goes first has a prompt being computed. The very first run passes at once, so that
+        one
+        always does; all check again when a prompt is done, and when a run comes to its next piece. Returns False when
         the run is to make room now, between two pieces, where stopping it loses nothing either."""
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True
@@ -185,7 +187,7 @@ class Scheduler:
         self._open_gates()
 
     def _step_room(self, run: EngineRun, lacks: int, budget: StepBudget) -> int:
-        """0: none for now. A step that is empty always has room for somebody."""
+        """Returns how many tokens fit into the step; 0: none for now. An empty step always has room for some run."""
         running = [claim.holder for claim in self.queue.running if claim.holder is not run]
         step = budget.tokens(decoding=any(other.decoding for other in running))
         used = sum(other.step_tokens for other in running)
@@ -206,14 +208,14 @@ class Scheduler:
                 gate.set_result(None)
 
     def refuse_all(self, error: SessileError) -> None:
-        """Ends everybody's wait with `error`."""
+        """Ends every wait with `error`."""
         for claim in self.queue.waiting:
             future = claim.holder.future
             if future is not None and not future.done():
                 future.set_exception(error)
 
     def _hand_out(self) -> None:
-        """Gives idle slots to who is next; where none is left, requests a run to make room."""
+        """Gives idle slots to the next runs; where none is left, asks a run to make room."""
         while (claim := self.queue.first(self._may_start)) is not None:
             run = claim.holder
             slot = self.table.acquire(run.key, run.prompt)
@@ -229,8 +231,8 @@ class Scheduler:
         return _waits(claim.holder) and self.queue.num_idle_for(claim.tenant, claim.priority, claim.weight) > 0
 
     def _request_room(self) -> None:
-        """One at a time: which run is next depends on which has made room."""
-        if any(each.holder.yields for each in self.queue.running):
+        """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
+        if any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_ready)
         victim = self.queue.victim(first) if first is not None and not self.table.has_idle() else None
@@ -246,5 +248,5 @@ def _ready(claim: SlotClaim[EngineRun]) -> bool:
 
 
 def _waits(run: EngineRun) -> bool:
-    """Not so: it is cancelled or refused, or has just made room, and will say so when it runs."""
+    """Whether the run waits for a slot; false once it is cancelled or refused, before its task has seen that."""
     return run.future is not None and not run.future.done()

@@ -23,14 +23,14 @@ _ALL_WEIGHT: Final = 100.0
 
 
 class SchemaProbe:
-    """Remembers which schemas are good. `letter`: the token of IMPOSSIBLE."""
+    """Tests schemas by a trial request, and remembers good ones. `letter`: the token of `IMPOSSIBLE`."""
 
     def __init__(self, letter: int) -> None:
         self._letter = letter
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
     def probe_parameters(self, parameters: dict[str, Json]) -> dict[str, Json] | None:
-        """The parameters of a trial, None where none is needed."""
+        """Returns the parameters of a trial request, None where the schema needs none."""
         schema = parameters.get("json_schema")
         if schema is None or _name(schema) in self._good:
             return None

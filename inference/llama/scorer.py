@@ -34,7 +34,7 @@ _WINDOW_STEP: Final = 256
 
 
 class _Parameters(ctypes.Structure):
-    """A structure of llama.cpp's that it returns and takes by value, with room behind it."""
+    """A structure that llama.cpp's functions return and take by value, with room for larger versions of it."""
 
     _fields_ = (("bytes", ctypes.c_uint8 * 1024),)
 
@@ -79,7 +79,8 @@ class PromptScorer:
         self._model: int | None = None
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        """Returns one score for each token: what follows it. Raises Unavailable where this build cannot."""
+        """Returns one score for each token, of the tokens that may follow it. Raises Unavailable where this build
+        cannot."""
         async with self._turn:
             left = threading.Event()
             work = asyncio.ensure_future(asyncio.to_thread(self._score, list(prompt), top, left))
@@ -150,7 +151,7 @@ class PromptScorer:
 
 
 def _scores(logits: npt.NDArray[np.float32], following: list[int], top: int) -> list[TokenScore]:
-    """One score for each row; the last row of a prompt has nothing that follows."""
+    """Returns one score for each row of logits; the last row of a prompt has no following token."""
     scores = []
     for row, values in enumerate(logits.astype(np.float64)):
         peak = values.max()

@@ -35,7 +35,7 @@ SOCKET: Final = "llama.sock"  # by its ending llama-server knows that it is no h
 
 
 class LlamaServer:
-    """One server with one model. `start` before anything else; `stop` frees the memory."""
+    """One llama-server with one model, in this process. `start` before anything else; `stop` frees the memory."""
 
     def __init__(self, options: LlamaOptions, context_window: int, staging_folder: Path) -> None:
         self._parameters = _parameters(options, context_window, staging_folder)
@@ -66,7 +66,7 @@ class LlamaServer:
         return HttpClient.unix(path)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stops the server and frees its memory. Idempotent."""
         server, self._server = self._server, None
         folder, self._folder = self._folder, None
         loop = asyncio.get_running_loop()
@@ -88,12 +88,12 @@ def _restore_signal_handlers() -> None:
 
 
 def batch_tokens(options: LlamaOptions) -> int:
-    """How many tokens of prompts one step computes at most."""
+    """Returns how many tokens of prompts one step computes at most."""
     return options.batch_tokens or (2048 if options.gpu_layers else 512)
 
 
 def make_budget(options: LlamaOptions) -> StepBudget:
-    """The budget of llama-server's steps. Beyond one pass (`UBATCH_CPU`) it is whole passes."""
+    """Makes the token budget of llama-server's steps. Above one pass (`UBATCH_CPU`) it is a multiple of that."""
     target_ms = options.step_target_ms or (TARGET_GPU_MS if options.gpu_layers else TARGET_CPU_MS)
     return StepBudget(target_ms / 1000, batch_tokens(options), unit=UBATCH_CPU)
 

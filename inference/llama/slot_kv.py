@@ -66,7 +66,7 @@ class _Restored(msgspec.Struct, frozen=True):
 
 
 class SlotKv:
-    """Slots and tiers together. The caller holds the slot (busy) in `bring_up` and `save`."""
+    """Moves KV between slots and tiers. The caller holds the slot (busy) in `bring_up` and `save`."""
 
     def __init__(self, http: HttpClient, tiers: Tiers, usage: SlotUsage, *, worth_tokens: int) -> None:
         self.tiers = tiers
@@ -77,7 +77,8 @@ class SlotKv:
         self._saving: dict[Slot, asyncio.Task[None]] = {}
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
-        """Restores what is worth it. `resident` tokens of `prompt` are in the slot; returns how many are then."""
+        """Restores KV where that is worth it. `resident` tokens of `prompt` are in the slot; returns how many are
+        then."""
         if len(prompt) - 1 - resident < self._worth_tokens:
             return resident
         await self.tiers.discover(key, prompt[:-1])
@@ -106,7 +107,7 @@ class SlotKv:
         return restored
 
     async def save_near(self, table: SlotTable, slot: Slot, prompt: array.array[int], resident: int) -> None:
-        """Saves the slot of another session of `slot`'s scope, where that one alone holds so much of a prompt that
+        """Saves the slot of another session in `slot`'s scope, where only that one holds so much of a prompt that
         bringing it out and in again is sooner done than computing."""
         assert slot.key is not None
         near, shared = table.nearest(slot.key, slot.scope, prompt)
@@ -124,8 +125,9 @@ class SlotKv:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
 
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
-        """Whether what the slot holds behind its first `shared` tokens, which another branch of its session is about to
-        overwrite, and no snapshot covers, takes longer to compute again than to bring out and back."""
+        """Whether saving the slot's tokens behind the first `shared` ones is faster than computing them again later:
+        another
+        branch of its session is about to overwrite them, and no snapshot covers them."""
         tokens, begin = len(slot.tokens), max(shared, self._usage.covered_tokens(slot))
         if tokens - begin < self._worth_tokens:
             return False
@@ -151,7 +153,7 @@ class SlotKv:
             await asyncio.shield(self.begin_save(slot))
 
     def begin_save(self, slot: Slot) -> asyncio.Task[None]:
-        """Begins to save a slot that may be used meanwhile: the server takes one after the other."""
+        """Starts to save a slot, which may be used meanwhile: the server does one after the other."""
         task = self._saving.get(slot)
         if task is None:
             task = self._saving[slot] = asyncio.create_task(self._save(slot))
@@ -223,7 +225,7 @@ class SlotKv:
     async def restore(
         self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> array.array[int] | None:
-        """The tokens that the slot holds afterwards: none when the engine failed to take them, whatever it holds then.
+        """Restores a snapshot into the slot; returns the slot's tokens then, none when the engine failed to load them.
 
         None when the snapshot was refused or came too slowly for `choice`; then the slot is as it was."""
         try:
@@ -257,7 +259,7 @@ class SlotKv:
 
 
 def read_tokens(path: Path, count: int) -> array.array[int] | None:
-    """The token ids at the head of a slot's file; None when there are not `count` of them. Blocking."""
+    """Returns the token ids at the head of a slot's file; None when there are not `count` of them. Blocking."""
     try:
         with path.open("rb") as file:
             magic, _, num_words = _HEAD.unpack(file.read(_HEAD.size))
@@ -273,7 +275,7 @@ def read_tokens(path: Path, count: int) -> array.array[int] | None:
 
 
 def bytes_per_token(metadata: dict[str, Any], architecture: str) -> int:
-    """An estimate of a token's KV in 16 bits, before the first save has measured it."""
+    """Estimates the bytes of one token's KV in 16 bits, for use before the first save has measured it."""
     try:
         layers = int(metadata[f"{architecture}.block_count"])
         heads = int(metadata[f"{architecture}.attention.head_count"])

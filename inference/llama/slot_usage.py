@@ -14,7 +14,7 @@ from sessions.model.types import TenantId
 
 
 class SlotUsage:
-    """Implements `DeviceKv`. `bytes_per_token` is an estimate that each save corrects."""
+    """How much KV the slots hold. Implements `DeviceKv`. `bytes_per_token` is an estimate that each save corrects."""
 
     def __init__(self, table: SlotTable, catalog: SnapshotCatalog, bytes_per_token: int) -> None:
         self._table = table
@@ -22,27 +22,27 @@ class SlotUsage:
         self.bytes_per_token = bytes_per_token
 
     def covered_tokens(self, slot: Slot) -> int:
-        """Leading tokens of a slot that a snapshot holds which is still there."""
+        """Returns how many leading tokens of a slot an existing snapshot covers."""
         if slot.key is None or not slot.saved_tokens:
             return 0
         return min(slot.saved_tokens, self._catalog.find(slot.key, slot.tokens)[1])
 
     def unsaved_bytes(self, slot: Slot) -> int:
-        """About what the slot holds beyond those."""
+        """Returns about how many bytes of the slot's KV no snapshot covers."""
         return max(0, len(slot.tokens) - self.covered_tokens(slot)) * self.bytes_per_token
 
     @property
     def device_bytes(self) -> float:
-        """About what all slots hold. Of a slot that is busy: as it began."""
+        """About how many bytes all slots hold; a busy slot counts as at its run's start."""
         return float(sum(len(slot.tokens) for slot in self._table) * self.bytes_per_token)
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
-        """All, and those in slots at rest."""
+        """Returns (bytes of a tenant in all slots, bytes in its idle slots), without those that snapshots cover."""
         whole = sum(self.unsaved_bytes(slot) for slot in self._of(tenant))
         return whole, sum(self.unsaved_bytes(slot) for slot in self._resting(tenant))
 
     def shed(self, tenant: TenantId) -> bool:
-        """Forgets the slot at rest that is worth least; False: none holds anything of its own."""
+        """Empties the tenant's idle slot that is worth least; returns False where none holds unsaved KV."""
         held = [slot for slot in self._resting(tenant) if self.unsaved_bytes(slot)]
         if not held:
             return False

@@ -25,8 +25,8 @@ class Slot:
         self.key: SessionKey | None = None
         self.tokens: array.array[int] = array.array("I")
         self.busy = False
-        self.saving = False  # its KV is on its way into host memory
-        self.parked = False  # its session left memory: first to be evicted
+        self.saving = False  # whether its KV is being saved to host memory
+        self.parked = False  # whether its session left memory; then it is evicted first
         self.used = 0  # when it was last released, in the table's own ticks
         self.saved_tokens = 0  # how many leading tokens a snapshot in some tier covers
         self.scope = b""  # the `cache_scope` of its session's latest run
@@ -42,7 +42,7 @@ Ranking = Callable[[Slot], tuple[float, ...]]
 
 
 def least_recently_used(slot: Slot) -> tuple[float, ...]:
-    """Smaller goes first: parked before resident, then the longest unused."""
+    """Returns a slot's sort key; the smallest is used first: parked before resident, then longest unused."""
     return (not slot.parked, slot.used)
 
 
@@ -69,7 +69,7 @@ class SlotTable:
         return any(slot.key is None for slot in self._slots)
 
     def acquire(self, key: SessionKey, prompt: array.array[int], *, beside: bool = False) -> Slot | None:
-        """An idle slot for a run of `prompt`, now busy; None when all are.
+        """Returns an idle slot for a run of `prompt`, now busy; None when all are busy.
 
         Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
         ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller
@@ -83,7 +83,7 @@ class SlotTable:
         if own:
             slot = self._best_own(own, prompt)
             if beside and 2 * common_prefix(slot.tokens, prompt) < len(slot.tokens):
-                empty = next((each for each in idle if each.key is None), None)
+                empty = next((slot for slot in idle if slot.key is None), None)
                 slot = empty or min(own, key=lambda each: each.used)
         else:
             slot = min(idle, key=self._place_in_line)
@@ -91,7 +91,8 @@ class SlotTable:
         return slot
 
     def nearest(self, key: SessionKey, scope: bytes, prompt: array.array[int]) -> tuple[Slot | None, int]:
-        """The idle slot of another session of the scope that shares most leading tokens with a prompt, and how many."""
+        """Returns the idle slot of another session in the scope that shares most leading tokens with a prompt, and how
+        many."""
         best, most = None, 0
         for slot in self._slots:
             if not slot.busy and slot.key != key and slot.is_shared_with(key, scope):
@@ -101,7 +102,7 @@ class SlotTable:
         return best, most
 
     def order_for_new_session(self) -> list[Slot]:
-        """The idle slots, in the order in which sessions that have none would get them."""
+        """Returns the idle slots, in the order in which sessions that have none would get them."""
         return sorted((slot for slot in self._slots if not slot.busy), key=self._place_in_line)
 
     def lowest_ranked(self, slots: Iterable[Slot]) -> Slot:
@@ -115,7 +116,7 @@ class SlotTable:
         return max(own, key=lambda slot: (shared[slot.number], slot.used))
 
     def assign(self, slot: Slot, key: SessionKey, scope: bytes = b"") -> None:
-        """The busy slot is `key`'s from now on, and empty of anybody else's tokens."""
+        """Gives the busy slot to session `key`; it must hold no other session's tokens."""
         assert slot.busy
         slot.scope = scope
         if slot.key != key:
@@ -134,7 +135,7 @@ class SlotTable:
             slot.key = None
 
     def forget(self, slot: Slot) -> None:
-        """What the slot holds is nobody's any more. The slot may be busy; then its run goes on without a session's
+        """Drops the slot's session. The slot may be busy; then its run goes on without a session's
         KV being kept."""
         slot.key = None
         slot.tokens = array.array("I")

@@ -28,13 +28,13 @@ _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 
 
 class Calls(Protocol):
-    """A server, or several of one model."""
+    """Sends short calls to a server, or to several servers of one model."""
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
 
 
 class LlamaTokenizer(TemplateTokenizer):
-    """Implements `Tokenizer`. `start` comes first."""
+    """Tokenizes with llama-server. Implements `Tokenizer`. `start` comes first."""
 
     def __init__(self, http: Calls, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)

@@ -20,11 +20,11 @@ END_TOKENS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id
 _CONTROL: Final = {2, 3, 5}  # unknown, control, unused
 _USER_DEFINED: Final = 4
 _BYTE: Final = 6
-_SPACE: Final = "\u2581"  # how SentencePiece spells one
+_SPACE: Final = "\u2581"  # SentencePiece's spelling of a space
 
 
 class ByteFragments:
-    """Tokens whose bytes are no UTF-8 by themselves. Immutable after construction."""
+    """The tokens whose bytes are not UTF-8 by themselves. Immutable after construction."""
 
     def __init__(self, pieces: Iterator[tuple[int, bytes]]) -> None:
         self._by_bytes: dict[bytes, int] = {}
@@ -41,7 +41,7 @@ class ByteFragments:
         return token in self._by_token
 
     def recover(self, text: str, count: int, last: int) -> list[tuple[int, ...]]:
-        """Every sequence of `count` ids that ends in `last` and has the bytes of `text`."""
+        """Returns every sequence of `count` ids that ends in `last` and has the bytes of `text`."""
         end = self._by_token.get(last)
         data = text.encode()
         if end is None or not data.endswith(end):
@@ -61,16 +61,16 @@ class ByteFragments:
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """What of a tokenizer's metadata we use ourselves; encoding is llama.cpp's."""
+    """The parts of a tokenizer's metadata that Sessile uses itself; llama.cpp does the encoding."""
 
-    digest: str  # of everything that decides how text becomes tokens
+    digest: str  # hash of everything that decides how text becomes tokens
     fragments: ByteFragments
     size: int
     specials: tuple[str, ...]  # spellings of control tokens
     special_ids: frozenset[int]
     control_ids: frozenset[int]
     eos_id: int | None
-    pieces: tuple[bytes, ...]  # of every token its bytes, of control tokens their spelling
+    pieces: tuple[bytes, ...]  # each token's bytes; a control token's spelling
     bos_id: int | None
     bos_text: str
     eos_text: str
@@ -81,12 +81,12 @@ class Vocabulary(msgspec.Struct, frozen=True):
 class TokenPieces(NamedTuple):
     """The bytes of every token."""
 
-    text: list[bytes]  # what it adds to an answer
+    text: list[bytes]  # each token's bytes in an answer's text
     spelled: list[bytes]  # the same; of control tokens, which add nothing, their spelling behind 0xFF
 
 
 def token_pieces(metadata: dict[str, Any]) -> TokenPieces:
-    """Takes about a microsecond a token: for a thread."""
+    """Returns the bytes of every token. Takes about a microsecond a token: call it in a thread."""
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     kinds: tuple[int, ...] = metadata.get("tokenizer.ggml.token_type", ())
     alphabet = byte_alphabet() if metadata.get("tokenizer.ggml.model") == "gpt2" else None
@@ -113,7 +113,7 @@ def _piece(spelling: str, kind: int, alphabet: dict[str, int] | None) -> bytes:
 
 
 def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
-    """Takes about a microsecond a token: for a thread."""
+    """Reads a vocabulary from a model's metadata. Takes about a microsecond a token: call it in a thread."""
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     kinds: tuple[int, ...] = metadata.get("tokenizer.ggml.token_type", ())
     model = metadata.get("tokenizer.ggml.model", "")

@@ -45,7 +45,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Progress(NamedTuple):
-    """Of one file."""
+    """How far the download of one file is."""
 
     file: str
     done: int
@@ -53,7 +53,7 @@ class Progress(NamedTuple):
 
 
 class Hub:
-    """One hub, and the library that it fills. Blocking."""
+    """Pulls models from one hub into a library. Blocking."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Hub:
         endpoint: str | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
-        """`pause` waits so many seconds before another try; `endpoint` None: the one of the environment."""
+        """`pause` waits so many seconds before another try; `endpoint` None: the one that the environment names."""
         self._library = library
         self._pause = pause
         self._on_progress = on_progress
@@ -72,7 +72,7 @@ class Hub:
         self._free_bytes = free_bytes
 
     def pull(self, model: HubModel, kind: Kind) -> PulledModel:
-        """The model, fetched where it is not there in the version that the hub has now. Raises BadInput for what the
+        """Returns the model; fetches it where the library lacks the hub's current version. Raises BadInput for what the
         hub has not, Unavailable where it cannot be had now."""
         with _sentences(model):
             info = self._info(model)
@@ -131,7 +131,7 @@ class Hub:
             ) from error
 
     def _check_room(self, scratch: Path, files: list[RepoFile]) -> None:
-        needed = sum(file.size for file in files) - sum(each.stat().st_size for each in scratch.rglob("*"))
+        needed = sum(file.size for file in files) - sum(part.stat().st_size for part in scratch.rglob("*"))
         free = self._free_bytes(scratch)
         if needed + SPARE_BYTES > free:
             raise Unavailable(
@@ -141,7 +141,7 @@ class Hub:
             )
 
     def _fetch(self, repo: str, commit: str, file: RepoFile, target: Path) -> None:
-        """The file at `target`, checked. What a broken-off try has left is gone on with."""
+        """Fetches a file to `target` and checks it. Continues a try that was broken off."""
         if target.is_file():
             return  # it was checked before it got this name
         part = target.with_name(f"{target.name}.incomplete")
@@ -248,7 +248,7 @@ def _may_pass(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _held(scratch: Path) -> Iterator[None]:
-    """The scratch folder for this process; another that pulls the same waits until it is done."""
+    """Locks the scratch folder for this process; another that pulls the same model waits until it is done."""
     scratch.mkdir(parents=True, exist_ok=True)
     with scratch.with_name(f"{scratch.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -258,7 +258,7 @@ def _held(scratch: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sentences(model: HubModel) -> Iterator[None]:
-    """Errors of the hub and the disk as a sentence each, with what to do."""
+    """Turns errors of the hub and the disk into a sentence each that says what to do."""
     try:
         yield
     except SessileError:

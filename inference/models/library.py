@@ -23,7 +23,7 @@ MANIFEST: Final = "pulled.json"
 
 
 class PulledModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that stands in the folder."""
+    """A complete model in the library's folder."""
 
     repo: str
     revision: str  # the branch or tag that it was pulled by
@@ -40,12 +40,12 @@ class PulledModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """What an engine loads."""
+        """The file or folder that an engine loads."""
         return self.folder / self.files[0] if self.kind == "gguf" else self.folder
 
     @property
     def name(self) -> str:
-        """The public name where none is set."""
+        """The public name of the model where none is configured."""
         return Path(self.files[0]).stem if self.kind == "gguf" else self.repo.rpartition("/")[2]
 
     @property
@@ -61,12 +61,12 @@ class ModelLibrary:
         self.partial = folder / ".partial"
 
     def models(self) -> list[PulledModel]:
-        """Those that are whole, by name; the one pulled last of a name first."""
+        """Returns the complete models, sorted by name; of one name the one pulled last comes first."""
         return sorted(self._read(), key=lambda model: (model.repo, model.files, -_pulled_at(model)))
 
     def find(self, model: HubModel, kind: Kind) -> PulledModel | None:
-        """The model that a reference means, as it was pulled last; None where it was not pulled."""
-        return next((each for each in self.matching(model) if each.kind == kind), None)
+        """Returns the model that a reference means, as it was pulled last; None where it was not pulled."""
+        return next((pulled for pulled in self.matching(model) if pulled.kind == kind), None)
 
     def matching(self, model: HubModel) -> list[PulledModel]:
         mark = model.file.lower()
@@ -79,11 +79,11 @@ class ModelLibrary:
         ]
 
     def place(self, repo: str, commit: str, selection: str) -> Path:
-        """Where a selection belongs."""
+        """Returns the folder for a selection of a repository's files."""
         return self.folder / "hub" / repo / commit[:12] / selection
 
     def put(self, scratch: Path, pulled: PulledModel, selection: str) -> PulledModel:
-        """Puts checked files in place, in one step."""
+        """Moves checked files to their folder, in one step."""
         (scratch / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(pulled), indent=1))
         place = self.place(pulled.repo, pulled.commit, selection)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -93,8 +93,8 @@ class ModelLibrary:
         return msgspec.structs.replace(pulled, place=str(place))
 
     def remove(self, model: HubModel) -> list[PulledModel]:
-        """Removes what a reference means, and what a broken-off pull has left of it. Raises BadInput where there is
-        nothing."""
+        """Removes the models that a reference means, and the leftovers of a broken-off pull. Raises BadInput where
+        there are none."""
         found = self.matching(model)
         leftovers = sorted(self.partial.glob(f"{model.repo.replace('/', '--')}--*"))
         if not found and not leftovers:

@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 from sessions.model.errors import BadInput
 
 COMPUTE_BYTES: Final = 300 << 20  # activations and buffers of a small batch
-SPARE: Final = 0.05  # of the memory, for everybody else
-KV_SHARE: Final = 0.5  # of the memory beside the weights, that a default window's KV may take
+SPARE: Final = 0.05  # the share of memory that stays free for other programs
+KV_SHARE: Final = 0.5  # the share of memory beside the weights that the KV of a default window may take
 WINDOW_STEP: Final = 256
 WINDOW_LEAST: Final = 2048  # below that a smaller window is no advice
 
 
 class Footprint(NamedTuple):
-    """What a model takes."""
+    """How much memory a model takes, in bytes."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -34,7 +34,7 @@ class Footprint(NamedTuple):
 
 
 def gguf_kv_bytes_per_token(metadata: Mapping[str, Any]) -> int:
-    """The KV of one token in 16 bits, from a GGUF's head; 0 where it does not say."""
+    """Returns the bytes of one token's KV in 16 bits, from a GGUF's head; 0 where it does not say."""
     kind = metadata.get("general.architecture", "")
 
     def number(name: str) -> int:
@@ -51,7 +51,8 @@ def gguf_kv_bytes_per_token(metadata: Mapping[str, Any]) -> int:
 
 
 def folder_footprint(path: Path, window: int) -> Footprint:
-    """Of a model folder in vLLM's format, with the KV of one session. What the folder does not say counts nothing."""
+    """Returns the memory of a model folder in vLLM's format with the KV of one session. What the folder does not say
+    counts nothing."""
     weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     try:
         whole = json.loads((path / "config.json").read_bytes())
@@ -66,8 +67,8 @@ def folder_footprint(path: Path, window: int) -> Footprint:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """The memory that a process may still take: of the machine, or of its container, whichever is less. 0 where nothing
-    says (then nothing is checked)."""
+    """Returns the bytes that a process may still take: of the machine or its container, whichever is less. 0 where
+    nothing says (then nothing is checked)."""
     free = _meminfo(root / "proc" / "meminfo")
     group = root / "sys" / "fs" / "cgroup"
     for folder, limit, used, cache in (
@@ -83,7 +84,7 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def default_window(own: Footprint, available: int) -> int:
-    """The window of sessions where none is set, for a model whose own window `own` has: all of it where the KV of every
+    """Returns the window of sessions where none is set, for a model with window `own`: all of it where the KV of every
     slot takes no more than half of the memory beside the weights, else as much as fits there. `available` 0: not
     known."""
     per_token = own.kv_bytes_per_token * own.slots
@@ -105,7 +106,7 @@ def check_window(model: str, window: int, own: int) -> None:
 
 
 def check_fits(model: Path, need: Footprint, available: int, *, where: str = "memory") -> None:
-    """Raises BadInput that says what would fit. `available` 0: not known."""
+    """Raises BadInput, saying what would fit, where a model needs more than is `available` (0: not known)."""
     room = int(available * (1 - SPARE))
     if not available or need.total <= room:
         return

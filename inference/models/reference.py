@@ -44,16 +44,16 @@ class HubModel(msgspec.Struct, frozen=True):
 
 
 class RepoFile(msgspec.Struct, frozen=True):
-    """A file of a repository, and what its bytes must be."""
+    """A file of a repository, with its size and hash."""
 
     name: str
     size: int
     sha256: str = ""
-    git_sha1: str = ""  # of files that are not in large-file storage
+    git_sha1: str = ""  # set for files that are not in large-file storage
 
 
 def parse_reference(text: str) -> HubModel | None:
-    """The model of a hub that a setting names; None for a path. Raises BadInput."""
+    """Returns the hub's model that a setting names; None for a path. Raises BadInput."""
     if not text.startswith(HUB):
         return None
     match = _REFERENCE.fullmatch(text.removeprefix(HUB))
@@ -63,7 +63,7 @@ def parse_reference(text: str) -> HubModel | None:
 
 
 def choose_files(model: HubModel, files: Sequence[RepoFile], kind: Kind) -> list[RepoFile]:
-    """The files to pull, the one to load first. Raises BadInput that says what the repository has."""
+    """Returns the files to pull, the one to load first. Raises BadInput that says what the repository has."""
     safe = [file for file in files if is_safe(file.name)]
     chosen = _gguf(model, safe) if kind == "gguf" else _folder(model, safe)
     names = {file.name for file in chosen}
@@ -71,7 +71,8 @@ def choose_files(model: HubModel, files: Sequence[RepoFile], kind: Kind) -> list
 
 
 def is_safe(name: str) -> bool:
-    """Whether a file's name stays below its folder, whatever the hub has called it, and steers no terminal there."""
+    """Whether a file's name, which the hub chose, stays below its folder and holds no control characters for a
+    terminal."""
     parts = name.split("/")
     short = all(len(part.encode()) <= NAME_BYTES_MAX for part in parts) if name.isprintable() else False
     return short and "\\" not in name and not {"", ".", ".."} & set(parts)
@@ -88,7 +89,7 @@ def _gguf(model: HubModel, files: Sequence[RepoFile]) -> list[RepoFile]:
     if model.file:
         first = next((f for f in firsts if f.name == model.file), None) or _quantised(model, firsts)
     else:
-        ranked = (_of_quantisation(firsts, each) for each in QUANTISATIONS)
+        ranked = (_of_quantisation(firsts, quantisation) for quantisation in QUANTISATIONS)
         first = next((found[0] for found in ranked if found), firsts[0])
     part = _PART.search(first.name)
     if part is None:

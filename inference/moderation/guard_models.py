@@ -35,14 +35,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 class GuardVerdict(NamedTuple):
     score: float
-    kind: str = ""  # of the policy's mapping
+    kind: str = ""  # the category, by the policy's mapping; "" for none
 
 
 class GuardModel(Protocol):
     version: str
 
     async def judge(self, text: str) -> GuardVerdict:
-        """Raises NotJudged, SessileError."""
+        """Judges a text. Raises NotJudged, SessileError."""
         ...
 
     async def close(self) -> None: ...
@@ -112,7 +112,7 @@ class RemoteGuard:
         return cls(guard, key)
 
     async def close(self) -> None:
-        """Holds nothing: a connection lasts for a request."""
+        """Does nothing: a connection lasts only for a request."""
 
     async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard
@@ -154,8 +154,8 @@ def _score_by_word(guard: GuardConfig, content: str) -> float:
 
 
 def _score_by_tokens(guard: GuardConfig, tokens: Sequence[_Token]) -> float:
-    """How likely the second word is, of the two, where the answer begins."""
-    first = next((each for each in tokens if each.token.strip()), None)
+    """Returns how likely the unsafe word is, against the safe one, as the first token of the answer."""
+    first = next((token for token in tokens if token.token.strip()), None)
     if first is None:
         raise NotJudged("the guard answers nothing")
     odds = {guard.unsafe: 0.0, guard.safe: 0.0}
@@ -296,7 +296,7 @@ class LocalGuard:
 
 
 async def _prompt_around(http: HttpClient, guard: GuardConfig) -> tuple[list[int], list[int]]:
-    """The tokens of the model's chat template around a text, with the policy's template in it."""
+    """Returns the tokens before and behind a text in the model's chat template with the policy's template."""
     message: Json = {"role": "user", "content": guard.template.replace(TEXT, MARK)}
     rendered = (await _call(http, "/apply-template", {"messages": [message]}, _prompts)).prompt
     before, mark, behind = rendered.partition(MARK)
@@ -306,7 +306,7 @@ async def _prompt_around(http: HttpClient, guard: GuardConfig) -> tuple[list[int
 
 
 async def _first_tokens(http: HttpClient, guard: GuardConfig) -> tuple[int, int]:
-    """The tokens that the unsafe word and the safe one begin with."""
+    """Returns the first token of the unsafe word and that of the safe word."""
     unsafe, safe = [(await _tokenize(http, word))[:1] for word in (guard.unsafe, guard.safe)]
     if not unsafe or not safe or unsafe == safe:
         raise BadPolicy(f"{guard.unsafe!r}, {guard.safe!r}: this model begins both words with the same token")

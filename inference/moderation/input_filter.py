@@ -166,7 +166,7 @@ class PolicyInputFilter:
     async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]
     ) -> list[Finding]:
-        """The findings of classifiers; adds the names to redact to `spans`. Raises Unavailable."""
+        """Returns the findings of classifiers; adds the names to redact to `spans`. Raises Unavailable."""
         findings: list[Finding] = []
         scores: Scores
         try:
@@ -197,8 +197,10 @@ class PolicyInputFilter:
 
     def _verdict(self, text: str, spans: list[tuple[int, int, str]], findings: list[Finding]) -> Verdict:
         recorded = tuple(findings)
-        blocks = [each for each in findings if each.action == "block"]
-        unread = [each for each in findings if each.action == "redact" and each.category.endswith("/unjudged")]
+        blocks = [finding for finding in findings if finding.action == "block"]
+        unread = [
+            finding for finding in findings if finding.action == "redact" and finding.category.endswith("/unjudged")
+        ]
         for each in (*blocks, *unread):
             return Verdict(
                 action="block",

@@ -32,7 +32,7 @@ _CONTROLS: Final = {"n": "\n", "r": "\n", "t": "\t", "b": "", "f": " "}
 
 
 class _Plain(dict[str, str]):
-    """Each code point's plain form, computed once."""
+    """A cache of each character's plain form."""
 
     def __missing__(self, character: str) -> str:
         if character >= chr(_KEPT_MAX):
@@ -109,11 +109,12 @@ class Normalizer:
         del self.places[:length]
 
     def place(self, index: int) -> int:
-        """Where in what was fed the code point at `index` of `plain` begins; behind the last one, the end."""
+        """Returns where in the fed text the character at `index` of `plain` begins; behind the last one, the text's
+        end."""
         return self.places[index] if index < len(self.places) else self.fed
 
     def end(self, index: int) -> int:
-        """Where what makes up `plain` before `index` ends."""
+        """Returns where in the fed text the characters of `plain` before `index` end."""
         while index < len(self.places) and self.places[index] == self.places[index - 1]:
             index += 1
         return self.place(index)

@@ -43,7 +43,7 @@ class PolicyOutputFilter:
         self._late = policy.mode == "async" and not calls
         self._normal = Normalizer(escapes=calls)
         self._before = ""
-        self._fed = 0  # in this run
+        self._fed = 0  # code points fed in this run
         self._shown = len(shown) if self._late else 0
         if self._late:
             self._normal.feed(shown)
@@ -139,7 +139,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._text = shown if self._late else ""  # of the open passage, behind the end of the one before
         self._overlap = 0  # code points of it that are of the one before
         self._passage_at = 0  # where the open passage begins
-        self._open: deque[_Passage] = deque()  # not judged yet
+        self._open: deque[_Passage] = deque()  # passages that are not judged yet
         self._waiting: tuple[int, Verdict] | None = None  # the patterns' verdict, and what was let through by then
 
     def feed(self, text: str) -> tuple[int, Verdict]:
@@ -159,7 +159,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             await asyncio.wait([passage.judgement for passage in self._open])
 
     def _passage_length(self) -> int | None:
-        """The length of the open passage, if it can be closed."""
+        """Returns the length of the open passage if it can be closed, else None."""
         found = _SENTENCE.search(self._text, self._overlap)
         if found is not None and found.end() - self._overlap <= self._policy.window:
             return found.end() - self._overlap
@@ -178,7 +178,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._overlap = cut - begin
 
     def _judged(self, scanned: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
-        """The verdict of classifiers and patterns by now, whichever comes first in the text."""
+        """Returns how far the text may be released, and the verdict of classifiers and patterns so far."""
         allowed, verdict = scanned or (0, PASS)
         findings = list(verdict.findings)
         if verdict.action in ("block", "redact", "retract"):
@@ -205,7 +205,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         return (allowed if self._late else min(allowed, waits)), flagged
 
     def _judge(self, passage: _Passage, findings: list[Finding]) -> tuple[str, str] | None:
-        """The category and action of a passage's judgement, None where nothing acts; adds its findings."""
+        """Returns the category and action of a passage's judgement, None where nothing acts; adds its findings."""
         judgement, start, end = passage.judgement, passage.start, passage.end
         failed = judgement.cancelled() or judgement.exception() is not None
         for name in self._models:
@@ -225,12 +225,12 @@ class JudgedOutputFilter(PolicyOutputFilter):
 
 
 def score_of(value: Any) -> tuple[float, str] | None:
-    """(score, kind) of a classifier's result; None: this one failed, whatever the others did."""
+    """Returns (score, kind) of a classifier's result; None where this classifier failed, whatever the others did."""
     if isinstance(value, Exception):
         return None
     return (value[0], value[1]) if isinstance(value, tuple) else (value, "")
 
 
 def mark_of(hit: Hit) -> str:
-    """The text that replaces what was redacted."""
+    """Returns the text that replaces a redacted one."""
     return f"[{hit.kind.removeprefix('encoded ')}]" if hit.category == "pii" else RETRACTED

@@ -36,13 +36,14 @@ class Pattern(NamedTuple):
 
 
 def is_card_number(text: str) -> bool:
-    """ISO/IEC 7812: 12 to 19 digits with their Luhn check digit, not all the same."""
+    """Whether a text is a card number by ISO/IEC 7812: 12 to 19 digits with their Luhn check digit, not all the
+    same."""
     digits = re.sub(r"\D", "", text)
     return 12 <= len(digits) <= 19 and len(set(digits)) > 1 and luhn.checksum(str(int(digits))) == 0
 
 
 def is_iban(text: str) -> bool:
-    """ISO 13616: begins with as many characters as its country's IBANs have, and they pass the ISO 7064 check."""
+    """Whether a text begins with an IBAN by ISO 13616: as long as its country's are, with a valid ISO 7064 check."""
     packed = re.sub("[ -]", "", text)
     length = iban_length(packed[:2])
     return 0 < length <= len(packed) and mod_97_10.is_valid(packed[4:length] + packed[:4])
@@ -50,7 +51,7 @@ def is_iban(text: str) -> bool:
 
 @cache
 def iban_length(country: str) -> int:
-    """The length of a country's IBANs by the registry; 0 for one that has none."""
+    """Returns the length of a country's IBANs by the registry; 0 for one that has none."""
     ((_, facts), *_) = numdb.get("iban").info(country)
     return 4 + sum(int(count) for count in re.findall(r"(\d+)!", facts["bban"])) if facts else 0
 
@@ -74,7 +75,7 @@ def is_public_address(text: str) -> bool:
 
 
 def is_varied(text: str) -> bool:
-    """Not a placeholder: xxxxxxxx, 00000000, your-key-here."""
+    """Whether a text is no placeholder such as xxxxxxxx, 00000000 or your-key-here."""
     return len(set(text)) > 6 and not re.search(r"(?i)your|example|placeholder|xxxx|0000|1234567", text)
 
 
@@ -196,5 +197,5 @@ PRIVATE_KEY: Final = tuple(
 )
 
 NAMED: Final = ("person", "location")  # what only a model finds
-PII_KINDS: Final = (*dict.fromkeys(each.kind for each in PII), *NAMED)
-SECRET_KINDS: Final = (*(each.kind for each in SECRETS), "private_key")
+PII_KINDS: Final = (*dict.fromkeys(pattern.kind for pattern in PII), *NAMED)
+SECRET_KINDS: Final = (*(pattern.kind for pattern in SECRETS), "private_key")

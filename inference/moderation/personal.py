@@ -24,14 +24,14 @@ class NamesPeople(Protocol):
 
 
 class PersonalTexts:
-    """For every tenant; `filters` know their policies."""
+    """Finds personal data in texts of any tenant, by the policies that `filters` know."""
 
     def __init__(self, filters: FilterSet) -> None:
         self._scanner = Scanner(PolicySide(pii=KindsRule(action="flag"), secrets=KindsRule(action="flag")))
         self._filters = filters
 
     async def is_personal(self, principal: Principal, text: str) -> bool:
-        """Off the event loop."""
+        """Whether a text holds personal data. Looks off the event loop."""
         if len(text) > TEXT_MAX:
             return True
         if len(await asyncio.to_thread(scan_message, self._scanner, text)) > 0:

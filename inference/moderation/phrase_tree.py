@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def any_of(phrases: Iterable[str]) -> str:
-    """A pattern for the longest of the phrases that begins at a place, as a tree of what they share."""
+    """Returns a pattern for the longest phrase that begins at a place, built as a tree of shared beginnings."""
     tree: dict[str, dict] = {}  # type: ignore[type-arg]
     for phrase in phrases:
         node = tree
@@ -18,7 +18,7 @@ def any_of(phrases: Iterable[str]) -> str:
 
 
 def _tree_pattern(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
-    """Follows single branches in a loop: a long phrase is no deep pattern."""
+    """Returns the pattern of a node. Follows single branches in a loop, so that a long phrase is no deep pattern."""
     run = ""
     while len(node) == 1 and "" not in node:
         ((character, node),) = node.items()

@@ -55,14 +55,14 @@ class BadPolicy(BadInput):
 
 
 class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`review`: whether a person reviews its findings; by default those that are merely flagged."""
+    """A rule of a policy. `review`: whether a person reviews its findings; by default those that are merely flagged."""
 
     action: Action = "block"
     review: bool | None = None
 
 
 class PhraseRule(PolicyRule, frozen=True, kw_only=True):
-    """`allow` are longer phrases in which a forbidden one is harmless; `words`: only where no letter touches it."""
+    """A rule on phrases. `allow`: longer phrases in which one is harmless; `words`: only where no letter touches it."""
 
     deny: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
     allow: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
@@ -70,7 +70,7 @@ class PhraseRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class KindsRule(PolicyRule, frozen=True, kw_only=True):
-    """`kinds` empty: all that patterns can find."""
+    """A rule on kinds of data, such as card numbers. `kinds` empty: all that patterns can find."""
 
     kinds: tuple[str, ...] = ()
 
@@ -80,7 +80,7 @@ class ScoreRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class GuardRule(ScoreRule, frozen=True, kw_only=True):
-    """Uses the guard of this name in the file's `guards`."""
+    """A rule that uses the guard of this name in the file's `guards`."""
 
     name: str = "default"
 

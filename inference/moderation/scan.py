@@ -41,7 +41,7 @@ _CODED_WORD: Final = re.compile(rf"[!-~]{{{BASE64_MIN},{WORD_MAX}}}")
 
 
 class Hit(NamedTuple):
-    """[start, end) of the plain text that was scanned."""
+    """A match at [start, end) of the plain text that was scanned."""
 
     start: int
     end: int
@@ -66,15 +66,15 @@ class Scanner:
         allow: list[str] = []
         if side.phrases is not None:
             rule = side.phrases
-            allow = [*dict.fromkeys(fold_case(normalize_text(each)) for each in _written(rule.allow))]
+            allow = [*dict.fromkeys(fold_case(normalize_text(phrase)) for phrase in _written(rule.allow))]
             for phrase in _written(rule.deny):
                 plain = fold_case(normalize_text(phrase).strip()) or fold_case(phrase)
                 self._literals[plain] = _Literal("phrases", "phrase", rule.action, rule.words)
         for category, rule_of, patterns in (("pii", side.pii, PII), ("secrets", side.secrets, SECRETS)):
             if rule_of is None:
                 continue
-            chosen = [each for each in patterns if not rule_of.kinds or each.kind in rule_of.kinds]
-            self._patterns += [(category, rule_of.action, each) for each in chosen]
+            chosen = [pattern for pattern in patterns if not rule_of.kinds or pattern.kind in rule_of.kinds]
+            self._patterns += [(category, rule_of.action, pattern) for pattern in chosen]
         if side.secrets is not None and (not side.secrets.kinds or "private_key" in side.secrets.kinds):
             # It goes on for lines: to cut out its head alone would leave the rest.
             action: Action = "block" if side.secrets.action == "redact" else side.secrets.action
@@ -126,7 +126,7 @@ class Scanner:
     def _literal_hits(self, folded: str, before: str) -> Iterator[Hit]:
         if self._find_literal is None:
             return
-        allowed = [each.span() for each in self._allow.finditer(folded)] if self._allow is not None else []
+        allowed = [match.span() for match in self._allow.finditer(folded)] if self._allow is not None else []
         firsts = [first for first, _ in allowed]
         at = 0
         while (found := self._find_literal.search(folded, at)) is not None:
@@ -147,7 +147,7 @@ class Scanner:
         if not self._patterns:
             return
         text, shift = before + plain, len(before)
-        numbers = [each.span() for each in NUMBERS.finditer(text)]
+        numbers = [match.span() for match in NUMBERS.finditer(text)]
         for category, action, pattern in self._patterns:
             for found in _matches(pattern, text, shift, numbers):
                 if pattern.check is None or pattern.check(found[0]):
@@ -155,7 +155,7 @@ class Scanner:
 
 
 def _written(phrases: Sequence[str]) -> list[str]:
-    """Phrases in all their forms, each plain one once."""
+    """Returns the plain forms of phrases, each once."""
     forms: dict[str, str] = {}
     for phrase in phrases:
         for form in written_forms(phrase):
@@ -179,7 +179,7 @@ def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, i
 
 
 def _words_with(hints: Sequence[str | re.Pattern[str]], text: str) -> list[tuple[int, int]]:
-    """What stands between spaces and holds one of these."""
+    """Returns the spans of space-separated words that hold one of these hints."""
     words: set[tuple[int, int]] = set()
     for hint in hints:
         end = 0
@@ -203,4 +203,4 @@ def _touched(text: str, start: int, end: int, before: str) -> bool:
     """Whether a letter or digit stands right beside a span."""
     first = text[start - 1] if start else before
     last = text[end : end + 1]
-    return any(each.isalnum() or each == "_" for each in (first, last))
+    return any(character.isalnum() or character == "_" for character in (first, last))

@@ -100,7 +100,7 @@ def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segmen
 
 
 def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
-    """Ranges (n,) as (which range, index) of all that lies in them, range after range."""
+    """Returns, for ranges (n,), (number of the range, index) of every index in them, range after range."""
     lengths = np.maximum(behind - first, 0)
     row = np.repeat(np.arange(len(lengths)), lengths)
     begins = np.cumsum(lengths) - lengths
@@ -108,8 +108,8 @@ def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
 
 
 def count_distinct(keys: Any) -> tuple[Any, Any]:
-    """The different ones of (n,) int64, ascending, and how often each is there. (`numpy.unique` takes twenty times as
-    long for a message's worth of them.)"""
+    """Returns the distinct values of (n,) int64, ascending, and how often each occurs. (`numpy.unique` takes twenty
+    times as long for a message's worth of them.)"""
     if keys.dtype != np.int32 and len(keys) and keys.max() <= _NARROW_MAX:
         keys = keys.astype(np.int32)  # half the time to sort
     keys = np.sort(keys)

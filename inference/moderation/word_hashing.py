@@ -24,12 +24,12 @@ _KEPT: Final = 131_072  # powers that are kept; longer texts make theirs
 def word_characters(also: str = "") -> Any:
     """Returns (0x110000,) bool: whether each code point is part of a word, as letters, digits and `also` are."""
     table = np.fromiter((chr(point).isalnum() for point in range(_CODE_POINTS)), dtype=np.bool_, count=_CODE_POINTS)
-    table[[ord(each) for each in also]] = True
+    table[[ord(character) for character in also]] = True
     return table
 
 
 def codes_of(text: str) -> Any:
-    """Returns (n,) uint32, its code points; a lone surrogate is one too."""
+    """Returns a text's code points, (n,) uint32; a lone surrogate is one too."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
@@ -68,7 +68,7 @@ def _mixed(numbers: Any) -> Any:
 
 
 def _powers_to(length: int) -> tuple[Any, Any]:
-    """BASE and its inverse to the powers from 0 on, at least `length` of them."""
+    """Returns the powers of BASE and of its inverse, from 0 on, at least `length` of them."""
     return _kept_powers() if length <= _KEPT else _powers(length)
 
 

@@ -54,7 +54,7 @@ class ModerationWorker:
             return WorkerReply(error=_error_text(error))
 
     def _load(self, request: LoadRequest) -> dict[str, str]:
-        """Returns the version of each model."""
+        """Loads the policies and models; returns the version of each model."""
         policies = msgspec.json.decode(request.policies, type=Policies)
         for policy in policies.policies.values():
             self._scanners[policy.version] = Scanner(policy.input)

@@ -31,7 +31,7 @@ from inference.worker_process import encode_frame, end_worker, start_worker
 log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 4_096
-TENANT_SHARE: Final = 4  # of them one tenant may have one part in so many
+TENANT_SHARE: Final = 4  # one tenant may have one in so many of these
 BATCH_TEXTS: Final = 64
 BATCH_CHARACTERS: Final = 262_144
 HANG_S: Final = 30.0
@@ -57,7 +57,7 @@ class _PendingItem(NamedTuple):
     @property
     def over(self) -> bool:
         """Whether nothing waits for it any more."""
-        return all(each is None or each.done() for each in (self.scores, self.hits))
+        return all(future is None or future.done() for future in (self.scores, self.hits))
 
     def fail(self, why: str) -> None:
         for each in (self.scores, self.hits):
@@ -73,7 +73,7 @@ class WaitingTexts:
         self._count = 0
 
     def add(self, item: _PendingItem) -> bool:
-        """Returns False where too many wait already."""
+        """Queues an item; returns False where too many wait already."""
         of_tenant = self._tenants.get(item.tenant, ())
         if self._count >= WAITING_MAX or len(of_tenant) >= max(1, WAITING_MAX // TENANT_SHARE):
             return False
@@ -118,7 +118,7 @@ class ModerationWorkerClient:
     """One worker process. `start` before anything else; `close` ends it."""
 
     def __init__(self, name: str) -> None:
-        self.versions: dict[str, str] = {}  # of the models that it has
+        self.versions: dict[str, str] = {}  # the versions of its models
         self.batches = self.texts = self.restarts = 0
         self._log = log.bind(worker=name)
         self._loaded: LoadRequest | None = None
@@ -141,7 +141,7 @@ class ModerationWorkerClient:
         self._fail(self._waiting.take_all(), "the server is closing")
 
     async def load(self, policies: bytes, models: Sequence[str]) -> None:
-        """Raises NotJudged with the reason when the worker cannot."""
+        """Loads policies and models into the worker. Raises NotJudged with the reason when it cannot."""
         request = LoadRequest(policies, tuple(models))
         async with self._lock:
             reply = await self._exchange(request, LOAD_S)
@@ -167,7 +167,7 @@ class ModerationWorkerClient:
     def classify_and_scan(
         self, tenant: str, text: str, models: Sequence[str], version: str, timeout_s: float
     ) -> tuple[asyncio.Future[dict[str, Any]], asyncio.Future[list[Any]]]:
-        """Does both at once: one wait for a processor instead of two."""
+        """Classifies and scans a text in one request, which waits for a processor once instead of twice."""
         scores, hits = _due(timeout_s), _due(timeout_s)
         self._submit(_PendingItem(tenant, JudgeItem(text, tuple(models), version), scores, hits))
         return scores, hits
@@ -200,7 +200,7 @@ class ModerationWorkerClient:
                 raise
 
     def _next_batch(self) -> list[_PendingItem]:
-        """Takes waiting texts: those for models together; by itself one for patterns alone, or that a worker may have
+        """Takes waiting texts: those for models together; alone a text for patterns only, or one that a worker may have
         died of."""
         batch: list[_PendingItem] = []
         characters = 0
@@ -215,7 +215,7 @@ class ModerationWorkerClient:
         return batch
 
     async def _work(self, batch: list[_PendingItem]) -> None:
-        reply = await self._exchange(JudgeRequest(tuple(each.item for each in batch)), HANG_S)
+        reply = await self._exchange(JudgeRequest(tuple(pending.item for pending in batch)), HANG_S)
         self.batches += 1
         self.texts += len(batch)
         if reply.error is not None:
@@ -270,7 +270,7 @@ class ModerationWorkerClient:
 
 
 def _due(timeout_s: float) -> asyncio.Future[Any]:
-    """Returns a future that fails after so long."""
+    """Returns a future that fails after so many seconds."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     timer = loop.call_later(timeout_s, _resolve, future, "late")

@@ -17,7 +17,7 @@ FRAME_BYTES_MAX: Final = 64 << 20
 
 
 class LoadRequest(msgspec.Struct, frozen=True, tag="load", array_like=True):
-    """Adds these policies (JSON) to those that are there, and loads these models."""
+    """A request to add these policies (JSON) to those that are loaded, and to load these models."""
 
     policies: bytes
     models: tuple[str, ...]
@@ -46,8 +46,8 @@ Request = LoadRequest | JudgeRequest
 
 
 class WorkerReply(msgspec.Struct, frozen=True, array_like=True):
-    versions: dict[str, str] = {}  # of the models, for LoadRequest
-    results: list[JudgeResult] = []  # for JudgeRequest, by item
+    versions: dict[str, str] = {}  # in the answer to LoadRequest: the models' versions
+    results: list[JudgeResult] = []  # in the answer to JudgeRequest: a result for each item
     error: str | None = None
 
 

@@ -38,32 +38,32 @@ class TemplatedTokenizer(Tokenizer, Protocol):
 
 
 class ServerDialect(Protocol):
-    """How servers of one kind are spoken to. `build` names the kind."""
+    """The requests that servers of one kind understand. `build` names the kind."""
 
     build: str
     sampling: frozenset[str]
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        """Asks a server what it serves. Raises Unavailable."""
+        """Returns the model that a server serves. Raises Unavailable."""
         ...
 
     async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplatedTokenizer:
-        """Makes the tokenizer, and holds it against a server's. Raises BadInput, Unavailable."""
+        """Makes the tokenizer, and compares it with a server's. Raises BadInput, Unavailable."""
         ...
 
     def check(self, request: GenerationRequest) -> None:
-        """Raises BadInput for what cannot be honoured."""
+        """Raises BadInput for a request that such a server cannot honour."""
         ...
 
     def run(
         self, server: RemoteServer, model: str, request: GenerationRequest
     ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
-        """Chunks, then one RemoteRunEnded. Raises Unavailable where the server is gone or broke it off."""
+        """Yields chunks, then one RemoteRunEnded. Raises Unavailable where the server is gone or broke off the run."""
         ...
 
 
 def refusal(status: int, answer: bytes) -> SessileError:
-    """The error of a server that took no request. 5xx: another server may."""
+    """Returns the error for a server's refusal of a request. With 5xx, another server may take it."""
     try:
         body: Any = msgspec.json.decode(answer)
     except msgspec.DecodeError:

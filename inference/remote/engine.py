@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class RemoteEngine:
-    """Implements `Engine`. `start` comes first."""
+    """An engine whose model runs on other servers. Implements `Engine`. `start` comes first."""
 
     def __init__(self, options: RemoteOptions, clock: Callable[[], float] | None = None) -> None:
         """`clock`: seconds; None: the running loop's."""
@@ -59,8 +59,8 @@ class RemoteEngine:
         return self._tokenizer
 
     async def start(self) -> None:
-        """Raises Unavailable where no server answers, BadInput where they are of several models, or `--model` of
-        another."""
+        """Connects to the servers. Raises Unavailable where none answers, BadInput where they serve several models, or
+        another than `--model`."""
         served = await self._served()
         names = sorted({model.name for model in served})
         if len(names) > 1:
@@ -120,7 +120,7 @@ class RemoteEngine:
         self._dialect.check(trial_request(sampling))
 
     async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
-        """Runs a request at the first server that answers. Raises Unavailable where none does."""
+        """Runs a request on the first server that answers. Raises Unavailable where none does."""
         name = f"{request.key.tenant}\0{request.key.session}".encode()
         for server in self._pool.in_order(name):
             begun = False
@@ -144,8 +144,8 @@ class RemoteEngine:
     async def _next(
         self, server: RemoteServer, items: AsyncGenerator[Chunk | RemoteRunEnded, None]
     ) -> Chunk | RemoteRunEnded | None:
-        """Waits for the next item as long as it takes a server that lives: a long prompt is computed in silence. Raises
-        Unavailable where it does not."""
+        """Returns the next item, None after the last; waits as long as the server lives, since it computes a long
+        prompt in silence. Raises Unavailable where it does not."""
         coming = asyncio.ensure_future(anext(items, None))
         try:
             while not (await asyncio.wait((coming,), timeout=self.options.silence_s))[0]:
@@ -157,7 +157,8 @@ class RemoteEngine:
                 await asyncio.wait((coming,))
 
     async def _lives(self, server: RemoteServer) -> bool:
-        """Whether a server that failed at a request is there for others: no request takes them away from everybody."""
+        """Whether a server that failed at one request still answers others: a single request must not make it count as
+        away."""
         try:
             await self._probe(server)
         except Unavailable:
@@ -237,7 +238,7 @@ def _loop_time() -> float:
 
 
 def _dialect_of(options: RemoteOptions) -> ServerDialect:
-    """A GGUF file is llama-server's model; a folder vLLM's."""
+    """Chooses the kind of server by the tokenizer's path: a GGUF file means llama-server, a folder vLLM."""
     if options.tokenizer.suffix == ".gguf":
         from inference.remote.llama_dialect import LlamaDialect
 

@@ -28,7 +28,7 @@ ANY_SLOT: Final = -1
 
 
 class LlamaDialect:
-    """Implements `ServerDialect`."""
+    """Talks to llama-server. Implements `ServerDialect`."""
 
     build = "remote-llama/1"
     sampling = HONOURED

@@ -13,8 +13,8 @@ ENGINE = "remote"
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokenizer` is the model's folder as Hugging Face has it (its weights are not needed), or its GGUF file where the
-    servers are llama-server."""
+    """Options of remote servers. `tokenizer` is the model's Hugging Face folder (without its weights), or its GGUF file
+    where the servers are llama-server."""
 
     urls: tuple[str, ...]
     tokenizer: Path
@@ -25,7 +25,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int = 0  # 0: the smallest of the servers'
     slots: int = 4
     waiting_max: int = 64
-    away_s: float = 5.0  # for so long nothing is sent to a server that failed
+    away_s: float = 5.0  # how many seconds a server that failed gets no requests
     silence_s: float = 15.0  # a server that says nothing for so long must answer a probe
     answer_s: float = 10.0  # ... within this time, as any short question
 

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class RemoteServer:
-    """One address. `away_until`: when it may be asked again, after it failed."""
+    """A server at one address. `away_until`: when it is tried again after a failure, by the pool's clock."""
 
     def __init__(self, url: str, key: str) -> None:
         parts = urlsplit(url)
@@ -48,7 +48,7 @@ class RemotePool:
         self._answer_s = answer_s
 
     def in_order(self, name: bytes) -> list[RemoteServer]:
-        """Returns the servers as they come into question for `name`: those that are there first."""
+        """Returns the servers in the order in which to try them for `name`; those that failed lately come last."""
         now = self._clock()
 
         def rank(server: RemoteServer) -> tuple[bool, bytes]:
@@ -57,7 +57,7 @@ class RemotePool:
         return sorted(self.servers, key=rank)
 
     def failed(self, server: RemoteServer, why: str) -> None:
-        """Notes that a server did not answer, or broke an answer off."""
+        """Notes that a server did not answer, or broke off an answer."""
         if server.away_until <= self._clock():
             log.warning("remote_engine_failed", server=server.name, reason=why)
         server.away_until = self._clock() + self._away_s
@@ -72,7 +72,7 @@ class RemotePool:
         return [server.name for server in self.servers if server.away_until > now]
 
     async def question(self, server: RemoteServer, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """(status, body) from this server. Raises Unavailable, also where it takes too long."""
+        """Returns (status, body) from this server. Raises Unavailable, also where it takes too long."""
         try:
             async with asyncio.timeout(self._answer_s):
                 return await server.http.call(method, server.path + path, body)
@@ -80,7 +80,7 @@ class RemotePool:
             raise Unavailable("engine_unavailable", "The model's server does not answer any more.") from error
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """(status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
+        """Returns (status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
         for server in self.in_order(b""):
             try:
                 status, answer = await self.question(server, method, path, body)

@@ -53,7 +53,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class VllmDialect:
-    """Implements `ServerDialect`."""
+    """Talks to vLLM's server. Implements `ServerDialect`."""
 
     build = "remote-vllm/1"
     sampling = HONOURED - {"logprobs", "top_logprobs"}  # what completions say of them names no ids

@@ -46,7 +46,8 @@ _LIMITS: Final[dict[int, SchemaFault]] = {
 
 
 class _WorkerEnded(Exception):
-    """`fault`: which limit ended it; None: none of ours, which says nothing of the schema."""
+    """A worker process has ended. `fault`: which of our limits ended it; None: none, which says nothing of the
+    schema."""
 
     def __init__(self, fault: SchemaFault | None) -> None:
         super().__init__(fault.message if fault is not None else "killed")
@@ -54,7 +55,7 @@ class _WorkerEnded(Exception):
 
 
 class SchemaWorkers:
-    """The pool, as a `SchemaChecker`. Use as a context manager: no process outlives it."""
+    """A pool of worker processes, as a `SchemaChecker`. Use as a context manager: no process outlives it."""
 
     def __init__(self, metrics: Metrics | None = None, *, workers: int = WORKERS, cpu_ms: int = CPU_MS) -> None:
         self._ended = (metrics or Metrics()).schema_workers
@@ -77,7 +78,7 @@ class SchemaWorkers:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the workers. What is under way, and what waits for a worker, raises Unavailable."""
+        """Ends the workers. Requests in progress, and those that wait for a worker, raise Unavailable."""
         self._closed = True
         while self._tasks:
             for task in self._tasks:
@@ -135,7 +136,8 @@ class SchemaWorkers:
             task.exception()  # whoever left does not read it
 
     async def _try(self, worker: _Worker, request: SchemaRequest) -> SchemaReply:
-        """Raises Unavailable where no worker can be started."""
+        """Has a worker answer a request, with a new process where its own has ended. Raises Unavailable where none
+        starts."""
         for _ in range(2):
             used = worker.used
             try:
@@ -149,7 +151,7 @@ class SchemaWorkers:
 
 
 class _Worker:
-    """One process, started when it is needed."""
+    """One worker process, started when it is needed."""
 
     def __init__(self, cpu_ms: int) -> None:
         self._cpu_ms = cpu_ms
@@ -157,7 +159,7 @@ class _Worker:
 
     @property
     def used(self) -> bool:
-        """Whether the process that answers next has answered before, and keeps what it compiled for that."""
+        """Whether the process has answered before, so that it has compiled schemas in memory."""
         return self._process is not None and self._process.returncode is None
 
     async def exchange(self, request: SchemaRequest) -> SchemaReply:

@@ -15,14 +15,14 @@ FRAME_BYTES_MAX: Final = 16 << 20
 
 
 class SchemaRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A schema to be judged; with `value`, JSON too, that to be checked against it."""
+    """A JSON schema to be judged; with `value`, also a JSON value to be checked against it."""
 
     schema: bytes
     value: str | None = None
 
 
 class SchemaReply(msgspec.Struct, frozen=True, array_like=True):
-    """`size` or `fault` is there; `problem` is the value's."""
+    """The answer: `size` of a usable schema, or its `fault`; `problem` says what is wrong with the value."""
 
     size: SchemaSize | None = None
     fault: SchemaFault | None = None

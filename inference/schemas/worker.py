@@ -35,7 +35,7 @@ class SchemaWorker:
         self._judged: OrderedDict[bytes, _JUDGED] = OrderedDict()
 
     def answer(self, request: SchemaRequest) -> SchemaReply:
-        """Raises MemoryError."""
+        """Judges a schema, and a value against it if there is one. Raises MemoryError."""
         try:
             judged = self._judge(request.schema)
             if isinstance(judged, SchemaFault):
@@ -64,7 +64,7 @@ class SchemaWorker:
 
 
 def limit_memory(mib: int) -> None:
-    """From now on this process may grow by so much. Does nothing but on Linux."""
+    """Lets this process grow by at most this much from now on. Does nothing except on Linux."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             pages = int(statm.read().split()[0])

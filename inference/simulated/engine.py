@@ -85,11 +85,11 @@ class SimulatedStream:
     salt: int = 0
     state: int = 0  # hash of `tokens`, valid once the prompt is prefilled
     utf8: Utf8Stream = field(default_factory=Utf8Stream)
-    unfinished: bytes = b""  # what `utf8` holds of a character that is not whole yet
+    unfinished: bytes = b""  # bytes in `utf8` of a character that is not complete yet
     begun: bool = False
     cached_tokens: int = 0
     prefill_left: int = 0
-    prefill_now: int = 0  # of them, in the step that is under way
+    prefill_now: int = 0  # how many of them the present step computes
     decoding: bool = False  # takes part in the step that is under way
     decoded: int = 0
     outbox: deque[Chunk | Finish] = field(default_factory=deque)
@@ -110,7 +110,7 @@ class SimulatedStream:
 
 
 class SimulatedEngine:
-    """Implements `Engine`. Its methods are those of the port, and those by which tests make it fail."""
+    """An engine that only simulates a model. Implements `Engine`; its other methods let tests make it fail."""
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()
@@ -191,15 +191,15 @@ class SimulatedEngine:
         self._break_off(self._waiting, error)
 
     def lose(self, error: SessileError) -> None:
-        """As where the engine is a process of its own and died: what ran ends with `error`, what waits goes on waiting,
-        and all KV is lost; until `recover`."""
+        """Simulates the death of an engine that is a process of its own: what ran ends with `error`, what waits goes on
+        waiting, and all KV is lost; until `recover`."""
         if self._unavailable is None:
             self._lost = error
             self._break_off(self._running, error)
             self._memory.shrink_to(0)
 
     def recover(self) -> None:
-        """It has been started again."""
+        """Simulates the restart of an engine that was lost."""
         self._lost = None
         self._plan()
 
@@ -306,12 +306,12 @@ class SimulatedEngine:
     # -- made for subclasses -----------------------------------------------------------------------------
 
     def step_s(self, decoding: int, prefill_tokens: int) -> float:
-        """How long a step lasts."""
+        """Returns how many seconds a step lasts."""
         o = self.options
         return o.step_base_s + o.step_per_stream_s * decoding + prefill_tokens / o.prefill_tokens_per_s
 
     def draw(self, stream: SimulatedStream) -> int | None:
-        """The next token of a stream, None at the end of the answer."""
+        """Returns the next token of a stream, None at the end of the answer."""
         if stream.decoded == stream.ends_after:
             return None
         return next_token(stream.state, stream.salt, stream.tokens[-1], stream.unfinished)
@@ -320,7 +320,7 @@ class SimulatedEngine:
 
     @property
     def _away(self) -> SessileError | None:
-        """Why nothing is computed at present."""
+        """The reason why nothing is computed at present; None where the engine runs."""
         return self._unavailable or self._lost
 
     def _salt(self, sampling: Sampling, seed: int) -> int:
@@ -348,7 +348,7 @@ class SimulatedEngine:
         self._plan()
 
     def _admit(self) -> None:
-        """Gives slots to who is next, as long as there are some, or a stream makes room."""
+        """Gives slots to the next streams, while there are free slots or a running stream makes room."""
         while (claim := self._queue.first()) is not None:
             stream = claim.holder
             room = self.options.kv_tokens_max - self._running_tokens
@@ -362,7 +362,7 @@ class SimulatedEngine:
             self._make_room(victim)
 
     def _make_room(self, victim: SlotClaim[SimulatedStream]) -> None:
-        """A stream between two steps: it pauses, and goes on where it was."""
+        """Pauses a stream between two steps; it will go on where it was."""
         self._queue.make_room(victim)
         self._put_away(victim.holder)
         self._waiting[victim.holder] = None
@@ -370,7 +370,7 @@ class SimulatedEngine:
         self._counters["preemptions"] += 1
 
     def _begin(self, stream: SimulatedStream) -> None:
-        """Of a new stream, or one that goes on."""
+        """Gives a slot to a stream, which is new or goes on after a pause."""
         del self._waiting[stream]
         held = self._memory.take(stream.key, stream.tokens, stream.scope)
         # The last token of a prompt is always computed: its logits are what the first answer token is drawn from.
@@ -416,7 +416,7 @@ class SimulatedEngine:
             self._step_timer = self._loop.call_at(self._step_due, self._step)
 
     def _step(self) -> None:
-        """The end of a step: what was planned has been computed."""
+        """Ends a step: what was planned has now been computed."""
         self._step_timer = None
         self._counters["steps"] += 1
         for stream in tuple(self._running):
@@ -460,7 +460,7 @@ class SimulatedEngine:
         stream.wake()
 
     def _leave(self, stream: SimulatedStream) -> None:
-        """The reader has left: whatever of the stream is left ends now."""
+        """Ends a stream whose reader has left."""
         if stream in self._waiting:
             del self._waiting[stream]
             self._queue.leave(stream.claim)
@@ -472,7 +472,7 @@ class SimulatedEngine:
             self._plan()
 
     def _retire(self, stream: SimulatedStream) -> None:
-        """The stream is over: frees its slot."""
+        """Frees the slot of a stream that is over."""
         self._queue.leave(stream.claim)
         self._load.ended(stream.claim, stream.decoded)
         self._put_away(stream)

@@ -18,7 +18,7 @@ from sessions.model.types import SessionKey, TenantId
 
 
 class DeviceMemory:
-    """Mutable bookkeeping; `tokens` never exceeds `tokens_max` after a call."""
+    """The KV of sessions on the simulated device; at most `tokens_max` tokens after each call."""
 
     def __init__(self, tokens_max: int) -> None:
         self.tokens_max = tokens_max
@@ -35,15 +35,15 @@ class DeviceMemory:
         return self._of_session.keys()
 
     def longest(self, key: SessionKey) -> array.array[int] | None:
-        """The longest sequence of a session; not a copy."""
+        """Returns the longest sequence of a session; not a copy."""
         return max(self.of(key), key=len, default=None)
 
     def of(self, key: SessionKey) -> list[array.array[int]]:
-        """The sequences of a session; not copies."""
+        """Returns the sequences of a session; not copies."""
         return [self._sequences[key, number] for number in self._of_session.get(key, ())]
 
     def take(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> int:
-        """How many leading tokens of `prompt` some sequence of the session holds, or one of its scope.
+        """Returns how many leading tokens of `prompt` some sequence of the session holds, or one of its scope.
 
         A sequence that `prompt` begins with is taken out, because the run continues it and will `put` it back
         longer; one that only shares its beginning (another branch) stays and counts as used.
@@ -62,7 +62,7 @@ class DeviceMemory:
         return best if near is None else max(best, near.nearest(prompt)[1])
 
     def put(self, key: SessionKey, sequence: array.array[int], scope: bytes = b"") -> None:
-        """Takes ownership of `sequence`, unless it is longer than the memory; evicts others to make room."""
+        """Stores `sequence` without copying it, unless it is longer than the memory; evicts others to make room."""
         if not sequence or len(sequence) > self.tokens_max:
             return
         for number in tuple(self._of_session.get(key, ())):
@@ -113,6 +113,6 @@ class DeviceMemory:
 
 
 def longest_shared(prompt: array.array[int], sequences: Iterable[array.array[int]]) -> array.array[int] | None:
-    """The sequence that shares most leading tokens with `prompt`, if any shares one."""
+    """Returns the sequence that shares most leading tokens with `prompt`; None where none shares any."""
     best = max(sequences, key=lambda sequence: common_prefix(sequence, prompt), default=None)
     return best if best is not None and common_prefix(best, prompt) else None

@@ -52,7 +52,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise bad_option(_ENGINE, "kv_tokens_max", "at least context_window, or a full prompt would wait for ever")
 
     def smaller(self, model: str, speed: float, slots: int) -> SimulatedOptions:
-        """Of a smaller model beside this one: `speed` times as fast, with fewer slots."""
+        """Returns the options of a smaller model beside this one: `speed` times as fast, with fewer slots."""
         return msgspec.structs.replace(
             self,
             model=model,

@@ -36,7 +36,7 @@ def _encode(text: str) -> list[int]:
 
 
 async def _encode_in_parts(text: str) -> list[int]:
-    """Of a long text part by part: others have the loop in between."""
+    """Tokenizes a long text in parts, so that other tasks run in between."""
     tokens: list[int] = []
     begin, end = 0, text.find(" ", _INLINE_CHARS_MAX)  # with a space a piece begins
     while 0 < end < len(text) - 1:
@@ -47,7 +47,7 @@ async def _encode_in_parts(text: str) -> list[int]:
 
 
 class SimulatedTokenizer:
-    """Implements `Tokenizer`."""
+    """A tokenizer over the simulated vocabulary. Implements `Tokenizer`."""
 
     def __init__(self) -> None:
         digest = hashlib.blake2b(b"\0".join(TOKEN_BYTES) + _TEMPLATE.encode(), digest_size=8)

@@ -63,22 +63,22 @@ _NEWLINE, _SPACE, _STOP, _COMMA = 10, 32, ord("."), ord(",")
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """The text of whole tokens; bytes that are no UTF-8 become U+FFFD."""
+    """Returns the text of whole tokens; bytes that are no UTF-8 become U+FFFD."""
     return b"".join(TOKEN_BYTES[token] for token in tokens).decode("utf-8", "replace")
 
 
 def hash_tokens(tokens: array.array[int], before: int = 0) -> int:
-    """The hash of a sequence, or of what comes `before` followed by it."""
+    """Returns the hash of a sequence; `before` is the hash of tokens that precede it."""
     return zlib.crc32(tokens, before)
 
 
 def hash_token(token: int, before: int) -> int:
-    """`hash_tokens` of one token."""
+    """Returns `hash_tokens` of one token."""
     return zlib.crc32(token.to_bytes(4, "little"), before)
 
 
 def next_token(state: int, salt: int, last: int, unfinished: bytes) -> int:
-    """What follows a sequence that hashes to `state` and ends in `last`.
+    """Returns the token that follows a sequence that hashes to `state` and ends in `last`.
 
     `salt` is 0 for a greedy model, or its own number, so that only the tokens decide. `unfinished` holds the bytes so
     far of a character that is not whole yet: it is always finished first.
@@ -107,7 +107,7 @@ def next_token(state: int, salt: int, last: int, unfinished: bytes) -> int:
 
 
 def answer_length(base: int, mean: int) -> int:
-    """The length at which an answer ends by itself: between half the mean and one and a half of it.
+    """Returns the length at which an answer ends by itself: between half the mean and one and a half of it.
 
     `base` is the hash of the prompt without what this answer already emitted, so that a continuation ends where
     the unfailed run would have.

@@ -12,7 +12,7 @@ PAUSE_S: Final = 30.0
 
 
 class CircuitBreaker:
-    """Of one tenant's use of one tool."""
+    """Stops a tenant's calls of a tool for a while after several failures."""
 
     __slots__ = ("_failures", "_open_until")
 
@@ -21,7 +21,7 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def permits(self, now: float) -> bool:
-        """Whether a call may be sent. Behind a pause the first may, and further ones once it has succeeded."""
+        """Whether a call may be sent. After a pause one call may, and further ones once it has succeeded."""
         if self._failures < FAILURES_MAX:
             return True
         if now < self._open_until:
@@ -30,7 +30,7 @@ class CircuitBreaker:
         return True
 
     def record(self, *, success: bool, now: float) -> None:
-        """What became of a call."""
+        """Notes the outcome of a call."""
         if success:
             self._failures = 0
             return

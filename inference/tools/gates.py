@@ -14,19 +14,19 @@ from sessions.metrics import Histograms
 from sessions.model.types import TenantId
 from sessions.server_tools import ToolRequest, ToolResult
 
-CALLS_MAX: Final = 256  # at the same time, of all tenants
-TENANT_CALLS_MAX: Final = 64  # of one, so that one tenant's tools that hang leave room for the others'
+CALLS_MAX: Final = 256  # calls in progress of all tenants
+TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
 
 
 class _Gate(NamedTuple):
-    """What one tenant's calls of one tool share."""
+    """The limit and breaker that one tenant's calls of one tool share."""
 
     breaker: CircuitBreaker
     room: asyncio.Semaphore
 
 
 class ToolGates:
-    """Of one replica."""
+    """Limits the calls of tools at one replica."""
 
     def __init__(self, call_s: Histograms) -> None:
         self._call_s = call_s
@@ -37,7 +37,8 @@ class ToolGates:
     async def through(
         self, request: ToolRequest, *, concurrency: int, timeout_s: float, work: Callable[[], Awaitable[ToolResult]]
     ) -> ToolResult:
-        """What `work` returns, or that there was no room in time, or that the breaker is open."""
+        """Runs `work` and returns its result, or a result that says there was no room in time or the breaker is
+        open."""
         gate, clock = self._gate(request, concurrency), asyncio.get_running_loop().time
         async with AsyncExitStack() as rooms:
             try:

@@ -28,12 +28,12 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 5.0
-URL_BYTES_MAX: Final = 8_192  # what servers take at least
+URL_BYTES_MAX: Final = 8_192  # the length that servers accept at least
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HttpTools:
-    """The tools of one replica. `put` takes what the file says now."""
+    """The HTTP tools of one replica. `put` takes another version of the file."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class HttpTools:
         gates: ToolGates,
         rng: random.Random | None = None,
     ) -> None:
-        """`environment`: where secrets of the file may stand."""
+        """`environment`: the variables in which secrets of the file may stand."""
         self._client = client
         self._environment = environment
         self._gates = gates
@@ -52,7 +52,7 @@ class HttpTools:
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
-        """Takes another file; calls that are under way end as they began."""
+        """Replaces the tools by those of another version of the file; calls in progress end as they began."""
         self._file = file
         self._rules = AddressRules(file.networks)
 
@@ -118,10 +118,11 @@ class HttpTools:
 
 
 def _with_query(url: str, arguments: str, fixed: frozenset[str]) -> str:
-    """The address with the arguments that it does not say itself. Raises ToolUnreached for what no address can have."""
-    given = {name: _plain(value) for name, value in json.loads(arguments).items() if name not in fixed}
+    """Adds the arguments to the URL, except those that it fixes itself. Raises ToolUnreached for values that no URL can
+    have."""
+    parameters = {name: _plain(value) for name, value in json.loads(arguments).items() if name not in fixed}
     try:
-        query = urlencode(given)
+        query = urlencode(parameters)
     except UnicodeError as error:
         raise ToolUnreached("its arguments are no Unicode text") from error
     if not query:

@@ -25,7 +25,7 @@ class ToolSettings(Protocol):
 
 
 class ToolStore(Protocol):
-    """What a store has for tools."""
+    """The parts of a store that tools need."""
 
     @property
     def tool_records(self) -> ToolRecordStore: ...
@@ -40,7 +40,7 @@ async def open_tools(
     store: ToolStore | None = None,
     now_ms: Callable[[], UnixMs] | None = None,
 ) -> AsyncIterator[ServerTools | None]:
-    """What the server carries out for models; None where no file is named. Raises BadInput for a file that is wrong
+    """Opens the server's tools; yields None where no file is named. Raises BadInput for a file that is wrong
     from the start; one that is wrong later changes nothing. `store`, which is open, and the time: where what was agreed
     to of MCP servers' tools stands; without them, it is gone with the process."""
     if not settings.tools:

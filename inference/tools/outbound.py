@@ -21,15 +21,15 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class ToolUnreached(Exception):
-    """Nothing of the request has left for its server."""
+    """No part of the request has left for its server."""
 
 
 class ToolUnanswered(Exception):
-    """It was sent, or part of it, and there is no whole answer."""
+    """The request was sent, at least in part, and there is no whole answer."""
 
 
 class ToolAnswer(NamedTuple):
-    """`cut`: there was more of the body than was read."""
+    """A tool's answer. `cut`: the body was longer than the part that was read."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class ToolAnswer(NamedTuple):
 
 
 class PermittedTarget(NamedTuple):
-    """Where a request goes: the very address that was looked at, under the name that it was asked for by."""
+    """The address of a request: exactly the one that was checked, with the name that it was resolved from."""
 
     url: httpx2.URL
     authority: str
@@ -45,7 +45,7 @@ class PermittedTarget(NamedTuple):
 
 
 async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> PermittedTarget:
-    """Looks at every address that the URL's name has. Raises ToolUnreached."""
+    """Checks every address of the URL's host. Raises ToolUnreached."""
     if not rules.permits_url(url):
         raise ToolUnreached("its address is not permitted")
     to = destination(url)
@@ -60,7 +60,7 @@ async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> P
 
 
 class ToolHttpClient:
-    """Good within its `async with`."""
+    """Sends requests of tools; usable inside its `async with`."""
 
     def __init__(self, *, resolve: Resolve | None = None) -> None:
         self._resolve = resolve or NameLookup().addresses
@@ -90,7 +90,7 @@ class ToolHttpClient:
         timeout_s: float,
         bytes_max: int,
     ) -> ToolAnswer:
-        """One request. Raises ToolUnreached and ToolUnanswered, which say nothing of the address."""
+        """Sends one request. Raises ToolUnreached and ToolUnanswered, whose texts do not mention the address."""
         request = None
         try:
             async with asyncio.timeout(timeout_s):

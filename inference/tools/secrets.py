@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Meta
 
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$(?!\n)")]
-SECRET_LENGTH_MIN: Final = 4  # what is shorter is no secret, and stands in many an answer
+SECRET_LENGTH_MIN: Final = 4  # shorter values are no secrets: they occur in many answers
 SENT_MAX: Final = 64  # secrets of a server that are remembered: those of now and those before them
 _OURS: Final = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"}
 _SECRET_BYTES_MAX: Final = 16_384
 
 
 class SecretHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A header whose value stands elsewhere: in a file, read again for each call, or in the environment."""
+    """A header whose value is stored elsewhere: in a file, read again for each call, or in the environment."""
 
     file: str = ""
     env: str = ""
@@ -33,14 +33,14 @@ Secret = str | SecretHeader
 
 
 class SecretValues(NamedTuple):
-    """Values by name, and what in them nobody may read."""
+    """Values by name, with the secrets among them."""
 
     values: dict[str, str]
     secrets: tuple[str, ...]
 
 
 def check_headers(headers: Mapping[str, Secret]) -> None:
-    """Raises ValueError for headers that are not the file's to set, or that none could be."""
+    """Raises ValueError for headers that a tools file may not set, or that are invalid."""
     if len({name.lower() for name in headers}) < len(headers):
         raise ValueError("a header stands in `headers` twice")
     for name, value in headers.items():
@@ -51,7 +51,7 @@ def check_headers(headers: Mapping[str, Secret]) -> None:
 
 
 def secret_values(given: Mapping[str, Secret], environment: Mapping[str, str]) -> SecretValues:
-    """The values themselves. Raises ValueError or OSError where one is not there. Blocking."""
+    """Reads the values. Raises ValueError or OSError where one is missing. Blocking."""
     values, secrets = dict[str, str](), list[str]()
     for name, value in given.items():
         if isinstance(value, SecretHeader):
@@ -63,7 +63,7 @@ def secret_values(given: Mapping[str, Secret], environment: Mapping[str, str]) -
 
 
 def header_values(headers: Mapping[str, Secret], environment: Mapping[str, str]) -> SecretValues:
-    """The headers of a call, by name in lower case. Raises ValueError or OSError where a secret is not there.
+    """Returns the headers of a call, by name in lower case. Raises ValueError or OSError where a secret is missing.
     Blocking."""
     given = secret_values(headers, environment)
     for name, value in given.values.items():
@@ -73,7 +73,7 @@ def header_values(headers: Mapping[str, Secret], environment: Mapping[str, str])
 
 
 def without_secrets(secrets: Iterable[str], body: bytes) -> bytes:
-    """An answer without our own secrets: a service's debug page, or a proxy, gives a request's head back."""
+    """Returns an answer without our own secrets: a service's debug page, or a proxy, may repeat a request's head."""
     for secret in secrets:
         if len(secret) >= SECRET_LENGTH_MIN:
             body = body.replace(secret.encode(), b"[removed]")
@@ -81,8 +81,8 @@ def without_secrets(secrets: Iterable[str], body: bytes) -> bytes:
 
 
 class SentSecrets:
-    """What a server that is kept running was given of secrets, so that they can be taken out of what it says, those
-    too that were changed meanwhile."""
+    """The secrets that a running server was given, so that they can be removed from its output; older values of changed
+    secrets too."""
 
     def __init__(self) -> None:
         self._kept: dict[str, None] = {}

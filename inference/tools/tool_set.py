@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class ToolSet:
-    """All tools of one replica. One of the file goes before a tool of an MCP server with the same name."""
+    """All tools of one replica. A tool of the file takes precedence over an MCP server's tool with the same name."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ToolSet:
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
-        """Takes another file."""
+        """Replaces the tools by those of another version of the file."""
         self._file = file
         self._http.put(file)
         self.servers.put(file)
@@ -80,7 +80,7 @@ class ToolSet:
         return await self.servers.of_server(tenant, source)
 
     def _missing(self, tool: AnyTool) -> str:
-        """Why a tool cannot be carried out here; "": it can."""
+        """Returns why a tool cannot be carried out here; "" if it can."""
         if not isinstance(tool, CodeTool):
             return ""
         return self._programs.missing if tool.interpreter == "program" else self._code.missing(tool)
@@ -105,7 +105,7 @@ class ToolSet:
             self._call_s.of(request.name).observe(clock() - begun_at)
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """Runs a program on from where it is, to its next call or its end."""
+        """Continues a program to its next call or its end."""
         request = step.request
         tool = self._file.find(request.key.tenant, request.name)
         if not isinstance(tool, CodeTool) or tool.interpreter != "program":

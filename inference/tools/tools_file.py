@@ -64,7 +64,7 @@ _ABOUT_PROGRAMS: Final = (
 
 
 class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"):
-    """One HTTP function."""
+    """A tool that is an HTTP request."""
 
     url: Annotated[str, Meta(min_length=1, max_length=2_048)]
     description: Annotated[str, Meta(max_length=4_096)] = ""
@@ -75,7 +75,7 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     idempotency: Literal["key", "none"] = "none"
     approval: Literal["never", "always"] = "never"
-    retries: Annotated[int, Meta(ge=0, le=8)] = 2  # of a tool that takes keys
+    retries: Annotated[int, Meta(ge=0, le=8)] = 2  # for a tool that takes idempotency keys
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 16  # calls of a tenant at the same time, at each replica
 
     def __post_init__(self) -> None:
@@ -94,11 +94,11 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def fixed(self) -> frozenset[str]:
-        """The names in the query that stands in the file: no argument changes them."""
+        """The names of parameters in the file's URL: no argument changes them."""
         return frozenset(name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """What a session is told of it."""
+        """Describes the tool to sessions."""
         about = Tool(name=name, description=self.description or None, parameters=self.parameters, server=True)
         return ServerTool(
             tool=about,
@@ -117,7 +117,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     interpreter: Literal["cpython", "program"] = "cpython"
     description: Annotated[str, Meta(max_length=4_096)] = ""
-    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: while it runs, and not while it waits
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: counted while it runs, not while it waits
     cpu_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     memory_mb: Annotated[int, Meta(ge=16, le=65_536)] = 512
     processes: Annotated[int, Meta(ge=1, le=256)] = 8
@@ -127,7 +127,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
     calls: tuple[Name, ...] | None = None  # of a program: which tools it may call; absent: all that its session has
-    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # of one program
+    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # how many calls one program may make
     approval: Literal["never", "always"] = "never"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
     warm: Annotated[int, Meta(ge=0, le=16)] = 1  # sandboxes that stand ready
@@ -139,7 +139,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError('`calls` is for interpreter = "program"')
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """What a session is told of it."""
+        """Describes the tool to sessions."""
         program = self.interpreter == "program"
         about = self.description or (_ABOUT_PROGRAMS if program else _ABOUT_CODE)
         code = {"type": "string", "description": "The Python code.", "minLength": 1, "maxLength": CODE_MAX}
@@ -165,7 +165,7 @@ AnyTool = HttpTool | CodeTool
 
 
 class TenantTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one tenant has."""
+    """The tools of one tenant."""
 
     allow: tuple[Name, ...] | None = None
     offer: tuple[Name, ...] = ()
@@ -174,7 +174,7 @@ class TenantTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file."""
+    """A whole tools file."""
 
     networks: tuple[str, ...] = ()
     tools: dict[Name, AnyTool] = {}
@@ -209,7 +209,7 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     raise ValueError(f"tenants.{tenant}.offer: it has no tool {name!r}")
 
     def find(self, tenant: TenantId, name: str) -> AnyTool | None:
-        """A tenant's tool of this name; its own go before those of all."""
+        """Returns a tenant's tool of this name; its own tools take precedence over those of all tenants."""
         table = self.tenants.get(tenant)
         if table is not None and name in table.tools:
             return table.tools[name]
@@ -218,7 +218,7 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self.tools.get(name)
 
     def all_servers(self) -> Iterator[tuple[tuple[str, str], McpServerTable]]:
-        """All MCP servers, by whose they are ("": everybody's) and their label."""
+        """Yields all MCP servers, each with its owner ("": all tenants) and its label."""
         for label, server in self.servers.items():
             yield ("", label), server
         for tenant, table in self.tenants.items():
@@ -226,7 +226,7 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 yield (tenant, label), server
 
     def server(self, tenant: TenantId, label: str) -> tuple[str, McpServerTable] | None:
-        """A tenant's MCP server of this label, and whose it is: its own, or ("") one of all."""
+        """Returns a tenant's MCP server of this label with its owner: the tenant itself, or "" for all tenants."""
         table = self.tenants.get(tenant)
         if table is not None and label in table.servers:
             return tenant, table.servers[label]
@@ -234,27 +234,27 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return None if server is None else ("", server)
 
     def has_server(self, tenant: TenantId, name: str) -> bool:
-        """Whether a tool `LABEL__name`, or all of the server `LABEL`, may be the tenant's."""
+        """Whether the tenant may use the tool `LABEL__name`, or any tool of the server `LABEL`."""
         found = self.server(tenant, server_of(name))
         return found is not None and self.permits(tenant, found[0], name)
 
     def permits(self, tenant: TenantId, owner: str, name: str) -> bool:
-        """Whether the tenant may have a tool of an MCP server, or any of one that is named: of its own always, of all's
-        those that `allow` has, by their name or their server's."""
+        """Whether the tenant may use the tool `name` of an MCP server, or any tool of the server `name`: of its own
+        always, of a shared server those in `allow`, by the name of tool or server."""
         table = self.tenants.get(tenant)
         allow = None if owner or table is None else table.allow
         if allow is None or name in allow or server_of(name) in allow:
             return True
-        return SEPARATOR not in name and any(server_of(each) == name for each in allow)
+        return SEPARATOR not in name and any(server_of(pattern) == name for pattern in allow)
 
     def offered(self, tenant: TenantId) -> tuple[str, ...]:
-        """The tools that a tenant's sessions have without naming them."""
+        """Returns the tools that a tenant's sessions have without naming them."""
         table = self.tenants.get(tenant)
         return table.offer if table is not None else ()
 
 
 def read_tools(path: Path) -> ToolsFile:
-    """Raises ValueError for a file that is malformed, OSError for one that cannot be read. Blocking."""
+    """Reads the file. Raises ValueError where it is malformed, OSError where it cannot be read. Blocking."""
     try:
         tables = _with_kinds(tomllib.loads(path.read_text()))
     except RecursionError as error:
@@ -266,7 +266,7 @@ def read_tools(path: Path) -> ToolsFile:
 
 
 def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
-    """The file with a `kind` for each tool; one that names none is an HTTP function."""
+    """Adds a `kind` to each tool that names none: "http"."""
     tenants = given.get("tenants")
     for table in [given, *(tenants.values() if isinstance(tenants, dict) else ())]:
         tools = table.get("tools") if isinstance(table, dict) else None
@@ -277,7 +277,7 @@ def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
-    """The file's code tools, by where each stands in it."""
+    """Returns the file's code tools, each by its place in the file."""
     places = {f"tools.{name}": tool for name, tool in file.tools.items()}
     for tenant, table in file.tenants.items():
         places |= {f"tenants.{tenant}.tools.{name}": tool for name, tool in table.tools.items()}
@@ -285,7 +285,7 @@ def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
 
 
 def _located(tables: Mapping[str, Any], problem: str) -> str:
-    """What is wrong, with the name of its tool or server: msgspec says `tools[...]`."""
+    """Returns an error's text with the name of its tool or server, where msgspec only says `tools[...]`."""
     tenants = tables.get("tenants")
     all_tables = {"": tables} | {
         f"tenants.{name}.": each for name, each in (tenants.items() if isinstance(tenants, dict) else ())
@@ -306,5 +306,5 @@ def _located(tables: Mapping[str, Any], problem: str) -> str:
 
 
 def server_of(name: str) -> str:
-    """The label of the MCP server that a tool's name begins with."""
+    """Returns the label of the MCP server that a tool's name begins with."""
     return name.partition(SEPARATOR)[0]

@@ -45,7 +45,7 @@ BUILD: Final = f"vllm/{vllm.__version__}"
 CONNECTOR_KNOWS: Final = ("0.32.",)  # versions whose connector interface ours was verified against
 SCHEDULER: Final = "inference.vllm.scheduling.scheduler.make_scheduler"
 _CPU_KV_BYTES: Final = 1 << 30
-_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters: what vLLM makes room for
+_RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)  # ranks of adapters that vLLM supports
 _SOCKET_BYTES: Final = 36  # vLLM names its sockets by UUIDs
 _LOOPBACK: Final = "lo" if sys.platform == "linux" else "lo0"
 _MULTI_NODE_ARGS: Final = ("nnodes", "node_rank", "master_addr", "data_parallel_address")
@@ -55,25 +55,26 @@ _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
 class RunEnded(NamedTuple):
-    """How a run ended: "stop", "length" or "abort", and how much of its prompt was there already."""
+    """How a run ended: "stop", "length" or "abort", and how many tokens of its prompt had KV already."""
 
     reason: str
     cached_tokens: int
 
 
 class VllmCore:
-    """`start` first; after `close` every run ends with RunEnded("abort", ...)."""
+    """A running vLLM. `start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
     def __init__(self, options: VllmOptions, environment: MutableMapping[str, str] | None = None) -> None:
-        """`environment`: this process's, which its processes inherit in part; None: they inherit all, for tests."""
+        """`environment`: this process's, which its processes inherit in part; None, for tests: they inherit all of
+        it."""
         self.options = options
         self._environment = {} if environment is None else environment
-        self.kv_shape: list[WorkerReady] | str | None = None  # what its workers reported of their KV, once they did
+        self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV cannot move
         self.dead = False  # a run learned that its processes had ended by themselves
-        self.connector_folder: str | None = None  # that it was started with
-        self._adapter: Adapter | None = None  # of every run
+        self.connector_folder: str | None = None  # the connector's folder that it was started with
+        self._adapter: Adapter | None = None  # the adapter of every run
         self._llm: AsyncLLM | None = None
-        self._folder: PrivateFolder | None = None  # of the sockets between its processes
+        self._folder: PrivateFolder | None = None  # the folder of the sockets between its processes
         self._grammars = ThreadPoolExecutor(_GRAMMAR_THREADS, thread_name_prefix="grammar-check")
 
     @property
@@ -82,11 +83,13 @@ class VllmCore:
 
     @property
     def has_own_scheduler(self) -> bool:
-        """Whether vLLM runs our scheduler: it alone continues answers in a fixed format, and shares openings."""
+        """Whether vLLM runs our scheduler: only that one continues answers in a fixed format, and shares prompt
+        beginnings."""
         return self.is_known_version and "scheduler_cls" not in self.options.engine_args
 
     async def start(self, context_window: int, connector_folder: str | None, adapter: Adapter | None = None) -> None:
-        """Blocks nobody, takes from 15 s on. Raises BadInput for settings, Unavailable for the rest."""
+        """Starts vLLM; takes 15 s and more, without blocking the event loop. Raises BadInput for settings, else
+        Unavailable."""
         if self._folder is None:
             self._folder = await asyncio.to_thread(create_socket_folder, _SOCKET_BYTES)
         self._prepare(self._folder.path)
@@ -110,7 +113,7 @@ class VllmCore:
             ) from exc
 
     async def wait_workers(self, reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
-        """What the workers report of their KV, or why it cannot be moved."""
+        """Returns each worker's report on its KV, or the reason why KV cannot be moved."""
         if self.kv_shape is None:
             self.kv_shape = await all_ready(reports)
         return self.kv_shape
@@ -126,7 +129,7 @@ class VllmCore:
             await asyncio.to_thread(folder.close)
 
     async def reap(self) -> None:
-        """Closes a vLLM that has died. Afterwards nothing of it writes any more: what still runs of it is killed."""
+        """Closes a vLLM that has died. Kills what still runs of it, so that nothing of it writes any more."""
         llm = self._llm
         if llm is not None:
             for process in getattr(llm.engine_core.resources.engine_manager, "processes", ()):
@@ -137,7 +140,7 @@ class VllmCore:
 
     @property
     def is_dead(self) -> bool:
-        """Its processes have ended by themselves: close it and start it again."""
+        """Whether its processes have ended by themselves: then close it and start it again."""
         return self.dead or (self._llm is not None and self._llm.errored)
 
     @property
@@ -147,7 +150,7 @@ class VllmCore:
 
     @property
     def block_tokens(self) -> int:
-        """Of the blocks that it has made: some models and kernels take blocks of one size alone."""
+        """How many tokens one of its blocks holds: some models and kernels allow only one size."""
         return int(self._llm.vllm_config.cache_config.block_size) if self._llm is not None else 0
 
     @property
@@ -157,7 +160,7 @@ class VllmCore:
     async def run(
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Chunks, then one RunEnded. Closing it aborts the run within one step. Raises SessileError."""
+        """Yields chunks, then one RunEnded. Closing it aborts the run within one step. Raises SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -181,8 +184,8 @@ class VllmCore:
                 if reason == "stop" and tokens and (answer.stop_reason is None or tokens[-1] in ends):
                     tokens = tokens[:-1]
                 if tokens or answer.text:
-                    found = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
-                    yield Chunk(tokens, answer.text, found, cached_tokens=cached or 0)
+                    logprobs = public_logprobs(tokens, answer.logprobs or (), params.logprobs or 0)
+                    yield Chunk(tokens, answer.text, logprobs, cached_tokens=cached or 0)
                 if reason is not None:
                     if reason == "error" and EMITTED in (params.extra_args or ()):
                         raise unfit_continuation()
@@ -199,7 +202,8 @@ class VllmCore:
             await stream.aclose()
 
     async def score(self, name: str, prompt: list[int], top: int) -> list[TokenScore]:
-        """Computes a prompt by itself: vLLM reads no cached blocks where a prompt is scored. Raises SessileError."""
+        """Returns the scores of a prompt, all of which is computed: vLLM does not use cached blocks then. Raises
+        SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -224,7 +228,7 @@ class VllmCore:
             await self._llm.abort(names)
 
     async def reset(self) -> bool:
-        """Drops every cached block of the device. False when some are in use."""
+        """Drops every cached block of the device. Returns False when some are in use."""
         return self._llm is not None and bool(await self._llm.reset_prefix_cache())
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -248,7 +252,7 @@ class VllmCore:
             ) from exc
 
     async def _first_run(self) -> None:
-        """What is made at the first use, here and in vLLM's processes, is made before anybody waits for it."""
+        """Makes a first run, so that nobody waits for what vLLM and its processes prepare at their first use."""
         assert self._llm is not None
         await self._llm.get_supported_tasks()
         async with contextlib.aclosing(self.run("first", [0] * _FIRST_TOKENS, "", prefill_params({}), 0)) as run:
@@ -256,7 +260,7 @@ class VllmCore:
                 pass
 
     def _prepare(self, folder: Path) -> None:
-        """What vLLM takes from the environment alone, for its processes and for its own front half."""
+        """Sets what vLLM reads only from the environment, for its processes and its part in this process."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
         variables["TOKENIZERS_PARALLELISM"] = "false"  # a text is one task; its threads would not outlive a fork
         variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would have the memory that holds our secrets

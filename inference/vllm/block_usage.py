@@ -24,11 +24,11 @@ from typing import Final
 
 from sessions.model.types import SessionKey, TenantId, pack_tokens
 
-TAGS_MAX: Final = 100_000  # of more sessions than that the oldest begin a new stay when they come back
+TAGS_MAX: Final = 100_000  # with more sessions the oldest lose their tag and get a new one when they come back
 
 
 class _Opening:
-    """What stays of a tenant began with."""
+    """A prefix (instructions and tools) that several sessions of a tenant share on the device."""
 
     __slots__ = ("digest", "num_resident", "sessions", "tag", "tokens")
 
@@ -37,11 +37,11 @@ class _Opening:
         self.tokens = tokens
         self.tag = secrets.token_hex(16)
         self.sessions: set[SessionKey] = set()
-        self.num_resident = 0  # of these, that have tokens on the device
+        self.num_resident = 0  # how many of these have tokens on the device
 
 
 class _Beginning:
-    """Of one stay: its opening, if any, and the shared tokens of its last run."""
+    """The shared prefix of one resident session, if any, and how many shared tokens its last run had."""
 
     __slots__ = ("digest", "opening", "tokens")
 
@@ -52,7 +52,7 @@ class _Beginning:
 
 
 class BlockUsage:
-    """Implements `DeviceKv`. Its methods are those of that port."""
+    """Estimates which sessions have how many tokens on vLLM's device. Implements `DeviceKv`."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class BlockUsage:
         token_bytes: float = 0.0,
         covered: Callable[[SessionKey], int] = lambda key: 0,
     ) -> None:
-        """`device_tokens`: that the device has room for. `covered`: tokens of a session that a snapshot holds."""
+        """`device_tokens`: how many the device has room for. `covered`: how many tokens of a session a snapshot has."""
         self.device_tokens = device_tokens
         self._block_tokens = block_tokens
         self._is_busy = is_busy
         self._token_bytes = token_bytes
         self._covered = covered
         self._tokens: OrderedDict[SessionKey, int] = OrderedDict()  # the session used longest ago first
-        self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # likewise
+        self._tags: OrderedDict[SessionKey, str] = OrderedDict()  # in the same order
         self._total_tokens = 0
         self._openings: dict[TenantId, dict[bytes, _Opening]] = {}  # by digest
         self._beginnings: dict[SessionKey, _Beginning] = {}
@@ -86,11 +86,11 @@ class BlockUsage:
 
     @property
     def total_tokens(self) -> int:
-        """What is shared counts once."""
+        """How many tokens all sessions have on the device; shared ones count once."""
         return self._total_tokens
 
     def tag(self, key: SessionKey) -> str:
-        """Of the session's present stay, which begins here if it must."""
+        """Returns the tag of the session's blocks, a new one where it has none."""
         tag = self._tags.setdefault(key, secrets.token_hex(16))
         self._tags.move_to_end(key)
         while len(self._tags) > TAGS_MAX:
@@ -104,8 +104,9 @@ class BlockUsage:
         return tag
 
     def share(self, key: SessionKey, prompt: array.array[int], shared_tokens: int) -> tuple[str, int]:
-        """The tag of the session's opening, and how many leading blocks of the prompt it salts; "", 0 where there is
-        none. `shared_tokens`: as many leading ones are instructions and tools; 0: whoever runs does not know."""
+        """Returns the tag of the session's shared prefix, and how many leading blocks of the prompt it salts; "", 0
+        where there is none. `shared_tokens`: how many leading tokens are instructions and tools; 0: the caller does not
+        know."""
         count = min(shared_tokens, len(prompt) - 1) // self._block_tokens * self._block_tokens
         held = self._beginnings.get(key)
         if held is None:
@@ -119,7 +120,7 @@ class BlockUsage:
         return held.opening.tag, count // self._block_tokens
 
     def resident(self, key: SessionKey) -> int:
-        """How many leading tokens of a session the device is taken to hold, its own or those of its opening."""
+        """Returns how many leading tokens of a session the device should have, of its own or of its shared prefix."""
         opening = self._opening_of(key)
         return max(self.tokens(key), opening.tokens if opening is not None and opening.num_resident else 0)
 
@@ -128,9 +129,9 @@ class BlockUsage:
         return held.opening if held is not None else None
 
     def _known_opening(self, tenant: TenantId, prompt: array.array[int]) -> int:
-        """The length of the longest opening of the tenant's that the prompt begins with."""
+        """Returns the length of the tenant's longest shared prefix that the prompt begins with."""
         openings = self._openings.get(tenant, {})
-        lengths = {each.tokens for each in openings.values() if each.tokens < len(prompt)}
+        lengths = {opening.tokens for opening in openings.values() if opening.tokens < len(prompt)}
         hashed, begin, longest = _hasher(), 0, 0
         for length in sorted(lengths):  # each goes on where the one before it ended: the prompt is hashed once
             hashed.update(pack_tokens(prompt[begin:length]))
@@ -160,14 +161,14 @@ class BlockUsage:
         return self._tags.get(key) == tag
 
     def note(self, key: SessionKey, tokens: int) -> None:
-        """A run has left so many tokens of a session on the device."""
+        """Notes that a run has left so many tokens of a session on the device."""
         self._drop(key)
         self._hold(key, tokens - tokens % self._block_tokens)
         while self._total_tokens > self.device_tokens and len(self._tokens) > 1:
             self._drop(next(iter(self._tokens)))
 
     def _hold(self, key: SessionKey, tokens: int) -> None:
-        """Of a session that has none; its stay's opening is decided."""
+        """Counts the tokens of a session that had none; its shared prefix must be known."""
         self._tokens[key] = tokens
         self._total_tokens += tokens
         opening = self._opening_of(key)
@@ -176,7 +177,7 @@ class BlockUsage:
             opening.num_resident += 1
 
     def _drop(self, key: SessionKey) -> None:
-        """What a session has on the device, if anything, counts no more. Before it leaves its opening."""
+        """Stops counting a session's tokens, if it has any; to be called before it leaves its shared prefix."""
         if key not in self._tokens:
             return
         self._total_tokens -= self._tokens.pop(key)
@@ -193,14 +194,14 @@ class BlockUsage:
         self._leave_opening(key)
 
     def clear(self, device_tokens: int) -> None:
-        """Another device, which is empty: every stay has ended, and there is nobody to notify of it."""
+        """Starts over with an empty device: all tags are void, and no connector has to be notified."""
         self.device_tokens = device_tokens
         for held in (self._tokens, self._tags, self._openings, self._beginnings):
             held.clear()
         self._total_tokens, self._forget, self._retire = 0, [], []
 
     def forget_openings(self, tenant: TenantId) -> None:
-        """And whatever stands behind them."""
+        """Forgets a tenant's shared prefixes and all sessions that use them."""
         for opening in list(self._openings.get(tenant, {}).values()):
             for key in list(opening.sessions):
                 self.forget(key)
@@ -211,38 +212,38 @@ class BlockUsage:
             self._retire.append(tag)
 
     def first_to_go(self, key: SessionKey) -> SessionKey | None:
-        """The session whose blocks go first when another needs room; None: it would be `key`'s own, or there is room
-        for as many as the largest session holds."""
+        """Returns the session whose blocks are evicted first when another needs room; None: only `key`'s own, or there
+        is room for as many as the largest session has."""
         if self.total_tokens + max(self._tokens.values(), default=0) <= self.device_tokens:
             return None
-        return next((each for each in self._tokens if each != key), None)
+        return next((other for other in self._tokens if other != key), None)
 
     def demote(self, key: SessionKey) -> None:
-        """Its blocks go before all others' from now on, until it runs again."""
+        """Has the session's blocks evicted before all others', until it runs again."""
         self.park(key)
         if key in self._tokens:
             self._tokens.move_to_end(key, last=False)
 
     def take_notices(self, tag: str) -> tuple[list[str], list[str]]:
-        """What the connector must hear with a run under `tag`: tags to forget, and tags whose blocks go first."""
+        """Returns what the connector must learn with a run under `tag`: tags to forget, and tags to evict first."""
         forget, self._forget = self._forget, []
         retire, self._retire = [parked for parked in self._retire if parked != tag], []
         return forget, retire
 
     def return_notices(self, forget: list[str], retire: list[str]) -> None:
-        """The run never got there: the next one takes it along."""
+        """Takes notices back that a run did not deliver; the next run delivers them."""
         self._forget += forget
         self._retire += retire
 
     # -- a tenant's share ------------------------------------------------------------------------------
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
-        """All that counts could go."""
+        """Returns the bytes that no snapshot covers, twice: `shed` could free all of them."""
         held = sum(self._unsaved(key) for key in self._tokens if key.tenant == tenant)
         return held, held
 
     def shed(self, tenant: TenantId) -> bool:
-        """Forgets the session at rest that was used longest ago; False: none holds anything of its own."""
+        """Forgets the idle session that was used longest ago; returns False where none has unsaved KV."""
         for key in self._tokens:
             if key.tenant == tenant and self._unsaved(key):
                 self.forget(key)

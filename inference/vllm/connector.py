@@ -40,11 +40,11 @@ _NO_MATCH: Final[tuple[int | None, bool]] = (0, False)
 _NOTHING_HELD: Final[tuple[bool, dict[str, Any] | None]] = (False, None)
 _NOTHING_OVER: Final[tuple[set[str] | None, set[str] | None]] = (None, None)
 FOLDER: Final = "folder"  # of kv_connector_extra_config: the staging folder
-FRONT: Final = "front"  # likewise: the server's process id
+FRONT: Final = "front"  # of kv_connector_extra_config: the server's process id
 
 
 def contain_errors(fallback: Callable[[], T]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """An exception ends here: it is logged, and `fallback()` is the answer."""
+    """Makes a decorator that logs an exception of a method and returns `fallback()` instead."""
 
     def wrap(method: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(method)
@@ -67,7 +67,7 @@ def return_none() -> None:
 
 
 class _Tracked:
-    """A request that the front sent with a Transfer."""
+    """A request that came with a RequestTransfer."""
 
     __slots__ = ("forgotten", "into", "loading", "refused", "request", "resident_tokens", "saved", "transfer")
 
@@ -78,7 +78,7 @@ class _Tracked:
         self.resident_tokens = 0
         self.loading = False
         self.into: frozenset[int] = frozenset()  # blocks that the load writes
-        self.refused = False  # what was loaded is no good: it is not offered again
+        self.refused = False  # whether its loaded blocks were unusable: then none are offered again
         self.forgotten: set[str] = set()  # tags of it
 
 
@@ -204,7 +204,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         return keep, None
 
     def _full_blocks(self, request: Any) -> int:
-        """Blocks whose tokens were all computed in steps that have been processed."""
+        """Returns how many blocks hold only tokens of steps whose results have been processed."""
         done = request.num_computed_tokens - getattr(request, "num_in_flight_tokens", 0)
         return max(0, int(done)) // self._block_tokens
 
@@ -217,13 +217,13 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             self._blocks_of.popitem(last=False)  # it has no block left: every one would name a later session
 
     def _still(self, tag: str) -> list[Any]:
-        """The blocks of a tag that still hold what they held."""
-        found = []
+        """Removes a tag's blocks from the record; returns those that still hold its KV."""
+        blocks = []
         for block_id, block_hash in self._blocks_of.pop(tag, {}).items():
             block = self._pool.blocks[block_id]
             if block_hash is not None and block.block_hash == block_hash:
-                found.append(block)
-        return found
+                blocks.append(block)
+        return blocks
 
     def _forget(self, tag: str) -> None:
         for tracked in self._tracked.values():
@@ -239,7 +239,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         self._evict_first(blocks)
 
     def _evict_first(self, blocks: list[Any]) -> None:
-        """Later blocks before earlier ones: a prefix is worth more than what follows it."""
+        """Has free blocks evicted next, later ones first: a prefix is worth more than what follows it."""
         free = [block for block in reversed(blocks) if block.ref_cnt == 0 and not block.is_null]
         for block in free:
             self._pool.free_block_queue.remove(block)

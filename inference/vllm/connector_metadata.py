@@ -12,24 +12,24 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 
 class SnapshotSource(msgspec.Struct, frozen=True):
-    """A snapshot's payload in the staging folder, with what it must hash to. Whoever reads it checks it."""
+    """A snapshot's payload in the staging folder, with its expected hashes, which the reader checks."""
 
     path: str
-    num_blocks: int  # that the request may use
+    num_blocks: int  # how many blocks the request may use
     snapshot_id: bytes
     payload_bytes: int
     tags: bytes
 
 
 class RequestTransfer(msgspec.Struct, frozen=True):
-    """What the front says about one request.
+    """The engine's instructions to the connector about one request.
 
     `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
     can never be hit again. `opening` is the tag of the first `opening_blocks`, which all sessions that name it share.
     `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
 
     tag: str
-    name: str  # of the request, in reports; vLLM gives it an id of its own
+    name: str  # the request's name in reports; vLLM gives it an id of its own
     source: SnapshotSource | None = None
     path: str = ""
     first_block: int = 0
@@ -42,7 +42,7 @@ class RequestTransfer(msgspec.Struct, frozen=True):
 
 @dataclass
 class BlockSave:
-    """Blocks `first_block` and following of a request, to be written into its file. `close` ends the file."""
+    """Blocks of a request, `first_block` and following, to be written into its file. `close` ends the file."""
 
     request: str
     name: str
@@ -55,7 +55,7 @@ class BlockSave:
 
 @dataclass
 class BlockLoad:
-    """Blocks `first_block` and following of a snapshot, into freshly allocated blocks."""
+    """Blocks of a snapshot, `first_block` and following, to be read into freshly allocated blocks."""
 
     request: str
     name: str
@@ -69,5 +69,5 @@ class BlockLoad:
 class SessileConnectorMetadata(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not installed where types are checked
     saves: list[BlockSave] = field(default_factory=list)
     loads: list[BlockLoad] = field(default_factory=list)
-    preempted: set[str] = field(default_factory=set)  # their blocks are about to be written by others
-    idle: bool = False  # no token is computed in this step
+    preempted: set[str] = field(default_factory=set)  # requests whose blocks others are about to overwrite
+    idle: bool = False  # whether this step computes no token

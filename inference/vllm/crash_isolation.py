@@ -27,13 +27,13 @@ class CrashIsolation:
         self._suspects.update(keys)
 
     def forget(self, key: SessionKey) -> None:
-        """The session is deleted."""
+        """Drops a deleted session."""
         self._suspects.discard(key)
 
     @contextlib.asynccontextmanager
     async def of(self, key: SessionKey) -> AsyncIterator[Callable[[], None]]:
-        """Around a run of a session: waits until no other suspect is on trial. Call what it yields when the run has
-        emitted something; one that ends before stays a suspect."""
+        """Wraps a run of a session: a suspect waits until no other suspect runs. Call the yielded function when the run
+        has emitted something; one that ends before stays a suspect."""
         held = key in self._suspects
         if held:
             await self._alone.acquire()

@@ -71,16 +71,16 @@ __all__ = ["VllmEngine", "VllmOptions"]
 log = structlog.get_logger(__name__)
 
 _WINDOW_UNKNOWN: Final = 8192  # where the model does not say
-_CLOSE_S: Final = 5.0  # how long closing may save KV for
+_CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "aborts", "deaths")
 
 
 class _OtherKv(Exception):
-    """A vLLM that was started again has KV of another shape than the tiers are for, or cannot move it."""
+    """A restarted vLLM has KV of another shape than the tiers, or cannot move it."""
 
 
 class _Run:
-    """A run of a session."""
+    """A run of a session on vLLM."""
 
     __slots__ = ("emitted", "key", "lost", "name", "paused", "plan", "prompt", "scope", "started")
 
@@ -91,7 +91,7 @@ class _Run:
         self.scope = scope
         self.plan: OffloadPlan | None = None
         self.started = False
-        self.paused = False  # it made room, and another run goes on where it stopped
+        self.paused = False  # whether it made room; another run then goes on where it stopped
         self.lost = False  # vLLM has died under it
         self.emitted: array.array[int] = array.array("I")
 
@@ -101,8 +101,8 @@ class _Run:
 
 
 class VllmEngine:
-    """Implements `Engine`. Its methods are those of the port; its attributes the parts that a run passes, and what is
-    known of sessions between runs."""
+    """An engine that runs vLLM in processes of its own. Implements `Engine`; its attributes are the parts that a run
+    passes, and what is known of sessions between runs."""
 
     def __init__(
         self,
@@ -113,8 +113,9 @@ class VllmEngine:
         cost: CostModel | None = None,
         environment: MutableMapping[str, str] | None = None,
     ) -> None:
-        """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests. `core`: one that
-        several engines use one after another, which is for tests too. `environment`: that of `VllmCore`."""
+        """`keys`: spilled KV is encrypted under them; None, for tests, stores it plain. `core`: a vLLM that several
+        engines
+        use one after another, for tests too. `environment`: that of `VllmCore`."""
         self.options = options
         self._keys = keys
         self._cost = cost or CostModel()
@@ -139,9 +140,9 @@ class VllmEngine:
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
         self._offload: KvOffload | None = None
-        self._folder: str | None = None  # that the connector writes to
+        self._folder: str | None = None  # the folder that the connector writes to
         self._reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
-        self._ready: list[WorkerReady] = []  # what the workers of the first one reported
+        self._ready: list[WorkerReady] = []  # the reports of the first vLLM's workers
         self._starting = asyncio.Lock()  # one at a time: nobody else's workers report
         self._ends: tuple[int, ...] = ()
         self._score_numbers = itertools.count(1)
@@ -247,7 +248,7 @@ class VllmEngine:
         await undo.aclose()
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
-        """Starts vLLM, with its connector where that can be. The tiers are opened last: their identity is the KV's."""
+        """Starts vLLM, with its connector where possible. The tiers are opened last: their identity is the KV's."""
         staging = await self._staging()
         self._folder = None if staging is None else str(staging.path)
         if staging is not None:
@@ -313,8 +314,8 @@ class VllmEngine:
         self._taking_over = self._standby is not None and self._standby.is_ready
 
     async def _restart(self, is_needed: Callable[[], bool]) -> None:
-        """The tiers stay as they are: what was saved of sessions is found there, and with it what the dead vLLM had
-        written of its runs. Nothing of it writes any more when that is looked at."""
+        """Starts vLLM again with the same tiers, where sessions' saved KV is found, and with it what the dead vLLM had
+        written of its runs. Nothing of the dead one writes any more when that is read."""
         try:
             await self._core.reap()
             await self._adopt_runs()
@@ -326,7 +327,7 @@ class VllmEngine:
         await self._erase_deleted()
 
     async def _adopt_runs(self) -> None:
-        """What the runs of the dead vLLM had written becomes their sessions' KV."""
+        """Makes the KV that runs of the dead vLLM had written their sessions' own."""
         self._block_usage.clear(0)
         for run in self._runs.values():
             run.started, run.lost = False, True
@@ -357,7 +358,7 @@ class VllmEngine:
         self._block_usage.clear(self._core.device_tokens)
 
     async def _start_alike(self, core: VllmCore) -> None:
-        """Starts another vLLM beside the tiers that are there. Raises what a start does, and _OtherKv."""
+        """Starts another vLLM with the tiers that are open. Raises what a start raises, and _OtherKv."""
         async with self._starting:
             while not self._reports.empty():
                 self._reports.get_nowait()
@@ -369,7 +370,7 @@ class VllmEngine:
                 raise _OtherKv(ready if isinstance(ready, str) else "its blocks are others than before")
 
     async def _start_anew(self) -> None:
-        """With tiers that are opened again: what has reached the disk is found there."""
+        """Starts vLLM with tiers opened again, which find the snapshots that have reached the disk."""
         before, self._undo = self._undo, None
         if before is not None:
             await before.aclose()
@@ -413,8 +414,8 @@ class VllmEngine:
     async def _answer(
         self, request: GenerationRequest, prompt: array.array[int]
     ) -> AsyncGenerator[Chunk | Finish, None]:
-        """A whole answer, by as many runs as it takes: who is to make room stops behind a token, and goes on later from
-        the KV that it left."""
+        """Yields a whole answer from as many runs as it takes: a run that is to make room stops behind a token, and a
+        later run goes on from its KV."""
         turn = GatedRun(request.key.tenant, request.priority, request.weight, len(prompt), pauses=_can_pause(request))
         given, cached, decoded = len(prompt), -1, 0
         await self._gate.acquire(turn)
@@ -473,7 +474,7 @@ class VllmEngine:
     async def _output(
         self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
-        """What a run's reader gets."""
+        """Yields what the request's reader gets of a run."""
         cached = 0
         reason = "abort"
         try:
@@ -541,7 +542,7 @@ class VllmEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Whether what the session needs on the device would take the room of one that waits for its tools and is
+        """Whether the session's need of device memory would evict one that waits for its tools and is
         expected before it."""
         oldest = self._block_usage.first_to_go(key)
         if self._offload is None or oldest is None or not self._offload.tiers.returns.waits_for_tools(oldest):
@@ -595,7 +596,7 @@ class VllmEngine:
     async def _stream(
         self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """`_leave` comes next, also when this fails."""
+        """Yields a run's output. The caller then calls `_leave`, also when this fails."""
         self._check(run)
         tag = self._block_usage.tag(run.key)
         transfer: dict[str, Any] = {}
@@ -636,7 +637,7 @@ class VllmEngine:
                 raise
 
     def _check(self, run: _Run) -> None:
-        """For a run that is past the gate. Raises EngineLost, or what turns are refused with."""
+        """Checks a run that has passed the gate. Raises EngineLost, or the error that turns are refused with."""
         self._supervisor.check()
         if run.lost:
             raise EngineLost("engine_lost", "The model's engine has died.")
@@ -646,13 +647,13 @@ class VllmEngine:
         return self._offload.transfer(plan, tag, *self._block_usage.take_notices(tag))
 
     def _cached(self, run: _Run, reported: int) -> int:
-        """A load that failed was counted before it did."""
+        """Returns how many tokens were cached; vLLM's `reported` count includes a load that failed."""
         if run.plan is not None and run.plan.bad_reason:
             return min(reported, run.plan.resident_tokens)
         return reported
 
     async def _leave(self, run: _Run, cached: int, *, finished: bool) -> None:
-        """The run's KV finds its way in the background."""
+        """Ends a run; its KV is saved in the background."""
         del self._runs[run.name]
         if not finished and not run.paused:
             self._counters["aborts"] += 1
@@ -676,12 +677,12 @@ class VllmEngine:
 
 
 def _can_pause(request: GenerationRequest) -> bool:
-    """Whether an answer stays what it would have been when it is stopped behind a token: a grammar costs a replay, and
+    """Whether an answer is unchanged if it is stopped behind a token and continued: a grammar costs a replay, and
     vLLM counts for its penalties only what a run decoded itself."""
     sampling = request.sampling
     return output_schema(request) is None and not (sampling.presence_penalty or sampling.frequency_penalty)
 
 
 def _is_whole(chunk: Chunk) -> bool:
-    """Whether its text ends with its tokens. Several that came together may end within a character."""
+    """Whether a chunk's text ends with its tokens. Several tokens that came together may end within a character."""
     return len(chunk.tokens) == 1 and bool(chunk.text)

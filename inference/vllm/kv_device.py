@@ -21,34 +21,34 @@ import torch
 
 
 class KvDevice(Protocol):
-    """What moving KV needs of a device. Marks are taken by the thread of the forward pass, all else is called by the
-    thread that copies."""
+    """The operations of a device for moving KV. Marks are taken by the thread of the forward pass, all else is called
+    by the thread that copies."""
 
     @property
     def pinned(self) -> bool:
-        """Whether copies go through memory of the device's own first, and have to be waited for."""
+        """Whether copies go through pinned host memory first, and have to be waited for."""
 
     def new_stage(self, size: int) -> Any:
-        """Host memory that copies go through: so many bytes, for the life of its thread."""
+        """Makes host memory of so many bytes for copies, for the life of its thread."""
 
     def mark(self) -> Any:
-        """Stands behind all that the forward pass has queued so far."""
+        """Returns a mark behind all that the forward pass has queued so far."""
 
     def thread(self) -> AbstractContextManager[None]:
-        """This thread's copies run beside the forward pass for as long as the block lasts."""
+        """Runs this thread's copies beside the forward pass inside the block."""
 
     def follow(self, mark: Any) -> None:
-        """This thread's copies from here on begin after a mark."""
+        """Has this thread's later copies begin after a mark."""
 
     def copy(self, target: Any, source: Any) -> None:
-        """Begins a copy between host memory and the device."""
+        """Starts a copy between host memory and the device."""
 
     def wait(self) -> None:
-        """Returns when this thread's copies have happened; waits for nothing else."""
+        """Waits until this thread's copies are done; waits for nothing else."""
 
 
 class CpuDevice:
-    """Implements `KvDevice` where KV lies in host memory."""
+    """Implements `KvDevice` for KV in host memory."""
 
     pinned = False
 
@@ -114,7 +114,7 @@ class CudaDevice:
 
 
 def device_of(device: Any) -> KvDevice:
-    """Of a tensor's device."""
+    """Returns the KvDevice for a tensor's device."""
     return CudaDevice(device) if device.type == "cuda" else CpuDevice()
 
 
@@ -122,7 +122,7 @@ class BlockLayers:
     """The KV of all layers as blocks of bytes: a block is its bytes in every layer, layer after layer."""
 
     def __init__(self, kv_caches: dict[str, Any], num_blocks: int, device: KvDevice | None = None) -> None:
-        """Raises ValueError for a layout that has no dimension of blocks."""
+        """Takes the layers' tensors. Raises ValueError for a layout that has no dimension of blocks."""
         self._layers: list[tuple[Any, int]] = []  # (tensor with its blocks first, bytes of a block)
         self.shapes: list[str] = []
         for name, tensor in kv_caches.items():
@@ -136,7 +136,7 @@ class BlockLayers:
         self.device = device or device_of(self._layers[0][0].device)
 
     def gather(self, ids: list[int], part: Any) -> None:
-        """Blocks into `part`, (blocks, bytes of a block) of a stage; they are there when this returns."""
+        """Copies blocks into `part`, (blocks, bytes of a block) of a stage; they are there when this returns."""
         index = self._index(ids)
         there = torch.empty_like(part, device=index.device) if self.device.pinned else part
         at = 0
@@ -149,7 +149,7 @@ class BlockLayers:
             self.device.wait()
 
     def scatter(self, part: Any, ids: list[int]) -> None:
-        """The other way round. `part` may have gaps between its rows, which are other ranks'."""
+        """Copies `part` into blocks. Its rows may have gaps between them, for other ranks."""
         index = self._index(ids)
         if self.device.pinned:
             there = torch.empty(part.shape, dtype=torch.uint8, device=index.device)

@@ -59,7 +59,7 @@ _BY_WINDOW: Final = "long_factor"  # a rope whose factors vLLM picks by the cont
 
 
 def compute_kv_fingerprint(model: VllmModel, engine_args: Mapping[str, Json], window: int) -> str:
-    """The model's fingerprint, with a digest behind it where something else takes part."""
+    """Returns the model's fingerprint, with a digest of all other settings that change KV, if any."""
     material: dict[str, Json] = {name: value for name, value in engine_args.items() if name not in IMMATERIAL}
     match material.get("speculative_config"):
         case {"method": "ngram"}:  # it has no weights, and what it tries is verified by the model

@@ -22,7 +22,7 @@ RANK_MAX: Final = 512  # of an adapter, vLLM's own bound
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """A LoRA adapter that goes with every request."""
+    """A LoRA adapter that is applied to every request."""
 
     path: Path
     rank: int
@@ -40,11 +40,11 @@ class VllmModel(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What clients call it, where nobody says otherwise."""
+        """The name that clients use for the model where none is configured."""
         return self.path.name if self.adapter is None else f"{self.path.name}+{self.adapter.path.name}"
 
     def token_text(self, name: str) -> str:
-        """The spelling of `bos_token` or `eos_token`; "" where there is none."""
+        """Returns the text of `bos_token` or `eos_token`; "" where there is none."""
         value = self.tokenizer_config.get(name)
         if isinstance(value, dict):
             value = value.get("content")
@@ -52,7 +52,7 @@ class VllmModel(msgspec.Struct, frozen=True):
 
 
 def read_vllm_model(path: Path, adapter: Path | None = None, *, weights_needed: bool = True) -> VllmModel:
-    """Blocking. Raises BadInput that names the path and what to do."""
+    """Reads a model's folder. Blocking. Raises BadInput that names the path and what to do."""
     if not path.is_dir():
         raise _refused(path, "is no folder. Name the folder that holds the model's config.json and safetensors")
     weights = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")])
@@ -84,7 +84,7 @@ def read_vllm_model(path: Path, adapter: Path | None = None, *, weights_needed: 
 
 
 def _context_window(path: Path, config: dict[str, Any]) -> int:
-    """0 when the folder does not say."""
+    """Returns the model's context window in tokens; 0 when the folder does not say."""
     inner = config.get("text_config", config)
     window = inner.get("max_position_embeddings", 0) if isinstance(inner, dict) else None
     if not isinstance(window, int) or window < 0:
@@ -96,7 +96,7 @@ def _context_window(path: Path, config: dict[str, Any]) -> int:
 
 
 def _read_adapter(path: Path) -> Adapter:
-    """Blocking. Raises BadInput that names the path and what to do."""
+    """Reads a LoRA adapter's folder. Blocking. Raises BadInput that names the path and what to do."""
     config, weights = path / "adapter_config.json", path / "adapter_model.safetensors"
     for file in (config, weights):
         if not file.is_file():

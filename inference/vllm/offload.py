@@ -53,7 +53,7 @@ _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the r
 
 @dataclass(slots=True, eq=False, repr=False)
 class OffloadPlan:
-    """One request's KV: where it comes from and where it goes."""
+    """A plan for one request's KV: where it is restored from, and where it is saved."""
 
     name: str
     key: SessionKey
@@ -64,11 +64,11 @@ class OffloadPlan:
     written: list[int] = field(init=False)  # blocks that each rank has reported while the run goes on
     hold: contextlib.AsyncExitStack = field(
         default_factory=contextlib.AsyncExitStack
-    )  # of `source`, until it has begun
+    )  # keeps `source` until it is loaded
     source: HostSnapshot | None = None
-    base_blocks: int = 0  # that the source holds of the prompt
-    path: Path | None = None  # until it is a snapshot's
-    file: Path | None = None  # what it was called from the first, with its checksums beside it
+    base_blocks: int = 0  # how many blocks of the prompt the source holds
+    path: Path | None = None  # the run's file; None once a snapshot has it
+    file: Path | None = None  # the run's file under its first name; the checksums are beside it
     reserved: int = 0
     limit_blocks: int = 0
     num_blocks: int = 0
@@ -78,19 +78,19 @@ class OffloadPlan:
     forgotten: bool = False  # the session was deleted
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     bad_reason: str = ""  # why the source was refused while it was loaded
-    resident_tokens: int = 0  # that were on the device before the load
+    resident_tokens: int = 0  # tokens that were on the device before the load
     planned_s: float | None = None  # when it was handed to the run, until that has yielded something
-    loaded_s: float = 0.0  # how long the load took, once it is over
-    settling: asyncio.Task[None] | None = None  # once the run is over
-    known: array.array[int] = field(default_factory=lambda: array.array("I"))  # what it had then
+    loaded_s: float = 0.0  # seconds that the load took, once it is over
+    settling: asyncio.Task[None] | None = None  # set once the run is over
+    known: array.array[int] = field(default_factory=lambda: array.array("I"))  # the tokens that the run had at its end
 
     def __post_init__(self, ranks: int) -> None:
         self.open_ranks, self.written = ranks, [0] * ranks
 
 
 class KvOffload:
-    """Saves and restores sessions' blocks beside vLLM. Its methods are the events of a run at which one of both begins
-    or ends."""
+    """Saves and restores sessions' blocks beside vLLM. Its methods are the events of a run at which one of the two
+    begins or ends."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class KvOffload:
         scope: bytes = b"",
         ahead: bool = False,
     ) -> OffloadPlan:
-        """What follows is `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
+        """Plans a run's KV. Next come `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
 
         `resident`: how many tokens of the session the device is taken to hold. `ahead`: it computes ahead of a run,
         which will save what little this one adds to its source: a copy of everything, each time, is too much."""
@@ -151,7 +151,7 @@ class KvOffload:
         return plan
 
     def transfer(self, plan: OffloadPlan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
-        """The plan in the connector's words (`RequestTransfer`)."""
+        """Returns the plan as parameters for the connector (`RequestTransfer`)."""
         parameters: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
         if plan.source is not None and plan.source.manifest is not None:
             manifest = plan.source.manifest
@@ -167,7 +167,7 @@ class KvOffload:
         return parameters
 
     async def on_output(self, plan: OffloadPlan, cached: int, end: int) -> None:
-        """The run has yielded something; tokens [cached, end) of its prompt were computed for the first of it.
+        """Notes that the run has yielded output; tokens [cached, end) of its prompt were computed for the first of it.
 
         How long that took, waiting beside others included, is the pace that restores are judged by."""
         if plan.planned_s is not None:
@@ -177,7 +177,7 @@ class KvOffload:
             await self._begun(plan)
 
     async def _begun(self, plan: OffloadPlan) -> None:
-        """What the run loads has been loaded, or never will be."""
+        """Releases the plan's source, once the run has loaded it or never will."""
         if plan.source is not None:
             source, plan.source = plan.source, None
             await plan.hold.aclose()
@@ -232,7 +232,8 @@ class KvOffload:
     # -- after a run -----------------------------------------------------------------------------------------
 
     def settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
-        """Makes the session's new snapshot of the run's blocks, in the background. `known`: prompt and answer."""
+        """Makes the session's new snapshot of the run's blocks, in the background. `known`: tokens of prompt and
+        answer."""
         plan.known = known
         plan.settling = self._settling_task(plan.key, self._settle(plan, known))
 
@@ -256,35 +257,35 @@ class KvOffload:
             log.error("snapshot_write_failed", tier="host", exc_info=task.exception())
 
     def is_settling(self, key: SessionKey) -> bool:
-        """Something that ran of a session is on its way into the tiers."""
+        """Whether a run's KV of the session is on its way into the tiers."""
         return key in self._settling
 
     async def settled(self, key: SessionKey | None = None) -> None:
-        """Waits until what ran of a session (None: of all) is in the tiers' hands, but for what a slow worker still
+        """Waits until the runs of a session (None: of all) are in the tiers, except for blocks that a slow worker still
         has to write."""
         tasks = [t for k, held in self._settling.items() if key is None or k == key for t in held]
         if tasks:
             await asyncio.wait(tasks)
 
     async def completed(self) -> None:
-        """Waits until every file of a run that is over has been closed and kept."""
+        """Waits until every file of an ended run has been closed and kept."""
         while self._settling or self._late:
             await asyncio.wait({*self._late, *(task for tasks in self._settling.values() for task in tasks)})
 
     def forget(self, key: SessionKey) -> None:
-        """The session is deleted: what of it is on its way is dropped on arrival."""
+        """Marks a deleted session: its KV on the way into the tiers is dropped on arrival."""
         for plan in self._plans.values():
             plan.forgotten = plan.forgotten or plan.key == key
 
     def lose(self) -> None:
-        """The workers have died: no file of a run will be closed any more, and what was written of it is kept."""
+        """Notes that the workers have died: they close no file any more, and what they wrote is kept."""
         for plan in self._plans.values():
             plan.lost = plan.lost or not plan.closed.is_set()
             plan.closed.set()
 
     async def stop(self) -> None:
-        """Keeps what has ended, and of files that a worker still has not closed what is written. Drops what has not
-        ended; whatever ends later is dropped as well."""
+        """Keeps the KV of ended runs, and what is written of files that a worker has not closed. Drops runs that have
+        not ended; whatever ends later is dropped as well."""
         await self.settled()
         for plan in self._plans.values():
             if plan.settling is not None:
@@ -295,7 +296,7 @@ class KvOffload:
             await self.abandon(plan)
 
     async def abandon(self, plan: OffloadPlan) -> None:
-        """The run never reached the engine, or is to leave nothing."""
+        """Drops the plan of a run that never reached the engine, or is to leave nothing."""
         self._plans.pop(plan.name, None)
         plan.source, plan.base_blocks = None, 0
         await plan.hold.aclose()
@@ -304,7 +305,7 @@ class KvOffload:
     # -- inside ------------------------------------------------------------------------------------------------
 
     async def _hold_source(self, plan: OffloadPlan, prompt: array.array[int], resident: int) -> None:
-        """Names what the run may be restored from, if that is sooner there than computed.
+        """Names the snapshot to restore the run from, if that is faster than computing.
 
         From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
         before the run begins, so it must be worth that for the tokens that the device lacks."""
@@ -333,8 +334,8 @@ class KvOffload:
             plan.base_blocks = blocks
 
     async def _await_arrivals(self, plan: OffloadPlan, prompt: array.array[int], have: int) -> bool:
-        """Waits until what has just run of another session of the scope, and holds more of a prompt, is in the tiers'
-        hands. False where there is no such session, or it takes too long."""
+        """Waits, for a bounded time, until runs of other sessions in the scope that have more of a prompt are in the
+        tiers. Returns False where there are none."""
         if not plan.scope:
             return False
         near = [
@@ -352,8 +353,8 @@ class KvOffload:
     def _best(
         self, key: SessionKey, prompt: array.array[int], shared_prefix: int, scope: bytes = b""
     ) -> tuple[Snapshot | None, int]:
-        """The snapshot that holds most leading blocks of a prompt, and how many."""
-        found, tokens = self.tiers.catalog.find_near(key, prompt, scope)
+        """Returns the snapshot that has most leading blocks of a prompt, and how many."""
+        snapshot, tokens = self.tiers.catalog.find_near(key, prompt, scope)
         blocks = tokens // self.block_tokens
         whole = shared_prefix // self.block_tokens
         if whole > blocks:
@@ -361,7 +362,7 @@ class KvOffload:
             shared, tokens = self.tiers.catalog.find(SessionKey(key.tenant, OPENINGS), opening)
             if tokens == len(opening):  # less is another opening, which this session does not share
                 return shared, whole
-        return found, blocks
+        return snapshot, blocks
 
     async def _make_file(self, plan: OffloadPlan, prompt_tokens: int, max_tokens: int) -> None:
         limit = (prompt_tokens + min(max_tokens, self._answer_tokens)) // self.block_tokens
@@ -399,7 +400,7 @@ class KvOffload:
                 await self._end(plan)
 
     async def _complete(self, plan: OffloadPlan, known: array.array[int]) -> None:
-        """The worker lives and will close the file, or the supervisor says that it is dead."""
+        """Keeps a run's file once the worker has closed it, or the supervisor says that the worker is dead."""
         try:
             await plan.closed.wait()
             if plan.path is not None:
@@ -416,13 +417,13 @@ class KvOffload:
         await self._drop_file(plan)
 
     async def _count_written(self, plan: OffloadPlan, known: array.array[int]) -> int:
-        """How many leading blocks of a run are there with right checksums, its source's included."""
+        """Returns how many leading blocks of a run are stored with right checksums, its source's included."""
         assert plan.path is not None
         limit = min(plan.limit_blocks, len(known) // self.block_tokens)
         return await asyncio.to_thread(count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks)
 
     async def _keep(self, plan: OffloadPlan, tail: Path, known: array.array[int]) -> None:
-        """The run's file is closed, or nobody will close it."""
+        """Makes a snapshot of the run's file, which is closed, or which nobody will close."""
         if plan.lost or plan.failed or plan.open_ranks:
             plan.num_blocks = await self._count_written(plan, known)
             self.counters["saves_failed"] += plan.failed
@@ -451,7 +452,7 @@ class KvOffload:
             await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
-        """The new snapshot is the beginning of the one that the run came from, if any, and the run's own blocks."""
+        """Makes the new snapshot of the beginning of the run's source, if any, and the run's own blocks."""
         if self._is_covered(plan.key, tokens):
             return
         base_bytes = plan.base_blocks * self.block_bytes
@@ -467,7 +468,7 @@ class KvOffload:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
     async def _keep_opening(self, plan: OffloadPlan, tokens: array.array[int]) -> None:
-        """An opening that sessions have in common is kept once for their tenant, beside them."""
+        """Keeps a prefix that several sessions share once for their tenant, beside the sessions."""
         whole = plan.shared_prefix // self.block_tokens
         opening = tokens[: whole * self.block_tokens]
         if not whole or len(tokens) < len(opening):
@@ -533,14 +534,15 @@ class KvOffload:
 
 
 def _remove(files: list[Path]) -> None:
-    """Blocking."""
+    """Deletes files. Blocking."""
     for file in files:
         file.unlink(missing_ok=True)
 
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:
-    """Blocking. The base is checked as it is copied; of the run's own file, which has no tags yet, the kernel copies
-    bytes [base_bytes, size). Raises OSError, and Refused for a base that is not what its manifest says."""
+    """Joins base and tail into one file. Blocking. The base is checked as it is copied; of the run's own file, which
+    has no tags yet, the kernel copies bytes [base_bytes, size). Raises OSError, and Refused for a base unlike its
+    manifest."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
         if base is not None:
             assert base.manifest is not None

@@ -33,7 +33,8 @@ FIXED: Final = ("enable_prefix_caching", "scheduling_policy", "kv_transfer_confi
 
 
 class VllmOptions(ModelOptions, frozen=True, kw_only=True):
-    """`slots` answers run at once; the device holds as many sessions as its blocks allow, the tiers hold the rest."""
+    """Options of vLLM: `slots` answers run at once; the device keeps as many sessions as it has blocks for, tiers the
+    rest."""
 
     slots: int = 16
     context_window: int = 0  # tokens; 0: what the model was trained for
@@ -53,7 +54,7 @@ class VllmOptions(ModelOptions, frozen=True, kw_only=True):
 
     @property
     def all_engine_args(self) -> dict[str, Json]:
-        """With what our own settings mean in vLLM's words."""
+        """vLLM's engine arguments, including those that our own settings stand for."""
         more: dict[str, Json] = {}
         if self.speculation == "ngram":
             more["speculative_config"] = dict(NGRAM)

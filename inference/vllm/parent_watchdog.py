@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def exit_with_parent(front: int) -> None:
-    """From now on this process ends when process `front` does, if that started it; at once where it ended while the
+    """Ends this process when process `front`, its parent, ends; at once where that ended while the
     model was read, which takes minutes. Does nothing but on Linux."""
     started_by = multiprocessing.parent_process()
     if front not in (os.getppid(), started_by.pid if started_by is not None else None):

@@ -36,11 +36,11 @@ _OF_SCHEMAS: Final = frozenset(
 
 
 class CheckedParams(SamplingParams):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Of a run with a grammar. vLLM checks that where a request comes in, which is on our event loop, and a costly one
-    takes a second: `check_grammar` does it first, in any thread, and vLLM does it no more."""
+    """Parameters of a run with a grammar. vLLM checks a grammar where a request comes in, on our event loop, and a
+    costly one takes a second: `check_grammar` does it first, in any thread, and vLLM does it no more."""
 
     def check_grammar(self, llm: Any) -> None:
-        """Raises ValueError or VLLMClientError as vLLM would."""
+        """Checks the grammar. Raises ValueError or VLLMClientError as vLLM would."""
         inputs = llm.input_processor
         super()._validate_structured_outputs(inputs.model_config, inputs.structured_outputs_config, inputs.tokenizer)
         self.is_checked = True
@@ -60,8 +60,8 @@ def sampling_params(
     special_tags: bool = False,
     replays_grammars: bool = False,
 ) -> SamplingParams:
-    """`special_tags`: the model writes the tags around a call as special tokens, which are text then.
-    `replays_grammars`: the scheduler can continue an answer in a fixed format.
+    """Returns vLLM's parameters. `special_tags`: the model writes a call's tags as special tokens, which are kept as
+    text. `replays_grammars`: the scheduler can continue an answer in a fixed format.
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
@@ -106,7 +106,7 @@ def sampling_params(
 
 
 def _ignored(schema: Json) -> str | None:
-    """A keyword that vLLM's grammars would pass over without a word; what else they cannot do vLLM refuses."""
+    """Returns a keyword that vLLM's grammars would silently ignore; other keywords that they cannot do vLLM refuses."""
     if isinstance(schema, list):
         return next((found for inner in schema if (found := _ignored(inner)) is not None), None)
     if not isinstance(schema, dict):
@@ -123,7 +123,7 @@ def _ignored(schema: Json) -> str | None:
 
 
 def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
-    """For a run that only brings KV up: vLLM decodes one token at least."""
+    """Returns the parameters of a run that only computes KV: vLLM decodes at least one token."""
     extra = {"kv_transfer_params": transfer} if transfer else None
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
@@ -131,13 +131,13 @@ def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
 
 
 def scoring_params(top: int) -> SamplingParams:
-    """For a run whose prompt is scored, and the token behind it."""
+    """Returns the parameters of a run that scores its prompt and the token behind it."""
     return SamplingParams(temperature=0, max_tokens=1, logprobs=top, prompt_logprobs=top, detokenize=False)
 
 
 def token_scores(prompt: Sequence[int], positions: Sequence[Any], behind: Any) -> list[TokenScore]:
-    """vLLM's log probabilities of a prompt: `positions` has one for each token, None for the first; `behind` those of
-    the token that it decoded."""
+    """Returns the scores of a prompt: `positions` has vLLM's log probabilities for each token, None for the first;
+    `behind` those of the token that it decoded."""
     scores = []
     for index, found in enumerate([*positions[1:], behind]):
         ranked = sorted(found.items(), key=lambda pair: pair[1].rank or math.inf)
@@ -147,7 +147,7 @@ def token_scores(prompt: Sequence[int], positions: Sequence[Any], behind: Any) -
 
 
 def public_logprobs(tokens: tuple[int, ...], positions: Any, top: int) -> tuple[Json, ...]:
-    """vLLM's log-probabilities in the shape of OpenAI's `logprobs`, one for each token."""
+    """Returns vLLM's log probabilities in the shape of OpenAI's `logprobs`, one for each token."""
     entries = []
     for token, found in zip(tokens, positions, strict=False):
         ranked = sorted(found.items(), key=lambda pair: pair[1].rank or math.inf)

@@ -26,7 +26,7 @@ AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the l
 
 
 class VllmSupervisor:
-    """`started` after the first start, `close` before the engine closes vLLM."""
+    """Restarts vLLM when it dies. `started` after the first start, `close` before the engine closes vLLM."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class VllmSupervisor:
         on_death: Callable[[], None],
         restart: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
-        """`on_death` is called at once; `restart` closes what is left and, while its argument returns true, starts
+        """`on_death` is called at once; `restart` closes the dead vLLM and, while its argument returns true, starts
         vLLM again: whatever it raises means another attempt."""
         self.unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._gate = gate
@@ -49,16 +49,16 @@ class VllmSupervisor:
 
     @property
     def restarting(self) -> bool:
-        """vLLM has died and is not there again."""
+        """Whether vLLM has died and is not running again yet."""
         return self._restarting is not None and not self._restarting.done()
 
     @property
     def refusal(self) -> SessileError | None:
-        """What turns are refused with; those that come while the gate is held wait there."""
+        """The error that turns are refused with, if any; turns that come while the gate is held wait there instead."""
         return None if self._gate.held else self.unavailable
 
     def check(self) -> None:
-        """For a run that is past the gate. Raises EngineLost, or what turns are refused with."""
+        """Checks a run that has passed the gate. Raises EngineLost, or the error that turns are refused with."""
         if self.unavailable is not None:
             raise self.refusal or EngineLost("engine_lost", "The model's engine has died.")
 
@@ -67,7 +67,7 @@ class VllmSupervisor:
         self._watching = asyncio.create_task(self._watch())
 
     def mark_dead(self) -> None:
-        """Idempotent."""
+        """Notes that vLLM is dead, and starts its restart. Idempotent."""
         if self.unavailable is None:
             self.unavailable = Unavailable(
                 "engine_unavailable", "The model's engine has died; it is being started again."
@@ -77,7 +77,7 @@ class VllmSupervisor:
             self._restarting = asyncio.create_task(self._restart_until_up(self.unavailable))
 
     async def restarted(self) -> None:
-        """Returns when turns are welcome again after a death, or the engine is closed."""
+        """Returns when turns are accepted again after a death, or the engine is closed."""
         if self._restarting is not None:
             await asyncio.wait([self._restarting])
 

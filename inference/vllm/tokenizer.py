@@ -27,7 +27,8 @@ _INLINE_CHARS_MAX: Final = 2_000
 
 
 class VllmTokenizer(TemplateTokenizer):
-    """Implements `Tokenizer`. The constructor reads the file: make it in a thread."""
+    """Tokenizes by the model's `tokenizer.json`. Implements `Tokenizer`. The constructor reads the file: make it in a
+    thread."""
 
     def __init__(self, file: Path, template: ChatTemplate, *, bos: str = "", eos: str = "") -> None:
         from tokenizers import Tokenizer as Encoder
@@ -108,7 +109,7 @@ class VllmTokenizer(TemplateTokenizer):
         return self._text(text)
 
     def _with_tags(self, text: str, calls: list[str]) -> tuple[int, ...]:
-        """A text and calls whose own tags, and no others, become special tokens."""
+        """Returns the tokens of a text and calls; only the calls' own tags become special tokens."""
         tokens: list[int] = list(self._text(text + "\n")) if text else []
         for number, call in enumerate(calls):
             tokens += self._encode("\n" + OPEN if number else OPEN, special=True)
@@ -138,7 +139,7 @@ def _decoder_of(content: bytes) -> bytes:
 
 
 def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
-    """Blocking. Raises BadInput that names the file."""
+    """Reads the model's tokenizer. Blocking. Raises BadInput that names the file."""
     file = model.path / "tokenizer.json"
     try:
         return VllmTokenizer(file, template, bos=model.token_text("bos_token"), eos=model.token_text("eos_token"))
@@ -151,7 +152,7 @@ def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
 
 
 def folder_template(name: str | None, model: VllmModel) -> ChatTemplate:
-    """The template that an engine's option names, for a model's folder. Raises BadInput."""
+    """Returns the template that an engine's option names, for a model's folder. Raises BadInput."""
     missing = "The model brings no chat template. Start with --chat-template chatml, or give one."
     source = template_source(name, model.chat_template, missing)
     settings = model.tokenizer_config

@@ -48,7 +48,8 @@ class CpuWorker(CPUWorker):  # type: ignore[misc]  # vLLM is not installed where
 
 @contextlib.contextmanager
 def groups_of_one() -> Iterator[None]:
-    """Process groups that are made meanwhile have torch's "fake" backend: no socket, and of one rank the right results.
+    """Gives process groups made inside the block torch's "fake" backend: no socket, and right results for a single
+    rank.
 
     Of more ranks it would give wrong ones, so a group of more is refused. vLLM names gloo where it makes its groups,
     and has no setting for that.

@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 SOCKET_NAME: Final = "front.sock"
 MENTIONS_NAME: Final = "mentions.sock"  # a queue of their own: a kernel may hold as few as ten datagrams in one
 _DATAGRAM_BYTES_MAX: Final = 64 << 10
-_LOOK_S: Final = 1.0  # how often a report that finds no room looks whether its sender was closed
-_READY_WAIT_S: Final = 10.0  # how long the workers' reports may take once vLLM is up
+_LOOK_S: Final = 1.0  # how often, in seconds, a report that waits for room checks whether its sender was closed
+_READY_WAIT_S: Final = 10.0  # how many seconds the workers' reports may take once vLLM is up
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """A worker has its KV memory; `layout` names how the bytes of a block lie."""
+    """A worker's report that it has its KV memory; `layout` names how the bytes of a block lie."""
 
     rank: int
     world: int
@@ -37,14 +37,15 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class WorkerUnfit(msgspec.Struct, frozen=True, tag="unfit"):
-    """This worker's KV cannot be moved, and why."""
+    """A worker's report that its KV cannot be moved, and why."""
 
     rank: int
     reason: str
 
 
 class BlocksSaved(msgspec.Struct, frozen=True, tag="saved"):
-    """A worker has written the request's blocks up to `num_blocks`; with `closed` it writes no more."""
+    """A worker's report that it has written the request's blocks up to `num_blocks`; with `closed` it writes no
+    more."""
 
     request: str
     rank: int
@@ -54,7 +55,8 @@ class BlocksSaved(msgspec.Struct, frozen=True, tag="saved"):
 
 
 class BlocksLoaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A load is over. `reason` is "" or why its blocks must not be used; `resident_tokens` were there before it."""
+    """A worker's report that a load is over. `reason`: "", or why its blocks must not be used; `resident_tokens`: how
+    many were on the device before."""
 
     request: str
     rank: int
@@ -69,7 +71,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Report)
 
 
 class WorkerEventSender:
-    """Thread-safe."""
+    """Sends a worker's reports to the engine. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._mentions_path = str(folder / SOCKET_NAME), str(folder / MENTIONS_NAME)
@@ -80,7 +82,7 @@ class WorkerEventSender:
         self._mentions.setblocking(False)
 
     def send(self, report: Report) -> None:
-        """Returns when the report is on its way, or there is no front any more, or the sender is being closed."""
+        """Sends a report; returns when it is sent, or the engine is gone, or the sender is being closed."""
         data = msgspec.msgpack.encode(report)
         while not self._closed.is_set():
             try:
@@ -92,7 +94,7 @@ class WorkerEventSender:
             return
 
     def mention(self, report: Report) -> None:
-        """What the next report will say as well: it waits for no room."""
+        """Sends a report that the next one repeats; drops it where there is no room."""
         with contextlib.suppress(OSError):
             self._mentions.sendto(msgspec.msgpack.encode(report), self._mentions_path)
 
@@ -104,7 +106,7 @@ class WorkerEventSender:
 
 
 class WorkerEventListener:
-    """Hands every report to `heard` on the event loop that made it."""
+    """Passes every report to `on_report`, on the event loop that made the listener."""
 
     def __init__(self, folder: Path, on_report: Callable[[Report], None]) -> None:
         self._on_report = on_report
@@ -138,7 +140,7 @@ class WorkerEventListener:
 
 
 async def all_ready(reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
-    """One report of each rank in order, or why their KV cannot be moved."""
+    """Waits for one report of each rank; returns them in order, or why KV cannot be moved."""
     ready: dict[int, WorkerReady] = {}
     try:
         async with asyncio.timeout(_READY_WAIT_S):

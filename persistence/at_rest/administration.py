@@ -18,7 +18,7 @@ from sessions.model.types import TenantId
 
 class EncryptionAdministration:
     def __init__(self, codec: SealingCodec, sweep: Reencryption, rewrap_others: Callable[[], Awaitable[int]]) -> None:
-        """`rewrap_others` does so with the keys beside the journal's: how many."""
+        """`rewrap_others` wraps the keys that are stored beside the journal's anew; returns how many."""
         self._codec = codec
         self._sweep = sweep
         self._rewrap_others = rewrap_others

@@ -35,7 +35,7 @@ CIPHERS_MAX: Final = 20_000  # sessions whose ciphers are kept
 
 
 class _Sealer:
-    """What seals bodies of one session under one key."""
+    """The cipher of one session under one key, with the key's id."""
 
     __slots__ = ("begin", "count", "encrypt", "key_id")
 
@@ -47,7 +47,8 @@ class _Sealer:
 
 
 class SealingCodec:
-    """The Codec on a tenant's keys. `writes` False: what is written is plain, what is encrypted can be read."""
+    """The Codec that encrypts with tenants' keys. With `writes` False it writes plain bodies and still reads encrypted
+    ones."""
 
     def __init__(self, keys: TenantKeys, *, writes: bool = True) -> None:
         self.keys = keys
@@ -83,7 +84,7 @@ class SealingCodec:
         await self.keys.load(tenant, key_id)
 
     def _check_plain(self, tenant: TenantId) -> None:
-        """Raises Internal where a plain row of the tenant is none that this server wrote."""
+        """Raises Internal where a plain row of this tenant cannot be one that this server wrote."""
         ring = self.keys.ring(tenant)
         if self.writes and (ring is None or ring.writes is None):
             raise KeyNotLoaded(tenant, "")
@@ -110,7 +111,7 @@ class SealingCodec:
         return made
 
     def _forget(self, tenant: TenantId) -> None:
-        """Another key writes now, or one was destroyed. New dicts: a thread may be reading the old ones."""
+        """Drops a tenant's ciphers when its keys change. Makes new dicts: a thread may be reading the old ones."""
         self._sealers = {key: sealer for key, sealer in self._sealers.items() if key.tenant != tenant}
         self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[0].tenant != tenant}
 

@@ -18,11 +18,12 @@ from sessions.model.types import TenantId, UnixMs
 SIGN_IN: Final = TenantId("\x7fsign-in")  # no name has a control character
 
 EVERYWHERE_MS: Final = round(3 * REFRESH_S * 1000)
-"""How long after a key was made every server has read it; the sweep of rows waits as long."""
+"""How long after a key is made every server has read it, in milliseconds; the sweep of rows waits as long."""
 
 
 class StoredServerKeys:
-    """Implements `transport.auth.sealed_cookies.SealingKeys`; `load` has to have succeeded once."""
+    """Server keys in the key database. Implements `transport.auth.sealed_cookies.SealingKeys`; needs one `load`
+    first."""
 
     def __init__(self, keys: TenantKeys, now_ms: Callable[[], UnixMs], name: TenantId = SIGN_IN) -> None:
         self._keys = keys
@@ -30,34 +31,34 @@ class StoredServerKeys:
         self._name = name
 
     async def load(self) -> None:
-        """Brings the keys into memory, and makes the first one. Raises Unavailable."""
+        """Reads the keys into memory; makes the first one where there is none. Raises Unavailable."""
         await self._keys.writing(self._name)
 
     def writing(self) -> tuple[str, bytes]:
-        """The id and the secret of the key that seals: the newest that every server has read, else the oldest. What
+        """Returns id and secret of the key that seals: the newest that every server has read, else the oldest. What
         one server sealed with a key it has just made, the others would not know. Raises Unavailable."""
         ring = self._keys.ring(self._name)
         if ring is None or ring.writes is None:
             raise Unavailable("keys_unavailable", "The keys of sign-ins cannot be had at the moment.")
         keys, everywhere = list(ring.by_id.values()), self._now_ms() - EVERYWHERE_MS
-        key = next((each for each in reversed(keys) if each.created_at <= everywhere), keys[0])
+        key = next((key for key in reversed(keys) if key.created_at <= everywhere), keys[0])
         return key.id, key.secret
 
     def find(self, key_id: str) -> bytes | None:
-        """A key that may open; None for one that is not known here (yet)."""
+        """Returns the secret of a key by its id; None where this process does not know it (yet)."""
         ring = self._keys.ring(self._name)
         key = None if ring is None else ring.by_id.get(key_id)
         return None if key is None else key.secret
 
 
 class MemoryServerKeys:
-    """The same for one process, as long as it runs."""
+    """A server key in memory, for one process as long as it runs."""
 
     def __init__(self) -> None:
         self._secret: Final = os.urandom(KEY_BYTES)
 
     async def load(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing: the key is made with the object."""
 
     def writing(self) -> tuple[str, bytes]:
         return "00000000", self._secret

@@ -49,7 +49,7 @@ PAGE_ROWS: Final = 200
 PAGE_BYTES: Final = 1 << 20
 SETTLE_S: Final = 3 * REFRESH_S
 REST: Final = 3.0
-"""Of the time that a page took: how long it rests behind it."""
+"""The pause after a page, as a multiple of the time that the page took."""
 IDLE_S: Final = 30.0
 
 Values = Sequence[Any]
@@ -57,19 +57,20 @@ Changes = dict[str, Any]
 
 
 class _Table(NamedTuple):
-    """How a table's rows are found, and what they are under another key."""
+    """A table with encrypted bodies: how to find its rows, and how to encrypt one of them again."""
 
     name: str
     keys: tuple[str, ...]
-    """Behind the tenant, in the order of an index."""
+    """The columns of an index behind `tenant`, in its order."""
     first: tuple[Any, ...]
-    """Before every row."""
+    """Values of `keys` that sort before every row."""
     columns: tuple[str, ...]
     size: str
     key_ids: Callable[[Values], set[str]]
-    """Under which keys a row's bodies are, of its columns."""
+    """Returns the ids of the keys that a row's bodies are encrypted with; its argument is the row's `columns`."""
     reseal: Callable[[Codec, TenantId, Values, Values], Changes]
-    """The columns that are another, of a row's keys and columns. Raises KeyNotLoaded and Internal."""
+    """Returns the changed columns of a row; it gets the row's `keys` and `columns`. Raises KeyNotLoaded and
+    Internal."""
 
 
 def _body(row_of: Callable[[Values, Values], Row], column: str) -> Callable[[Codec, TenantId, Values, Values], Changes]:
@@ -110,7 +111,7 @@ def _push(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Chan
 
 
 def _file(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
-    """The data key of its bytes stands in the row: they stay as they are."""
+    """Encrypts the row of a file again. Its bytes stay as they are: their data key stands in the row."""
     key, row = SessionKey(tenant, FILES), file_row(columns[2], keys[0])
     key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
     return {"key_id": key_id, "body": stored}
@@ -184,7 +185,7 @@ _KEEP: Final = (
 
 
 class SweepPlace(msgspec.Struct, frozen=True):
-    """How far a tenant's rows are under a key."""
+    """How far the sweep of one tenant has come with one key."""
 
     tenant: str
     key_id: str
@@ -192,12 +193,12 @@ class SweepPlace(msgspec.Struct, frozen=True):
     after: tuple[Any, ...] = ()
     changed: int = 0
     plain: int = 0
-    """How many were in the clear, until the database has been rid of what they left in its free space."""
+    """How many rows were plain; 0 again once the database's free space holds no remains of them."""
     done_at: UnixMs | None = None
 
 
 class Reencryption:
-    """The sweep of one process. `run` ends only by cancellation; whoever stops the sweep stops it everywhere."""
+    """The sweep of one process. `run` ends only by cancellation; `stop` stops the sweeps of all processes."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class Reencryption:
             await asyncio.sleep(IDLE_S)
 
     async def stop(self, stopped: bool) -> None:
-        """Stops the sweeps of every process on this journal, or lets them go on."""
+        """Stops the sweeps of every process on this journal, or lets them go on (`stopped` False)."""
         await self._keep(SweepPlace("", "stopped" if stopped else ""))
 
     async def stopped(self) -> bool:
@@ -243,7 +244,7 @@ class Reencryption:
         return bool(rows) and next(iter(rows[0])) == "stopped"
 
     async def sweep(self) -> bool:
-        """Goes over every tenant once. True: all that there is stands under the key that writes now."""
+        """Sweeps every tenant once. Returns whether every row is now encrypted with its tenant's newest key."""
         pending = [tenant for tenant in await self._tenants() if not await self._is_done(tenant)]
         self._pending = len(pending)
         loop = asyncio.get_running_loop()
@@ -262,7 +263,8 @@ class Reencryption:
         return self._pending == 0
 
     async def step(self, tenant: TenantId) -> bool | None:
-        """One page. True: it was the tenant's last one. None: the tenant's key is too new."""
+        """Sweeps one page. Returns True after the tenant's last page, None where the tenant's key is too new to
+        start."""
         key = await self._codec.keys.writing(tenant)
         if self._now_ms() - key.created_at < self._settle_ms:
             return None
@@ -332,7 +334,7 @@ class Reencryption:
         yield Query(_KEEP, _row_of(moved))
 
     async def _page(self, table: _Table, tenant: TenantId, after: Values) -> list[tuple[Any, ...]]:
-        """The next rows: keys, then columns; as many as are not too many bytes."""
+        """Returns the next rows (their keys, then their columns), limited in number and in bytes."""
         names = ", ".join(table.keys)
         width = len(table.keys)
         behind = f"({names}) > ({', '.join(f'${n}' for n in range(2, 2 + width))})"
@@ -374,7 +376,7 @@ class Reencryption:
         return self._done.get(tenant) == key.id
 
     def _is_sealed(self, tenant: TenantId) -> bool:
-        """Whether the tenant's keys, which are in memory, refuse plain rows, if they are to."""
+        """Whether the tenant's keys, which are in memory, refuse plain rows; true also where they need not."""
         ring = self._codec.keys.ring(tenant)
         return not self._seals or (ring is not None and ring.refuses_plain)
 

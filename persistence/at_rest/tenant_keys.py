@@ -33,7 +33,7 @@ from sessions.model.types import TenantId, UnixMs
 log = structlog.get_logger(__name__)
 
 REFRESH_S: Final = 10.0
-ID_BYTES: Final = 4  # it stands beside every body
+ID_BYTES: Final = 4  # short, since it stands beside every body
 
 _COLUMNS: Final = "seq, id, wrapper, wrapped, created_at, destroyed_at"
 _OF_TENANT: Final = f"SELECT {_COLUMNS} FROM {{tenant_keys}} WHERE tenant = $1 ORDER BY seq"
@@ -69,52 +69,53 @@ class TenantKey(msgspec.Struct, frozen=True):
 
 
 class KeyRing(msgspec.Struct, frozen=True):
-    """A tenant's keys as they were read: those that can be used, by id, and the one that writes."""
+    """A tenant's keys as they were read: the usable ones by id, and the one that new bodies are encrypted with."""
 
     by_id: dict[str, TenantKey]
     writes: TenantKey | None
     locked: int = 0
-    """How many could not be unwrapped."""
+    """How many keys could not be unwrapped."""
 
     @property
     def refuses_plain(self) -> bool:
-        """Whether a row in the clear is none that this server wrote."""
+        """Whether plain rows of the tenant are refused, since this server writes none."""
         return any(key.refuses_plain for key in self.by_id.values())
 
 
 @dataclass(slots=True)
 class _Reads:
-    """A tenant's reads of the table, counted as they begin."""
+    """Counts a tenant's reads of the key table, so that callers who wait for the same read share one."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     begun: int = 0
     last: int = 0
-    """The one whose result is in memory."""
+    """The number of the read whose result is in memory."""
 
 
 class TenantKeys:
-    """Good while its key database is open. Every coroutine raises Unavailable."""
+    """The keys of all tenants, cached in memory; usable while the key database is open. Coroutines raise
+    Unavailable."""
 
     def __init__(self, database: KeyDatabase, wrapper: KeyWrapper, *, now_ms: Callable[[], UnixMs]) -> None:
         self._database = database
         self._wrapper = wrapper
         self._now_ms = now_ms
         self._rings: dict[TenantId, KeyRing] = {}
-        self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # as the rings were read
+        self._wrapped: dict[TenantId, dict[str, bytes]] = {}  # the wrapped keys of `_rings`
         self._reads: dict[TenantId, _Reads] = {}
         self._changing = asyncio.Lock()  # a key that is made meanwhile is wrapped anew too
         self._listeners: list[Callable[[TenantId], None]] = []
 
     def ring(self, tenant: TenantId) -> KeyRing | None:
-        """The tenant's keys, if they are in memory."""
+        """Returns the tenant's keys, if they are in memory."""
         return self._rings.get(tenant)
 
     def listen(self, changed: Callable[[TenantId], None]) -> None:
-        """`changed` is called when what is in memory of a tenant is another than before."""
+        """Registers a function to call with a tenant whenever its keys in memory change."""
         self._listeners.append(changed)
 
     async def writing(self, tenant: TenantId) -> TenantKey:
-        """The key that writes; made where there is none."""
+        """Returns the key that new bodies are encrypted with; makes one where there is none."""
         ring = self._rings.get(tenant)
         if ring is None or ring.writes is None:
             ring = await self._read(tenant)
@@ -127,7 +128,7 @@ class TenantKeys:
             return ring.writes or await self._make(tenant)
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
-        """Brings a key into memory, "" for the one that writes. Raises KeyDestroyed, and Internal (`body_unreadable`)
+        """Reads a key into memory, "" for the one that writes. Raises KeyDestroyed, and Internal (`body_unreadable`)
         for one that is unknown, or wrapped by something else."""
         if not key_id:
             await self.writing(tenant)
@@ -137,7 +138,7 @@ class TenantKeys:
             raise unreadable("body, whose key is not this server's,")
 
     async def rotate(self, tenant: TenantId) -> TenantKey:
-        """Makes a new key that writes from now on. Where another process has just made one, that is it."""
+        """Makes a new key that writes from now on, and returns it; or the one that another process has just made."""
         async with self._changing:
             return await self._make(tenant)
 
@@ -156,8 +157,8 @@ class TenantKeys:
         return ring.writes
 
     async def rewrap(self) -> tuple[int, int]:
-        """Wraps every key under what wraps now: (how many were, how many cannot be unwrapped). May be cut short and
-        run again: each key is readable at every moment."""
+        """Wraps every key under the newest wrapping key; returns (number wrapped, number not unwrappable). May be cut
+        short and run again: each key is readable at every moment."""
         async with self._changing:
             return await self._rewrap()
 
@@ -180,18 +181,18 @@ class TenantKeys:
         return done, failed
 
     async def refuse_plain(self, tenant: TenantId) -> None:
-        """From now on a row of the tenant in the clear is refused: all that it has are encrypted."""
+        """Refuses plain rows of the tenant from now on: all its rows are encrypted."""
         if await self._wrap_for(tenant, True):
             log.info("plain_rows_refused", tenant=tenant)
 
     async def accept_plain(self) -> None:
-        """Takes that back for every tenant: rows in the clear are to be written again."""
+        """Accepts plain rows of every tenant again: this installation is to write plain rows."""
         for tenant in await self.tenants():
             if await self._wrap_for(tenant, False):
                 log.warning("plain_rows_accepted", tenant=tenant)
 
     async def _wrap_for(self, tenant: TenantId, refuses_plain: bool) -> int:
-        """How many keys were wrapped for something else."""
+        """Wraps the tenant's keys with this value of `refuses_plain`; returns how many had another one."""
         async with self._changing:
             keys = [key for key in (await self._read(tenant)).by_id.values() if key.refuses_plain != refuses_plain]
             for key in keys:
@@ -201,7 +202,7 @@ class TenantKeys:
         return len(keys)
 
     async def destroy(self, tenant: TenantId) -> int:
-        """Destroys every key of a tenant; how many. What they encrypted is lost, in every copy."""
+        """Destroys every key of a tenant; returns how many. What they encrypted is lost, in every copy."""
         rows = await self._database.rows(_DESTROY, tenant, b"", self._now_ms())
         await self._database.wipe("tenant_keys")
         await self._read(tenant)
@@ -209,32 +210,32 @@ class TenantKeys:
         return len(rows)
 
     async def tenants(self) -> list[TenantId]:
-        """Those that have, or had, a key."""
+        """Returns the tenants that have, or had, a key."""
         found: list[TenantId] = []
         while rows := await self._database.rows(_TENANTS, found[-1] if found else "", PAGE_ROWS):
             found += [TenantId(tenant) for (tenant,) in rows]
         return found
 
     async def counts(self, tenant: TenantId) -> tuple[int, int]:
-        """(usable keys, destroyed ones)"""
+        """Returns (number of usable keys, number of destroyed keys)."""
         rows = await self._database.rows(_OF_TENANT, tenant)
         destroyed = sum(row[5] is not None for row in rows)
         return len(rows) - destroyed, destroyed
 
     async def readable(self) -> bool:
-        """Whether a key of every wrapper that stands in the table can be unwrapped here."""
+        """Whether this process can unwrap one key of each wrapper that the table names."""
         for tenant, key_id, wrapper, wrapped in await self._database.rows(_ONE_OF_EACH):
             if await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped))) is None:
                 return False
         return True
 
     async def refresh(self) -> None:
-        """Reads the keys of every tenant in memory again."""
+        """Reads again the keys of every tenant in memory."""
         for tenant in list(self._rings):
             await self._read(tenant)
 
     async def run(self) -> None:
-        """Keeps what is in memory up to date; ends by cancellation."""
+        """Reads the keys in memory again at intervals; ends by cancellation."""
         while True:
             await asyncio.sleep(REFRESH_S)
             try:
@@ -243,7 +244,7 @@ class TenantKeys:
                 log.warning("tenant_keys_refresh_failed", error=str(error))
 
     async def _read(self, tenant: TenantId) -> KeyRing:
-        """As of a moment after the call: those who wait for a read share the next one."""
+        """Reads a tenant's keys, not from before the call; callers that wait while one reads share the next read."""
         reads = self._reads.setdefault(tenant, _Reads())
         seen = reads.begun
         async with reads.lock:
@@ -283,7 +284,7 @@ class TenantKeys:
         return ring
 
     async def _unwrap(self, tenant: TenantId, key_id: str, wrapped: WrappedSecret) -> tuple[bytes, bool] | None:
-        """The secret, and whether it refuses plain rows."""
+        """Returns the secret and whether it refuses plain rows; None where it cannot be unwrapped."""
         for refuses_plain in (True, False):
             secret = await self._wrapper.unwrap(wrapped, _about(tenant, key_id, refuses_plain))
             if secret is not None:
@@ -292,7 +293,7 @@ class TenantKeys:
 
 
 async def any_tenant_key(database: KeyDatabase) -> bool:
-    """Whether anything was ever encrypted under a tenant's key."""
+    """Whether any body was ever encrypted under a tenant's key."""
     return bool(await database.rows(_ANY))
 
 

@@ -31,10 +31,10 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class TransitWrapper:
-    """The KeyWrapper port on `URL/MOUNT/KEY`, as in https://vault.example:8200/transit/sessile."""
+    """The KeyWrapper port on a transit engine at `URL/MOUNT/KEY`, as in https://vault.example:8200/transit/sessile."""
 
     def __init__(self, url: str, *, token: str = "", token_file: str = "", authority: str = "") -> None:
-        """`authority`: a PEM file of whom its certificate is from. Blocking. Raises BadInput."""
+        """`authority`: a PEM file with the CA of the service's certificate. Blocking. Raises BadInput."""
         parts = urlsplit(url)
         mount, _, key = parts.path.strip("/").rpartition("/")
         if parts.scheme not in ("http", "https") or not parts.hostname or not mount or not key:
@@ -72,7 +72,7 @@ class TransitWrapper:
         return None if data is None else _wrapped(data)
 
     async def _call(self, call: str, **body: str) -> dict[str, Any] | None:
-        """Its data; None where it refuses what it was given."""
+        """Calls the key service; returns its answer's data, or None where it refuses the input. Raises Unavailable."""
         return await asyncio.to_thread(self._exchange, call, msgspec.json.encode(body))
 
     def _exchange(self, call: str, body: bytes) -> dict[str, Any] | None:
@@ -105,7 +105,8 @@ def _digest(about: bytes) -> bytes:
 
 
 def _wrapped(data: dict[str, Any] | None) -> WrappedSecret:
-    """`vault:v3:...`: the version stands in front."""
+    """Returns the answer's ciphertext, as in `vault:v3:...`, with its prefix as the wrapper's name. Raises
+    Unavailable."""
     ciphertext = "" if data is None else str(data.get("ciphertext", ""))
     service, version, rest = [*ciphertext.split(":", 2), "", ""][:3]
     if not rest:

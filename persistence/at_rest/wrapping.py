@@ -13,30 +13,31 @@ from persistence.master_key import MasterKeyRing
 
 class WrappedSecret(NamedTuple):
     wrapper: str
-    """Names what wrapped it, so that it is known what a rotation has still to do."""
+    """The name of the key that wrapped it: a rotation finds by it what is still to be wrapped again."""
     data: bytes
 
 
 class KeyWrapper(Protocol):
-    """Every call raises Unavailable where the wrapper is away, and BadInput where its settings are wrong."""
+    """The key that wraps tenants' keys. Calls raise Unavailable where it is away, BadInput where its settings are
+    wrong."""
 
     async def current(self) -> str:
-        """The name of what wraps now, read anew."""
+        """Returns the name of the key that wraps now, read anew."""
         ...
 
     async def wrap(self, secret: bytes, about: bytes) -> WrappedSecret: ...
 
     async def unwrap(self, wrapped: WrappedSecret, about: bytes) -> bytes | None:
-        """None when something else wrapped it, or for something else."""
+        """Returns the secret; None when another key wrapped it, or it was wrapped for another purpose (`about`)."""
         ...
 
     async def rewrap(self, wrapped: WrappedSecret, about: bytes) -> WrappedSecret | None:
-        """The same secret under what wraps now; None where it cannot be unwrapped."""
+        """Wraps the same secret under the key that wraps now; returns None where it cannot be unwrapped."""
         ...
 
 
 class MasterKeyWrapper:
-    """Wraps under the newest master key of a file."""
+    """Wraps tenants' keys under the newest master key of a file."""
 
     def __init__(self, masters: MasterKeyRing) -> None:
         self._masters = masters

@@ -18,7 +18,7 @@ class MemoryAudit:
         return self._database.sealer
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
-        self._database.chain([self.sealer.entry(tenant, each) for each in audited])
+        self._database.chain([self.sealer.entry(tenant, row) for row in audited])
 
     async def rows(
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None

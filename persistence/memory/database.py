@@ -76,7 +76,7 @@ _TABLES: Final = (
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Log:
-    """One session's rows."""
+    """The rows of one session."""
 
     head: Head
     records: list[Record] = field(default_factory=list)
@@ -88,7 +88,7 @@ class _Log:
 
 
 class MemoryDatabase:
-    """All tables. The attributes without an underscore are the tables of the views beside the journal."""
+    """All tables. Those without an underscore belong to the views beside the journal."""
 
     def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
         self._new_id = new_id
@@ -101,7 +101,7 @@ class MemoryDatabase:
         self.reviews: dict[ReviewId, Case] = {}
         self.shares: dict[bytes, ShareLink] = {}  # by the hash of their tokens
         self.subscriptions: dict[tuple[TenantId, str, PushId], PushSubscription] = {}
-        self.push_outbox: dict[tuple[SessionKey, PushId], tuple[UnixMs, PushDelivery]] = {}  # with when it is due
+        self.push_outbox: dict[tuple[SessionKey, PushId], tuple[UnixMs, PushDelivery]] = {}  # with its due time
         self.files: dict[tuple[TenantId, FileId], StoredFile] = {}
         self.file_blobs: dict[tuple[TenantId, BlobId], Any] = {}  # `memory.files.MemoryBlob`
         self.memories: dict[MemoryId, UserMemory] = {}
@@ -115,7 +115,7 @@ class MemoryDatabase:
         self.sealer = Sealer(hashlib.sha256(self.incarnation.encode()).digest())
 
     def backup(self) -> MemoryDatabase:
-        """A copy as of now; for `restore`."""
+        """Returns a copy of all tables as they are now, for `restore`."""
         copied = copy.copy(self)
         for table in _TABLES:
             setattr(copied, table, copy.copy(getattr(self, table)))
@@ -124,7 +124,7 @@ class MemoryDatabase:
         return copied
 
     def restore(self, backup: MemoryDatabase) -> None:
-        """Puts a backup back, as a new incarnation in which no fence of the old one matches."""
+        """Replaces all tables by a backup's, as a new incarnation in which no fence of the old one matches."""
         kept = backup.backup()
         for table in _TABLES:
             setattr(self, table, getattr(kept, table))
@@ -187,10 +187,10 @@ class MemoryDatabase:
         if append.snapshot is not None:
             log.snapshot = append.snapshot
         if append.audit:
-            self.chain([self.sealer.entry(append.key.tenant, each) for each in append.audit])
+            self.chain([self.sealer.entry(append.key.tenant, row) for row in append.audit])
 
     def _note_push(self, append: Append) -> None:
-        """A row of the outbox for each device of the user, in the place of one that was not sent yet."""
+        """Writes a row of the push outbox for each device of the user; it replaces one that was not sent yet."""
         if (notice := append.push) is None:
             return
         for tenant, user, push_id in self.subscriptions:
@@ -206,7 +206,7 @@ class MemoryDatabase:
                 self.push_outbox[(append.key, push_id)] = (UnixMs(append.at + GRACE_MS), row)
 
     def chain(self, entries: list[AuditEntry]) -> None:
-        """Puts entries of one tenant behind its chain."""
+        """Appends entries of one tenant to its audit chain."""
         if entries:
             tenant = entries[0].tenant
             rows, head = self.sealer.chained(self.audit_heads.get(tenant), entries)

@@ -25,9 +25,9 @@ class MemoryEndUsers:
         return [head for head in heads if head is not None and head.user == user][:limit]
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
-        for found in self._database.erasures:
-            if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
-                return found
+        for pending in self._database.erasures:
+            if pending.done_at is None and (pending.tenant, pending.user) == (erasure.tenant, erasure.user):
+                return pending
         self._database.erasures.append(erasure)
         await self._forget_memories(erasure)
         self._database.chain([self._database.sealer.entry(erasure.tenant, audited)])
@@ -35,22 +35,23 @@ class MemoryEndUsers:
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
         names = names_of_user(self._database.sealer, tenant, user)
-        mine = [each for each in self._database.erasures if each.tenant == tenant and each.user in names]
-        return max(mine, key=lambda each: each.asked_at, default=None)
+        mine = [erasure for erasure in self._database.erasures if erasure.tenant == tenant and erasure.user in names]
+        return max(mine, key=lambda erasure: erasure.asked_at, default=None)
 
     async def pending(self, *, limit: int) -> list[Erasure]:
-        return [each for each in self._database.erasures if each.done_at is None][:limit]
+        return [erasure for erasure in self._database.erasures if erasure.done_at is None][:limit]
 
     async def released(self, erasure: Erasure, replica: str) -> Erasure:
         stored = erasure
-        for place, found in enumerate(self._database.erasures):
-            if found.done_at is None and (found.tenant, found.user) == (erasure.tenant, erasure.user):
-                stored = self._database.erasures[place] = released_by(found, replica)
+        for place, pending in enumerate(self._database.erasures):
+            if pending.done_at is None and (pending.tenant, pending.user) == (erasure.tenant, erasure.user):
+                stored = self._database.erasures[place] = released_by(pending, replica)
         return stored
 
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
-        theirs = [each for each in self._database.memories.values() if (each.tenant, each.user) == (tenant, user)]
-        return sorted(theirs, key=lambda each: (each.created_at, each.id))
+        memories = self._database.memories.values()
+        theirs = [memory for memory in memories if (memory.tenant, memory.user) == (tenant, user)]
+        return sorted(theirs, key=lambda memory: (memory.created_at, memory.id))
 
     async def add_memory(self, memory: UserMemory) -> None:
         if len(await self.memories(memory.tenant, memory.user)) >= MEMORIES_MAX:
@@ -60,22 +61,22 @@ class MemoryEndUsers:
     async def change_memory(
         self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
     ) -> UserMemory | None:
-        found = self._database.memories.get(memory_id)
-        if found is None or (found.tenant, found.user) != (tenant, user):
+        memory = self._database.memories.get(memory_id)
+        if memory is None or (memory.tenant, memory.user) != (tenant, user):
             return None
-        changed = self._database.memories[memory_id] = msgspec.structs.replace(found, text=text, updated_at=at)
+        changed = self._database.memories[memory_id] = msgspec.structs.replace(memory, text=text, updated_at=at)
         return changed
 
     async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
-        found = self._database.memories.get(memory_id)
-        if found is None or (found.tenant, found.user) != (tenant, user):
+        memory = self._database.memories.get(memory_id)
+        if memory is None or (memory.tenant, memory.user) != (tenant, user):
             return False
         del self._database.memories[memory_id]
         return True
 
     async def _forget_memories(self, erasure: Erasure) -> None:
         database, whose = self._database, (erasure.tenant, erasure.user)
-        for push in [each for each in database.subscriptions.values() if (each.tenant, each.user) == whose]:
+        for push in [push for push in database.subscriptions.values() if (push.tenant, push.user) == whose]:
             if push.created_at <= erasure.asked_at:
                 del database.subscriptions[(*whose, push.id)]
         rows = database.push_outbox.items()
@@ -88,11 +89,11 @@ class MemoryEndUsers:
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         database, replace = self._database, msgspec.structs.replace
         name = database.sealer.pseudonym(erasure.tenant, erasure.user)
-        for place, found in enumerate(database.erasures):
-            same = (found.tenant, found.user, found.asked_at) == (erasure.tenant, erasure.user, erasure.asked_at)
-            if found.done_at is not None or not same:
+        for place, pending in enumerate(database.erasures):
+            same = (pending.tenant, pending.user, pending.asked_at) == (erasure.tenant, erasure.user, erasure.asked_at)
+            if pending.done_at is not None or not same:
                 continue
-            database.erasures[place] = replace(found, user=name, done_at=audited.at)
+            database.erasures[place] = replace(pending, user=name, done_at=audited.at)
             await self._forget_memories(erasure)
             for key, row in list(database.usage_rows.items()):
                 who = row.principal

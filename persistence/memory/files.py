@@ -98,7 +98,7 @@ class MemoryFiles:
 
     def _take_away(self, file: StoredFile, now: UnixMs) -> None:
         del self._database.files[file.tenant, file.id]
-        if not any((each.tenant, each.blob) == (file.tenant, file.blob) for each in self._database.files.values()):
+        if not any((other.tenant, other.blob) == (file.tenant, file.blob) for other in self._database.files.values()):
             self._database.file_blobs[file.tenant, file.blob].due_at = now
 
     async def read(self, file: StoredFile) -> AsyncIterator[bytes]:
@@ -126,7 +126,7 @@ class MemoryFiles:
         return len(expired) + len(due)
 
     def forget(self, tenant: TenantId, user: str, asked_at: UnixMs) -> None:
-        """What an erasure does with a user's files."""
+        """Deletes a user's files as of the time `asked_at`, at which their erasure was requested."""
         for file in list(self._database.files.values()):
             if (file.tenant, file.user) == (tenant, user) and file.created_at <= asked_at:
                 self._take_away(file, asked_at)

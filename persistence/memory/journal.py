@@ -42,7 +42,7 @@ _PLAIN: Final = PlainCodec()
 
 
 class Medium(Protocol):
-    """What lies between a journal's caller and the store.
+    """A layer between a journal's caller and the store, which a test may replace to inject faults.
 
     `call` is the method's name, `key` its session where it has one.
     """
@@ -51,7 +51,7 @@ class Medium(Protocol):
 
 
 async def apply_at_once(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
-    """The medium without faults."""
+    """Runs `effect` at once: the medium without faults."""
     return effect()
 
 
@@ -117,7 +117,7 @@ class MemoryJournal:
         return await self._call("list_heads", None, lambda: self.database.list_heads(tenant, user, limit, after))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """See `sessions.limits.Tallies`."""
+        """Implements `sessions.limits.Tallies`."""
         found = await self._call("tally", None, lambda: self.database.tally(tenant, user))
         return found if stored else Tally(found.sessions, 0)
 

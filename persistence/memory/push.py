@@ -26,7 +26,7 @@ class MemoryPush:
 
     async def subscribe(self, subscription: PushSubscription) -> None:
         whose = (subscription.tenant, subscription.user)
-        others = [each for each in await self.subscriptions(*whose) if each.id != subscription.id]
+        others = [other for other in await self.subscriptions(*whose) if other.id != subscription.id]
         if len(others) >= SUBSCRIPTIONS_MAX:
             raise too_many_subscriptions()
         address = address_hash(subscription.target)

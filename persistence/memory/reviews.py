@@ -34,7 +34,7 @@ class MemoryReviews:
         return self._database.reviews.get(review_id)
 
     async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
-        found = [
+        cases = [
             msgspec.structs.replace(case, kept="", note="", remark="")
             for case in self._database.reviews.values()
             if query.tenant in (None, case.key.tenant)
@@ -44,7 +44,7 @@ class MemoryReviews:
             and query.appealed in (None, case.appealed_at is not None)
             and (after is None or (case.opened_at, case.id) > after)
         ]
-        return sorted(found, key=lambda case: (case.opened_at, case.id))[:limit]
+        return sorted(cases, key=lambda case: (case.opened_at, case.id))[:limit]
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
         case = self._database.reviews.get(review_id)
@@ -81,8 +81,8 @@ class MemoryReviews:
         return changed
 
     async def undelivered(self, *, limit: int) -> list[Case]:
-        found = [case for case in self._database.reviews.values() if not case.told and case.state == "decided"]
-        return sorted(found, key=lambda case: case.decided_at or 0)[:limit]
+        cases = [case for case in self._database.reviews.values() if not case.told and case.state == "decided"]
+        return sorted(cases, key=lambda case: case.decided_at or 0)[:limit]
 
     async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None:
         case = self._database.reviews.get(review_id)
@@ -113,7 +113,7 @@ def _aged(case: Case, now: int) -> bool:
 
 
 def _rank(case: Case) -> int:
-    """Who goes first where there are too many."""
+    """Returns the sort key of cases to delete where a tenant has too many: the lowest go first."""
     if case.state == "decided" and case.told:
         return 0
     if case.category == FEEDBACK:

@@ -18,7 +18,7 @@ class MemoryRevocations:
         self, revocation: Revocation, *, audit: Audited | None = None, tenant: TenantId | None = None
     ) -> Revocation:
         kept = self._database.revocations
-        newest = max((each.version for each in kept.values()), default=0)
+        newest = max((revocation.version for revocation in kept.values()), default=0)
         for old in list(kept.values()):
             if old.expires_at < revocation.at and old.version < newest and old.place != revocation.place:
                 del kept[old.place]
@@ -31,5 +31,5 @@ class MemoryRevocations:
         return stored
 
     async def changes(self, *, after: int, limit: int) -> list[Revocation]:
-        behind = [each for each in self._database.revocations.values() if each.version > after]
+        behind = [revocation for revocation in self._database.revocations.values() if revocation.version > after]
         return sorted(behind, key=lambda each: each.version)[:limit]

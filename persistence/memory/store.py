@@ -17,7 +17,8 @@ from persistence.memory.usage import MemoryUsage
 
 
 class MemoryStore:
-    """The Store port. Several may share one database, as processes would; `journal`: around that one."""
+    """The Store port. Several may share one `database`, as processes would; `journal` wraps the store's own if
+    given."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class MemoryToolRecords:
 
     async def records(self, kind: ToolRecordKind, tenant: TenantId | None = None) -> Sequence[ToolRecord]:
         kept = self._database.tool_records.values()
-        found = [each for each in kept if each.kind == kind and tenant in (None, each.tenant)]
+        found = [record for record in kept if record.kind == kind and tenant in (None, record.tenant)]
         return sorted(found, key=lambda each: (each.tenant, each.name))
 
     async def put(self, record: ToolRecord, audit: Audited | None = None) -> None:

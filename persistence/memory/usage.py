@@ -12,7 +12,7 @@ from sessions.model.types import SessionKey, UnixMs
 
 
 class MemoryUsage:
-    """Sequence numbers are places in the order in which rows came."""
+    """Usage rows in a list; a row's sequence number is its place in the order of arrival."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database

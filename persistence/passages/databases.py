@@ -27,7 +27,7 @@ SCHEMA: Final = "sessile_passages"
 CONNECTIONS: Final = 4
 TIMEOUT_S: Final = 30.0
 CACHE_KIB: Final = 65_536
-_LOCK: Final = 0x70617373  # of whoever makes the tables
+_LOCK: Final = 0x70617373  # held by the process that makes the tables
 _MARK: Final = re.compile(r"\$(\d+)")
 
 
@@ -44,16 +44,18 @@ class PassageDatabase(Protocol):
     async def close(self) -> None: ...
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Raises Unavailable, and what the script raises; then nothing of it stands."""
+        """Runs a script in a transaction. Raises Unavailable, and what the script raises; nothing of it is stored
+        then."""
         ...
 
     async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
-        """`settings`: statements that hold for this read alone, where the database has such."""
+        """Returns the rows of a read. `settings`: statements that hold for this read alone, where the database has
+        such."""
         ...
 
 
 class SqlitePassages:
-    """A file of one process; in memory where `path` is None. What is deleted is overwritten."""
+    """An SQLite file of one process, in memory where `path` is None. Deleted rows are overwritten."""
 
     dialect = SqliteDialect()
 
@@ -153,7 +155,7 @@ class SqlitePassages:
 
 
 class PostgresPassages:
-    """A schema of the journal's database, with the extension `vector`."""
+    """A schema of the journal's PostgreSQL database, with the extension `vector`."""
 
     dialect = PostgresDialect()
 

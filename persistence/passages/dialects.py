@@ -14,7 +14,7 @@ from persistence.sql.script import Parameters
 from sessions.retrieval.filters import AttributeFilter, Comparison, Value
 
 EXACT_CHUNKS: Final = 20_000
-"""PostgreSQL compares all vectors of a store up to so many chunks, and goes by its graph beyond."""
+"""Up to how many chunks of a store PostgreSQL compares all vectors; beyond it uses its graph index."""
 GRAPH_DIMENSIONS_MAX: Final = 4_000
 OVERSAMPLED: Final = 400  # SQLite takes so many by the signs of their numbers, and compares those as they are
 
@@ -63,31 +63,32 @@ CREATE INDEX IF NOT EXISTS chunks_of_file ON chunks (tenant, store, file);
 
 class Dialect(Protocol):
     one_table: bool
-    """A chunk's vector and words stand in its row; else in tables beside it."""
+    """Whether a chunk's vector and words stand in the chunk's row, or in tables beside it."""
 
     def tables(self) -> str: ...
 
     def vector_tables(self, dimensions: int) -> list[str]:
-        """What vectors of so many dimensions need before the first one is put."""
+        """Returns the statements that make room for vectors of so many dimensions, before the first one is stored."""
         ...
 
     def vector(self, given: bytes) -> Any: ...
 
     def put_chunk(self) -> str:
-        """(tenant, store, file, key, body, vector, words), with the chunk's number as its row."""
+        """Returns the statement that inserts a chunk (tenant, store, file, key, body, vector, words) and returns its
+        number."""
         ...
 
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]: ...
 
     def take_away(self, dimensions: int) -> list[str]:
-        """Deletes chunks (tenant, store, file; file NULL: all of the store)."""
+        """Returns statements that delete chunks; parameters: (tenant, store, file; file NULL: all of the store)."""
         ...
 
     def attribute(self, statement: Parameters, given: Comparison) -> str: ...
 
 
 def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -> str:
-    """A filter on the attributes of `f`, a row of `files`."""
+    """Returns the SQL condition of an attribute filter on `f`, a row of `files`."""
     if isinstance(given, Comparison):
         return dialect.attribute(statement, given)
     inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
@@ -95,7 +96,7 @@ def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -
 
 
 def signs(vector: bytes) -> bytes:
-    """One bit for each number, padded to whole bytes."""
+    """Returns the signs of a vector of little-endian float32: one bit for each number, padded to whole bytes."""
     bits: bytes = numpy.packbits(numpy.frombuffer(vector, "<f4") > 0).tobytes()
     return bits
 
@@ -223,5 +224,6 @@ class PostgresDialect:
 
 
 def store_word(store: int) -> str:
-    """A store among the words of SQLite's index, so that a search of one reads no list of another's."""
+    """Returns a word that stands for the store in SQLite's index, so that a search of one reads no list of
+    another's."""
     return f"s{store}"

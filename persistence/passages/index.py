@@ -77,7 +77,7 @@ _chunk_body = msgspec.msgpack.Decoder(_ChunkBody).decode
 
 
 class SqlPassageIndex:
-    """Good while its database is open. Its methods are those of the port and what both databases spell differently."""
+    """The port `PassageIndex` on SQLite or PostgreSQL; usable while its database is open."""
 
     def __init__(self, database: PassageDatabase, codec: Codec) -> None:
         self._database = database
@@ -114,7 +114,7 @@ class SqlPassageIndex:
         only = "" if anybody else " AND end_user = $2"
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1{only} ORDER BY created_at DESC, num DESC"
         rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
-        return [each.store for each in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+        return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
 
     async def change(self, store: VectorStore) -> None:
         row = await self._row(store.tenant, store.id)
@@ -137,7 +137,7 @@ class SqlPassageIndex:
 
     async def forget_user(self, tenant: TenantId, user: str) -> int:
         stores = await self.stores(tenant, user, anybody=False)
-        return sum([await self.delete(tenant, each.id) for each in stores])
+        return sum([await self.delete(tenant, store.id) for store in stores])
 
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts:
         text = (
@@ -145,8 +145,8 @@ class SqlPassageIndex:
             " AND ($3 = '' OR batch = $3) GROUP BY status"
         )
         rows = await self._database.rows(text, (tenant, store_id, batch))
-        found = {status: int(count) for status, count, _ in rows}
-        return FileCounts(**found, size=sum(int(size) for _, _, size in rows))
+        counts = {status: int(count) for status, count, _ in rows}
+        return FileCounts(**counts, size=sum(int(size) for _, _, size in rows))
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -245,10 +245,10 @@ class SqlPassageIndex:
         row = await self._row(file.tenant, file.store)
         if row is None:
             return False
-        bodies = [_encode(_ChunkBody(each.text, each.start, each.end)) for each in chunks]
+        bodies = [_encode(_ChunkBody(chunk.text, chunk.start, chunk.end)) for chunk in chunks]
         name = f"chunk {file.id}"
         sealed = [await self._seal(file.tenant, name, body) for body in bodies]
-        words = [indexed_text(each.text, row.secret) for each in chunks]
+        words = [indexed_text(chunk.text, row.secret) for chunk in chunks]
         status = "completed" if last else "in_progress"
 
         def script() -> Script[bool]:
@@ -309,15 +309,15 @@ class SqlPassageIndex:
         )
         if only is not None:
             near += f" AND rowid IN (SELECT c.num {self._allowed(statement, row, only)})"
-        found = [num for (num,) in await self._database.rows(near, statement.values)]
+        numbers = [num for (num,) in await self._database.rows(near, statement.values)]
         statement = Parameters()
         text = f"SELECT c.num, c.vector {self._allowed(statement, row, None)}"
-        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(found))}))"
+        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(numbers))}))"
         rows = await self._database.rows(text, statement.values)
         if not rows:
             return []
-        given = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
-        cosines = (given @ numpy.frombuffer(vector, "<f4")).tolist()
+        matrix = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
+        cosines = (matrix @ numpy.frombuffer(vector, "<f4")).tolist()
         order = sorted(zip((each[0] for each in rows), cosines, strict=True), key=lambda each: (-each[1], each[0]))
         return order[:limit]
 
@@ -325,8 +325,8 @@ class SqlPassageIndex:
         self, row: _StoreRow, vector: bytes, only: AttributeFilter | None, limit: int
     ) -> list[tuple[int, float]]:
         statement, size = Parameters(), row.store.dimensions
-        given = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
-        near = f"c.vector::halfvec({size}) <#> {given}"
+        placeholder = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
+        near = f"c.vector::halfvec({size}) <#> {placeholder}"
         from_ = self._allowed(statement, row, only)
         if row.chunks <= EXACT_CHUNKS or size > GRAPH_DIMENSIONS_MAX:
             text = (
@@ -369,7 +369,7 @@ class SqlPassageIndex:
         return [num for (num, *_) in await self._database.rows(text, statement.values)][:limit]
 
     def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None) -> str:
-        """Chunks of whole files of one store, and of files that pass: the one place where that is said."""
+        """Returns FROM and WHERE for chunks of completed files of one store, and of files that pass `only`."""
         tenant, num = statement.put(row.store.tenant), statement.put(row.num)
         text = (
             "FROM chunks c JOIN files f ON f.tenant = c.tenant AND f.store = c.store AND f.id = c.file"
@@ -384,11 +384,11 @@ class SqlPassageIndex:
         statement = Parameters()
         columns = "c.num, c.file, c.key_id, c.body, f.key_id, f.body, f.attributes"
         text = f"SELECT {columns} {self._allowed(statement, row, None)}"
-        text += f" AND c.num IN ({', '.join(statement.put(each) for each in numbers)})"
+        text += f" AND c.num IN ({', '.join(statement.put(number) for number in numbers)})"
         rows = await self._database.rows(text, statement.values)
 
         def opened() -> list[Passage]:
-            return [self._passage_of(tenant, each) for each in rows]
+            return [self._passage_of(tenant, row) for row in rows]
 
         return await with_keys(self._codec, opened)
 
@@ -397,8 +397,8 @@ class SqlPassageIndex:
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
         rows = await self._database.rows(text, (tenant, store_id))
-        for row in await with_keys(self._codec, lambda: [self._store_of(each) for each in rows]):
-            return row
+        for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
+            return stored
         return None
 
     async def _files(self, text: str, values: Sequence[Any]) -> list[StoreFile]:
@@ -407,7 +407,7 @@ class SqlPassageIndex:
 
     def _store_of(self, row: Any) -> _StoreRow:
         num, tenant, store_id, user, model, dimensions, chunks, created_at, key_id, body = row
-        said = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
+        data = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
         store = VectorStore(
             id=store_id,
             tenant=tenant,
@@ -415,24 +415,24 @@ class SqlPassageIndex:
             model=model,
             dimensions=dimensions,
             created_at=created_at,
-            name=said.name,
-            metadata=said.metadata,
+            name=data.name,
+            metadata=data.metadata,
         )
-        return _StoreRow(num, store, chunks, said.secret)
+        return _StoreRow(num, store, chunks, data.secret)
 
     def _file_of(self, row: Any) -> StoreFile:
         tenant, store_id, file_id, status, created_at, batch, size, attributes, key_id, body = row
-        said = _file_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"file {file_id}", key_id, bytes(body)))
+        data = _file_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"file {file_id}", key_id, bytes(body)))
         return StoreFile(
             id=file_id,
             store=store_id,
             tenant=tenant,
-            filename=said.filename,
+            filename=data.filename,
             created_at=created_at,
             status=status,
-            error=said.error,
+            error=data.error,
             attributes=json.loads(attributes),
-            chunking=said.chunking,
+            chunking=data.chunking,
             batch=batch,
             size=size,
         )
@@ -441,11 +441,11 @@ class SqlPassageIndex:
         number, file_id, key_id, body, file_key, file_body, attributes = row
         key, decode = SessionKey(tenant, PASSAGES), self._codec.decode
         chunk = _chunk_body(decode(key, f"chunk {file_id}", key_id, bytes(body)))
-        said = _file_body(decode(key, f"file {file_id}", file_key, bytes(file_body)))
+        data = _file_body(decode(key, f"file {file_id}", file_key, bytes(file_body)))
         return Passage(
             number=number,
             file=file_id,
-            filename=said.filename,
+            filename=data.filename,
             attributes=json.loads(attributes),
             text=chunk.text,
             start=chunk.start,

@@ -25,7 +25,8 @@ FILE = "passages.db"
 
 @contextlib.asynccontextmanager
 async def open_passages(url: str, folder: Path | None, codec: Codec | None) -> AsyncIterator[PassageIndex | None]:
-    """`url` as the journal's, or `off`. None: there are no vector stores here."""
+    """Opens the index until the context ends. `url`: as the journal's, or `off`, which yields None: no vector
+    stores."""
     database: PassageDatabase
     if url == "off":
         yield None

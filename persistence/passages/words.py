@@ -27,7 +27,7 @@ _COMMON: Final = frozenset(_COMMON_TEXT.split())
 
 
 def words(text: str) -> Iterator[str]:
-    """The words that are looked for, as often as they come."""
+    """Yields the stems of a text's words, without common words, as often as they occur."""
     plain = _MARKS.sub("", text)  # Unicode sorts marks in the time of their number squared
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(sign))
     for match in _WORD.finditer(plain.casefold()):
@@ -37,7 +37,7 @@ def words(text: str) -> Iterator[str]:
 
 
 def hashed(word: str, secret: bytes) -> str:
-    """Sixteen letters that stand for a word in one store."""
+    """Returns sixteen letters that stand for a word in one store: a hash keyed with the store's secret."""
     return hashlib.blake2b(word.encode(), key=secret, digest_size=8).hexdigest().translate(_LETTERS)
 
 
@@ -47,9 +47,9 @@ def indexed_text(text: str, secret: bytes) -> str:
 
 
 def query_words(text: str, secret: bytes) -> list[str]:
-    """The longest words of a query, once each: the rarest, mostly."""
-    found = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
-    return [hashed(word, secret) for word in found]
+    """Returns the hashes of a query's longest words, once each: they are the rarest, mostly."""
+    longest = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
+    return [hashed(word, secret) for word in longest]
 
 
 def _put(known: dict[str, str], word: str, secret: bytes) -> str:

@@ -22,7 +22,7 @@ class PostgresAudit(SqlAudit):
         self._transaction = database.transaction
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
-        entries = [self.sealer.entry(tenant, each) for each in audited]
+        entries = [self.sealer.entry(tenant, row) for row in audited]
         if not entries:
             return
         for _ in range(TRIES):

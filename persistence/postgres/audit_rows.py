@@ -47,7 +47,7 @@ SELECT count(*) = 1 FROM moved
 
 
 def chain_columns(tenant: TenantId, head: AuditHead | None, behind: AuditHead) -> tuple[Any, ...]:
-    """One chain's head as parameters of `RECORD`: from what, to what."""
+    """Returns the parameters of `RECORD` for moving a chain's head from `head` to `behind`."""
     seq, mac = (0, b"") if head is None else (head.seq, head.mac)
     return (tenant, seq, mac, *behind)
 
@@ -57,16 +57,16 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 
 async def heads_of(connection: Any, tenants: Sequence[str]) -> dict[str, AuditHead | None]:
-    """The heads of chains, whose rows are made where there are none."""
-    found = await connection.fetch(HEADS, tenants)
-    if len(found) < len(tenants):
+    """Returns the heads of the tenants' chains; makes the rows that do not exist."""
+    rows = await connection.fetch(HEADS, tenants)
+    if len(rows) < len(tenants):
         await connection.execute(MAKE_HEAD, sorted(tenants))
-        found = await connection.fetch(HEADS, tenants)
-    return {tenant: AuditHead(seq, mac, seal) if seq else None for tenant, seq, mac, seal in found}
+        rows = await connection.fetch(HEADS, tenants)
+    return {tenant: AuditHead(seq, mac, seal) if seq else None for tenant, seq, mac, seal in rows}
 
 
 async def secret_of(connection: Any) -> bytes:
-    """The installation's secret, made by whoever comes first."""
+    """Returns the installation's secret, which the first process makes."""
     await connection.execute(
         "INSERT INTO audit_secret (one, secret) VALUES (true, $1) ON CONFLICT (one) DO NOTHING",
         os.urandom(SECRET_BYTES),
@@ -75,8 +75,8 @@ async def secret_of(connection: Any) -> bytes:
 
 
 async def chain_entries(connection: Any, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
-    """Puts entries of one tenant behind its chain, in the transaction that is open. The chain stays locked until it
-    ends: for a last step before the commit."""
+    """Appends entries of one tenant to its chain, in the open transaction. The chain stays locked until that
+    ends: call it as the last step before the commit."""
     tenant = entries[0].tenant
     await lock_chain(connection, tenant)
     head = (await heads_of(connection, [tenant]))[tenant]
@@ -85,7 +85,8 @@ async def chain_entries(connection: Any, sealer: Sealer, entries: Sequence[Audit
 
 
 async def move_chain(connection: Any, sealer: Sealer, head: AuditHead | None, entries: Sequence[AuditEntry]) -> bool:
-    """Puts entries of one tenant behind its chain if that still ends with `head`; one statement. False: it does not."""
+    """Appends entries of one tenant to its chain in one statement; returns False if the chain no longer ends with
+    `head`."""
     tenant = entries[0].tenant
     rows, behind = sealer.chained(head, entries)
     chained = (*chain_columns(tenant, head, behind), *columns(rows, len(AUDIT_TYPES)))
@@ -105,7 +106,7 @@ def too_much_contention() -> Unavailable:
 
 
 class ChainedEntries:
-    """The rows that the appends of one batch put behind their chains, on the heads as this process knows them."""
+    """The audit rows of one batch of appends, chained to the heads that this process knows."""
 
     def __init__(self, sealer: Sealer, heads: dict[str, AuditHead | None], appends: Iterable[AppendWrite]) -> None:
         self._rows: list[AuditRow] = []
@@ -128,7 +129,8 @@ class ChainedEntries:
 
 
 class HeadCache:
-    """What this process remembers of chains: right as long as nobody else wrote, which a statement finds out."""
+    """This process's copy of chain heads. It may be outdated when another process wrote; the statement then finds
+    out."""
 
     def __init__(self) -> None:
         self._known: dict[str, AuditHead | None] = {}

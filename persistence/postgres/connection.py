@@ -9,7 +9,7 @@ import asyncpg
 
 
 class PooledConnection(asyncpg.Connection):
-    """Nothing here changes a connection's state, so giving one back needs no round trip to reset it."""
+    """A connection whose state nobody changes, so that giving it back to the pool needs no round trip to reset it."""
 
     def get_reset_query(self) -> str:
         return ""
@@ -22,7 +22,8 @@ def terminate(connection: Any) -> None:
 
 
 def connection_settings(dsn: str, schema: str, timeout_s: float) -> dict[str, Any]:
-    """How every connection is made. Statements are few and their plans fixed: by key, through an index."""
+    """Returns asyncpg's settings for every connection. Statements are few, and their plans fixed: by key, through an
+    index."""
     server_timeout_ms = str(int(timeout_s * 800))
     return {
         "dsn": dsn,

@@ -51,7 +51,7 @@ from sessions.model.errors import Internal, OutcomeUnknown, Unavailable
 log = structlog.get_logger(__name__)
 
 NO_WAITING: Final = (ValueError, asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)
-"""Why a store cannot be opened that does not mend by itself."""
+"""Errors of opening a store that waiting does not mend."""
 
 CONNECTIONS_MAX: Final = 8
 MARKER_SYNC_S: Final = 1.0
@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 
 class PostgresDatabase:
-    """A schema of a PostgreSQL database; good from `open` to `close`.
+    """A schema of a PostgreSQL database; usable from `open` to `close`.
 
     The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`. Its
     attributes are a connection's and the commit group's; the tables are in views.
@@ -80,7 +80,7 @@ class PostgresDatabase:
         timeout_s: float = 10.0,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        """`marker_folder`: where this process remembers, over its own restarts, how far it came (one per process).
+        """`marker_folder`: where this process stores its position over restarts (one folder per process).
         `audit_key`: see `sessions.model.audit`."""
         self._dsn = dsn
         self._schema = schema
@@ -93,7 +93,7 @@ class PostgresDatabase:
         self.submit = self._group.submit
         self.write_bytes_max = self._group.limits.write_bytes_max
         self._audit_key = audit_key
-        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+        self.sealer = Sealer(b"")  # seals the audit log; set by `open`
         self._chains = HeadCache()
         self._pool: Any = None
         self._writer: Connection | None = None
@@ -102,7 +102,7 @@ class PostgresDatabase:
         self._last_failure: BaseException | None = None
         self._writer_id = ""
         self._incarnation = ""
-        self._commits = 0  # of our row in `writers`, as the next batch expects it
+        self._commits = 0  # the count in our row of `writers`, as the next batch expects it
         self._acknowledged = 0
         self._unsure = False  # a batch got no answer, and no later one has settled what became of it
         self._closed = False
@@ -145,7 +145,8 @@ class PostgresDatabase:
         log.debug("journal_opened", incarnation=self._incarnation, writer=self._writer_id)
 
     def _read_marker(self) -> None:
-        """Who we were at our last start, if that is remembered."""
+        """Reads the writer's id, incarnation and position of this process's last run from the marker, if there is
+        one."""
         try:
             mark = self._marker.open() if self._marker else None
         except OSError as exc:
@@ -186,7 +187,7 @@ class PostgresDatabase:
         return connection_settings(self._dsn, self._schema, self._timeout_s)
 
     async def _check(self, connection: Connection) -> None:
-        """Runs on every new connection before it is used."""
+        """Checks every new connection, before it is used, for a store that went back in time."""
         known = KnownPosition(writer=self._writer_id, incarnation=self._incarnation, acknowledged=self._acknowledged)
         now_known = await settle_incarnation(connection, known, self._new_id)
         if now_known.incarnation != self._incarnation:
@@ -195,7 +196,7 @@ class PostgresDatabase:
             self._incarnation = now_known.incarnation
 
     async def _writer_connection(self) -> Connection:
-        """The connection for batches, made anew if need be. Raises Unavailable."""
+        """Returns the connection for batches; connects if need be. Raises Unavailable."""
         async with self._connecting:
             if self._writer is not None and not self._writer.is_closed():
                 return self._writer
@@ -240,7 +241,7 @@ class PostgresDatabase:
     # -- writes -----------------------------------------------------------------------------------------------------
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
-        """One transaction for a batch; every write gets its result or its error."""
+        """Commits a batch in one transaction; returns the result or the error of each write."""
         appends = [write for write in writes if isinstance(write, AppendWrite)]
         lost: list[AppendWrite] = []  # those with rows for chains that were found fenced, and left out
         for _ in range(TRIES):
@@ -250,7 +251,8 @@ class PostgresDatabase:
         return [too_much_contention()] * len(writes)
 
     async def _committed(self, appends: Sequence[AppendWrite], lost: list[AppendWrite]) -> Sequence[object] | None:
-        """One try. None: nothing of it stands, and the next one knows more."""
+        """Tries once. Returns None where nothing was committed and a new try, which now knows more, is due. Appends in
+        `lost` are left out: they were found fenced."""
         sent = [write for write in appends if write not in lost] if lost else appends
         audited = any(write.audit for write in sent)
         try:
@@ -299,7 +301,7 @@ class PostgresDatabase:
         return [None if id(write) in won else fenced() for write in appends]
 
     async def _mark(self, marker: Marker) -> bool:
-        """Between a commit and its acknowledgement."""
+        """Writes the marker, between a commit and its acknowledgement; returns False if the disk failed."""
         try:
             marker.write(self._incarnation, self._commits, self._writer_id)
             if time.time() - marker.synced_at > MARKER_SYNC_S:
@@ -313,7 +315,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """One of the pool. Raises Unavailable where there is none to be had."""
+        """Lends a connection of the pool. Raises Unavailable where there is none."""
         if self._closed or self._pool is None:
             raise closed()
         try:
@@ -327,7 +329,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A transaction on a connection of the pool. Raises Unavailable."""
+        """Opens a transaction on a connection of the pool. Raises Unavailable."""
         async with self.connection() as connection:
             try:
                 async with connection.transaction():
@@ -361,12 +363,12 @@ class PostgresDatabase:
                 return cast(T, done.value)
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a statement, after whatever was acknowledged before it. Raises Unavailable."""
+        """Returns the rows of a statement, which sees every write acknowledged before it. Raises Unavailable."""
         await self.resolve_unknown()
         return await self.fetch(text, *values)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """The rows of a read, on another connection if the first one had gone. Raises Unavailable."""
+        """Returns the rows of a read, retried on another connection if the first one was closed. Raises Unavailable."""
         for last in (False, True):
             async with self.connection() as connection:
                 try:
@@ -383,13 +385,13 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def _expire_pool(self, exc: BaseException) -> None:
-        """Where one connection turned out to be dead without a word, those of the pool that rest may be too: they are
-        made anew before they are used, or each would take its own time-out to be found out."""
+        """Makes the pool reconnect after a connection timed out: others may be dead too, and each would cost its own
+        time-out to be found out."""
         if isinstance(exc, TimeoutError) and self._pool is not None:
             await self._pool.expire_connections()
 
     async def resolve_unknown(self) -> None:
-        """After a batch without an answer: passes only when it is settled what became of it."""
+        """Returns once it is certain whether a batch whose answer was lost is committed. Raises Unavailable."""
         if self._closed:
             raise closed()
         if self._unsure:

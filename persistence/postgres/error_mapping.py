@@ -19,10 +19,10 @@ NO_ANSWER: Final = (
     asyncpg.OperatorInterventionError,  # the server is shutting down, or cut us off
     asyncpg.InternalClientError,
 )
-"""The connection is of no use any more, and what was sent last may or may not stand."""
+"""Errors after which a connection is unusable, and its last statement may or may not have taken effect."""
 
 NOT_SENT: Final = (asyncpg.InterfaceError,)
-"""The driver itself refused: the connection had been closed before."""
+"""Errors of the driver itself, which sent nothing: the connection was closed before."""
 
 FAILURES: Final = (*NO_ANSWER, *NOT_SENT, asyncpg.PostgresError)
 
@@ -32,18 +32,18 @@ ONE_WRITE_IS_BAD: Final = (
     asyncpg.CardinalityViolationError,
     asyncpg.ProgramLimitExceededError,
 )
-"""Errors that a single write of a batch causes, whatever the state of the server."""
+"""Errors that one bad write of a batch causes, whatever the state of the server."""
 
 
 def unavailable(exc: BaseException) -> Unavailable:
-    """Nothing was sent."""
+    """Returns the error for a statement that was not sent."""
     error = Unavailable("journal_away", "The server's database is away.", retry_after_ms=1000)
     error.__cause__ = exc
     return error
 
 
 def translate(exc: BaseException) -> Unavailable:
-    """The error for the caller of a statement that was sent."""
+    """Returns the error for the caller of a statement that was sent."""
     error: Unavailable
     if isinstance(exc, asyncpg.QueryCanceledError | asyncpg.CannotConnectNowError):
         error = Unavailable("journal_slow", "The server's database is too slow.", retry_after_ms=1000)

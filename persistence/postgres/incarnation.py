@@ -26,7 +26,7 @@ from persistence.validation import FENCES_PER_INCARNATION
 
 
 class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process knows of the store and of its own row in it."""
+    """A process's knowledge of the store and of its own row in it, by which it notices that the store was restored."""
 
     writer: str
     incarnation: str = ""
@@ -44,7 +44,7 @@ FROM store LEFT JOIN writers ON writers.id = $1
 
 
 def was_restored(found: Any, known: KnownPosition) -> bool:
-    """Whether the store lost something that stood in it, or is not the store that it says it is."""
+    """Whether the store lost writes of this process, or is a copy that was promoted, recovered or loaded elsewhere."""
     if found["identity"] != found["now"]:
         return True
     if not known.incarnation:
@@ -55,7 +55,7 @@ def was_restored(found: Any, known: KnownPosition) -> bool:
 
 
 def incarnation_number(incarnation: str) -> int:
-    """The place of an incarnation in the store's history; its text begins with it."""
+    """Returns the number with which an incarnation's name begins: its place in the store's history."""
     return int(incarnation.partition("-")[0] or 0)
 
 

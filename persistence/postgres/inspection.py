@@ -41,21 +41,22 @@ class StandbyInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as it is now. `failure`: why nothing else is known of it."""
+    """The state of a server now. `failure` says why nothing else is known."""
 
     failure: str = ""
-    ahead_s: float = 0.0  # its clock, against ours
+    ahead_s: float = 0.0  # the server's clock minus ours
     standby: bool = False
     fsync: bool = True
     archive_fails: bool = False
-    schema_version: int = 0  # how far it was migrated; 0: there is none yet
-    schema_required: int = 0  # what a program has to know to use it
+    schema_version: int = 0  # the version it was migrated to; 0: there is no schema yet
+    schema_required: int = 0  # the version that a program must know to use it
     schema_known: int = 0  # the newest that this program knows
     standbys: tuple[StandbyInspection, ...] = ()
 
 
 async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInspection:
-    """Never raises what the server or the network does: that is `failure`. `now_s`: our wall clock."""
+    """Inspects a server; errors of the server or network do not raise but stand in `failure`. `now_s`: our wall
+    clock."""
     try:
         connection = await asyncpg.connect(
             dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S, server_settings={"search_path": SCHEMA}

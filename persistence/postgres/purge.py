@@ -20,7 +20,7 @@ PURGE_ROWS: Final = 5_000
 
 
 async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> bool:
-    """False: it is not due any more."""
+    """Purges a session; returns False if it is not due any more."""
     more = True
     while more:
         async with connection.transaction():
@@ -43,7 +43,7 @@ async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Seal
 
 
 async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str | None] | None:
-    """Why a session is due, and whose it is. Locks its head."""
+    """Locks a session's head; returns (why it is due, its end user), or None if it is not due."""
     row = await connection.fetchrow(sql.STANDING, *key)
     if row is None:
         return None
@@ -53,7 +53,7 @@ async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str 
 
 
 async def purge_commands(connection: Any, before: int) -> None:
-    """Old commands, and writers that were not seen for long."""
+    """Deletes old commands, and rows of writers that were not seen for long."""
     while await connection.fetchval(sql.PURGE_COMMANDS, before, PURGE_ROWS) == PURGE_ROWS:
         pass
     await connection.execute(sql.PURGE_WRITERS)

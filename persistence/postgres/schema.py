@@ -80,7 +80,8 @@ async def _one_migration(connection: asyncpg.Connection[Any], schema: str, migra
 
 
 async def versions_of(connection: asyncpg.Connection[Any]) -> tuple[int, int]:
-    """(the version that a program has to know, how far it was migrated) of the schema that is searched; zeros: none."""
+    """Returns (version that a program must know, version it was migrated to) of the connection's schema; zeros if
+    empty."""
     if await connection.fetchval("SELECT to_regclass('store')") is None:
         return 0, 0
     required: int = await connection.fetchval("SELECT version FROM store")

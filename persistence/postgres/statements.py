@@ -132,8 +132,9 @@ _ANSWER_AUDITED: Final = (
 
 @cache
 def batch(*, whole: bool, audited: bool = False) -> str:
-    """The statement of a batch: of records alone, or of everything that an append may carry. `audited`: with rows of
-    the audit log behind it, whose appends `$3` numbers."""
+    """Returns the statement of a batch: of records alone, or of everything that an append may carry (`whole`).
+    `audited`:
+    with audit rows; `$3` then numbers the appends."""
     assert whole or not audited
     numbers = count(4 if audited else 3)  # $1 and $2 are the writer's id and commits
 
@@ -177,8 +178,8 @@ _SET_PATCH: Final = "".join(
 
 
 def batch_of(writes: Sequence[AppendWrite], chained: ChainedEntries | None = None) -> tuple[str, Columns]:
-    """The statement for these appends and its parameters behind the writer's two. `chained`: what they put behind
-    chains, where they do."""
+    """Returns the statement for these appends, and its parameters after the writer's two. `chained`: their audit rows,
+    if any."""
     if chained is not None:
         audited = [no for no, w in enumerate(writes, 1) if w.audit]
         heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]
@@ -294,7 +295,7 @@ SELECT
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, list[Any]]:
-    """Newest first; `behind` is (updated_at, session) of a place in that order to go on from."""
+    """Returns the query for a page of heads, newest first; `behind` is the (updated_at, session) to go on from."""
     where = "tenant = $1 AND listed AND deleted_at IS NULL AND NOT empty"
     values: list[Any] = [tenant, limit]
     if user is not None:
@@ -386,7 +387,7 @@ def heads_of(codec: Codec, rows: Sequence[Any]) -> list[Head]:
 
 
 def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[Record, ...]:
-    """The records of a page, which begin right behind `after` and have no hole; anything else is damage (Internal)."""
+    """Returns a page's records, which must begin right behind `after` without a gap; else raises Internal."""
     offsets = row["offsets"]
     if not offsets:
         return ()
@@ -409,7 +410,7 @@ def snapshot_of(codec: Codec, key: SessionKey, row: Any) -> Snapshot | None:
 
 
 def commands_of(codec: Codec, key: SessionKey, row: Any) -> list[CommandRecord]:
-    """Newest first, as they were aggregated."""
+    """Returns the commands of a row, newest first."""
     columns = (row[name] or [] for name in ("principals", "commands", "digests", "answers", "ats"))
     return [command_from(codec, key, values) for values in zip(*columns, strict=True)]
 

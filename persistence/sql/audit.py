@@ -37,7 +37,7 @@ class SqlAudit:
         return self._database.sealer
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
-        entries = [self.sealer.entry(tenant, each) for each in audited]
+        entries = [self.sealer.entry(tenant, row) for row in audited]
 
         def script() -> Script[None]:
             yield Chain(entries)
@@ -51,10 +51,10 @@ class SqlAudit:
         where = ""
         if about is not None:
             where = f" AND about <> '' AND about IN ({', '.join(f'${4 + n}' for n in range(len(about)))})"
-        found = await self._database.rows(
+        rows = await self._database.rows(
             f"{_SELECT}{where} ORDER BY seq LIMIT $3", (tenant, after, limit, *(about or ()))
         )
-        return [_row_of(row) for row in found]
+        return [_row_of(row) for row in rows]
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
         check_text(tenant)

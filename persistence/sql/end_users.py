@@ -29,7 +29,7 @@ _DONE: Final = (
     "UPDATE erasures SET end_user = $4, done_at = $5"
     " WHERE tenant = $1 AND end_user = $2 AND asked_at = $3 AND done_at IS NULL RETURNING end_user"
 )
-USAGE_S: Final = 3600.0  # for taking a name out of all usage
+USAGE_S: Final = 3600.0  # time-out of removing a name from all usage rows
 # A key that is a user of its own is named like one.
 _USAGE: Final = (
     "UPDATE usage SET principal_user = NULL,"
@@ -124,11 +124,11 @@ class SqlEndUsers:
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
         check_text(tenant, user)
         rows, codec = await self._database.rows(_MEMORIES, (tenant, user)), self._database.codec
-        found = []
+        memories = []
         for row in rows:
             with suppress(KeyDestroyed):  # lost on purpose: the user begins anew
-                found.append(await with_keys(codec, partial(_memory, codec, tenant, user, row)))
-        return found
+                memories.append(await with_keys(codec, partial(_memory, codec, tenant, user, row)))
+        return memories
 
     async def add_memory(self, memory: UserMemory) -> None:
         whose = (memory.tenant, memory.user)
@@ -164,7 +164,8 @@ class SqlEndUsers:
         return await with_keys(codec, lambda: codec.encode(key, row, text.encode()))
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """The usage rows first, in a transaction by itself: it goes over all usage of the tenant."""
+        """Ends an erasure. Usage rows come first, in a transaction of their own: it goes over all usage of the
+        tenant."""
         whose = (erasure.tenant, erasure.user)
         await self._database.run(lambda: one_query(_USAGE, whose), timeout_s=USAGE_S)
         name = self._database.sealer.pseudonym(*whose)

@@ -10,7 +10,7 @@ from persistence.sql.script import Query, Script, SqlDatabase, one_query
 from sessions.model.knowledge.files import BlobId
 from sessions.model.types import TenantId
 
-DROP_ROWS: Final = 64  # in one transaction: about 16 MiB
+DROP_ROWS: Final = 64  # rows deleted in one transaction: about 16 MiB
 
 _LIVES: Final = "SELECT 1 FROM file_blobs WHERE tenant = $1 AND id = $2"
 _PUT: Final = (
@@ -23,15 +23,15 @@ _DROP: Final = "DELETE FROM file_chunks WHERE tenant = $1 AND blob = $2 AND plac
 
 
 class FileChunks(Protocol):
-    """Sealed chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too. What is put
-    again is the same."""
+    """A store of encrypted chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too.
+    A chunk that is put again has the same bytes."""
 
     async def put(self, tenant: TenantId, user: str, blob: BlobId, index: int, sealed: bytes) -> None: ...
 
     async def get(self, tenant: TenantId, blob: BlobId, index: int) -> bytes | None: ...
 
     async def drop(self, tenant: TenantId, blob: BlobId) -> None:
-        """All of a blob's, from the last one on, so that a drop that was cut short is gone on with."""
+        """Deletes all chunks of a blob, the last one first, so that a repeated call finishes an interrupted one."""
         ...
 
 

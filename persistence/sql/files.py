@@ -42,7 +42,7 @@ from sessions.model.knowledge.files import (
 from sessions.model.types import FILES, SessionKey, TenantId, UnixMs
 
 KEY_BYTES: Final = 32
-UPLOADS_MAX: Final = 10_000  # of one process, at once
+UPLOADS_MAX: Final = 10_000  # uploads in progress in one process
 
 _ALL: Final = "tenant, id, end_user, purpose, size, blob, key_id, body, created_at, expires_at"
 _LIVES: Final = "(expires_at IS NULL OR expires_at > {now})"
@@ -83,11 +83,11 @@ FORGET_FILES: Final = (
     "DELETE FROM files WHERE tenant = $1 AND end_user = $2 AND created_at <= $3",
     "UPDATE file_blobs SET address = '', due_at = $3 WHERE tenant = $1 AND end_user = $2 AND created_at <= $3",
 )
-"""What an erasure does with a user's files: (tenant, user, when it was requested)."""
+"""The statements of an erasure for a user's files; parameters: (tenant, user, time of the erasure's request)."""
 
 
 class FileBody(msgspec.Struct, frozen=True):
-    """What of a file is stored encrypted."""
+    """The part of a file's row that is stored encrypted."""
 
     filename: str
     media_type: str
@@ -104,7 +104,7 @@ class SqlFiles:
     def __init__(self, database: SqlDatabase, chunks: FileChunks) -> None:
         self._database = database
         self._chunks = chunks
-        self._uploads: dict[BlobId, tuple[str, bytes]] = {}  # whose, and the data key
+        self._uploads: dict[BlobId, tuple[str, bytes]] = {}  # the end user and the data key of each upload in progress
 
     async def begin(self, tenant: TenantId, user: str | None, at: UnixMs) -> BlobId:
         check_text(tenant, user)
@@ -138,7 +138,8 @@ class SqlFiles:
     def _finish(
         self, made: StoredFile, fresh: BlobId, address: str, sealed: tuple[str, bytes], quotas: FileQuotas
     ) -> Script[bool]:
-        """False: what the file was to share has changed meanwhile. Raises Limited."""
+        """Writes the file's row. Returns False where the blob that it was to share changed meanwhile. Raises
+        Limited."""
         tenant, user = made.tenant, made.user or ""
         yield Lock("files")
         found = yield Query(_ADDRESSED, (tenant, user, address))
@@ -171,8 +172,8 @@ class SqlFiles:
         await self._database.run(lambda: one_query(_FORGET_BLOB, (tenant, blob)))
 
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None:
-        found = await self._found(tenant, file_id, now)
-        return None if found is None else found[0]
+        file_and_key = await self._found(tenant, file_id, now)
+        return None if file_and_key is None else file_and_key[0]
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
         check_text(query.tenant, query.user)
@@ -182,7 +183,7 @@ class SqlFiles:
             if place is None or not (query.anybody or (place.user or "") == (query.user or "")):
                 raise file_not_found(query.after, "after")
         rows = await self._database.rows(*_list_statement(query, place, now))
-        return [found[0] for row in rows if (found := await self._opened(row)) is not None]
+        return [file_and_key[0] for row in rows if (file_and_key := await self._opened(row)) is not None]
 
     async def remove(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> bool:
         if not _sound(file_id):
@@ -198,10 +199,10 @@ class SqlFiles:
         return False
 
     async def read(self, file: StoredFile) -> AsyncIterator[bytes]:
-        found = await self._found(file.tenant, file.id, UnixMs(0))
-        if found is None:
+        file_and_key = await self._found(file.tenant, file.id, UnixMs(0))
+        if file_and_key is None:
             raise file_not_found(file.id)
-        stored, key = found
+        stored, key = file_and_key
         cipher, left = AESGCM(key), stored.size
         for index in range(_chunks_of(stored.size)):
             sealed = await self._chunks.get(stored.tenant, stored.blob, index)
@@ -241,7 +242,7 @@ class SqlFiles:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _found(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> tuple[StoredFile, bytes] | None:
-        """With its data key."""
+        """Returns the file with its data key; None where there is no such file."""
         if not _sound(file_id):
             return None
         check_text(tenant)
@@ -250,7 +251,7 @@ class SqlFiles:
         return None
 
     async def _shared(self, file: StoredFile, address: str) -> tuple[BlobId, bytes] | None:
-        """The blob, with its key, of what its owner has of the same content."""
+        """Returns (blob, data key) of a file of the same owner with the same content; None where there is none."""
         for (blob,) in await self._database.rows(_ADDRESSED, (file.tenant, file.user or "", address)):
             for row in await self._database.rows(_OF_BLOB, (file.tenant, blob)):
                 opened = await self._opened(row)
@@ -273,7 +274,7 @@ class SqlFiles:
             return None
 
     def _address(self, file: StoredFile) -> str:
-        """Of a content among its owner's: keyed, so that a stolen database confirms no guess."""
+        """Returns a keyed hash of the content for its owner; without the key, a stolen database confirms no guess."""
         content = hashlib.sha256(f"{file.user or ''}\0{file.sha256}\0{file.size}".encode()).hexdigest()
         return self._database.sealer.text_hash(file.tenant, content)
 
@@ -305,21 +306,21 @@ def _opened(codec: Codec, row: tuple[Any, ...]) -> tuple[StoredFile, bytes]:
 
 
 def _list_statement(query: FileQuery, place: StoredFile | None, now: UnixMs) -> tuple[str, list[Any]]:
-    given = Parameters()
-    where = [f"tenant = {given.put(query.tenant)}", _LIVES.format(now=given.put(now))]
+    parameters = Parameters()
+    where = [f"tenant = {parameters.put(query.tenant)}", _LIVES.format(now=parameters.put(now))]
     if not query.anybody:
-        where.append(f"end_user = {given.put(query.user or '')}")
+        where.append(f"end_user = {parameters.put(query.user or '')}")
     if query.purpose is not None:
-        where.append(f"purpose = {given.put(query.purpose)}")
+        where.append(f"purpose = {parameters.put(query.purpose)}")
     direction, behind = ("DESC", "<") if query.newest_first else ("ASC", ">")
     if place is not None:
-        where.append(f"(created_at, id) {behind} ({given.put(place.created_at)}, {given.put(place.id)})")
-    order = f"ORDER BY created_at {direction}, id {direction} LIMIT {given.put(query.limit)}"
-    return f"SELECT {_ALL} FROM files WHERE {' AND '.join(where)} {order}", given.values
+        where.append(f"(created_at, id) {behind} ({parameters.put(place.created_at)}, {parameters.put(place.id)})")
+    order = f"ORDER BY created_at {direction}, id {direction} LIMIT {parameters.put(query.limit)}"
+    return f"SELECT {_ALL} FROM files WHERE {' AND '.join(where)} {order}", parameters.values
 
 
 def _totals(tenant: TenantId, user: str | None) -> tuple[str, tuple[Any, ...]]:
-    """`user` None: of the whole tenant."""
+    """Returns the query, with its values, for how many files and bytes a user has; `user` None: the whole tenant."""
     return (_TOTALS, (tenant,)) if user is None else (f"{_TOTALS} AND end_user = $2", (tenant, user))
 
 
@@ -332,5 +333,5 @@ def _nonce(index: int) -> bytes:
 
 
 def _sound(file_id: str) -> bool:
-    """Whether a name can be a file's; others are not looked for."""
+    """Whether this text can be a file's id; no other is looked up."""
     return file_id.isascii() and file_id.isprintable() and len(file_id) <= 64

@@ -45,7 +45,7 @@ LOAD_PAGE_BYTES: Final = 16 * 2**20
 
 
 class JournalStatements(Protocol):
-    """A module: what a parameter of each statement is stands beside it there."""
+    """The statements of a driver, as a module; a comment beside each says what its parameters are."""
 
     LOAD_PAGE_ROWS: int
     HEAD: str
@@ -71,7 +71,7 @@ class JournalStatements(Protocol):
 
 
 class JournalDatabase(SqlDatabase, Protocol):
-    """What the journal needs of its database, beyond what a view does."""
+    """A database with the operations that the journal needs beyond those of `SqlDatabase`."""
 
     write_bytes_max: int
 
@@ -81,14 +81,14 @@ class JournalDatabase(SqlDatabase, Protocol):
     def submit(self, write: Write) -> Awaitable[Any]: ...
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """The rows of a read; a commit whose outcome is unknown may be missing in them."""
+        """Returns the rows of a read; a commit whose outcome is unknown may be missing in them."""
         ...
 
     async def resolve_unknown(self) -> None: ...
 
 
 class SqlJournal:
-    """The Journal port but for `grant` and `purge`; see the port for the contract."""
+    """The Journal port except `grant` and `purge`; see the port for the contract."""
 
     def __init__(self, database: JournalDatabase, statements: JournalStatements) -> None:
         self._database = database
@@ -146,8 +146,8 @@ class SqlJournal:
         return Loaded(head, snapshot, tuple(records), tuple(commands[most - 1 :: -1]), len(commands) <= most)
 
     async def _read_rest(self, head: Head, after: int) -> list[Record]:
-        """The records behind `after` up to this head's top: what stands up to there stays, so later reads may fetch it.
-        Raises Internal where they end before."""
+        """Reads the records behind offset `after` up to the head's top; they never change, so later reads may fetch
+        them. Raises Internal where the log ends before the top."""
         records: list[Record] = []
         while after + len(records) < head.top:
             start, page_rows = after + len(records), self._sql.LOAD_PAGE_ROWS
@@ -196,7 +196,7 @@ class SqlJournal:
         return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """See `sessions.limits.Tallies`."""
+        """Implements `sessions.limits.Tallies`."""
         check_text(tenant, user)
         return Tally(*(await self._fetch(self._sql.TALLY, tenant, user, stored))[0])
 
@@ -216,7 +216,8 @@ HEAD_COLUMNS: Final = 16
 
 
 def head_from(codec: Codec, columns: Sequence[Any], about: bytes) -> Head:
-    """A head of its columns, in the order of both drivers' `_HEAD`; `about`: the last of them, as it is stored."""
+    """Makes a head of its columns, in the order of both drivers' `_HEAD`; `about` is the last of them, as it is
+    stored."""
     tenant, session, epoch, fence, incarnation, top, is_open, owner, user, model, listed, *times, key_id, _ = columns
     key = SessionKey(TenantId(tenant), SessionId(session))
     body = decode_head_body(codec.decode(key, HEAD_ROW, key_id, about))

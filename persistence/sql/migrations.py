@@ -21,7 +21,7 @@ _COMPATIBLE: Final = re.compile(r"-- compatible with (\d+)\n")
 
 
 def read_migrations(folder: Path) -> list[str]:
-    """The files' texts in their order. Blocking."""
+    """Returns the texts of the migration files, in order. Blocking."""
     files = sorted(folder.glob("*.sql"))
     assert files, f"no migrations in {folder}"
     numbers = [file.name for file in files]
@@ -30,7 +30,7 @@ def read_migrations(folder: Path) -> list[str]:
 
 
 def required_version(migrations: Sequence[str]) -> int:
-    """The version that a program has to know to use a database with all of these."""
+    """Returns the version that a program must know to use a database on which all these migrations ran."""
     required = 0
     for number, text in enumerate(migrations, 1):
         compatible = _COMPATIBLE.match(text)

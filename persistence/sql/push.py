@@ -60,7 +60,7 @@ _STANDING: Final = "SELECT count(*) FROM heads WHERE tenant = $1 AND session = $
 
 
 class PushBody(msgspec.Struct, frozen=True):
-    """What of a subscription is stored encrypted."""
+    """The part of a push subscription that is stored encrypted."""
 
     target: PushTarget
     label: str
@@ -78,7 +78,7 @@ class SqlPush:
     async def subscriptions(self, tenant: TenantId, user: str) -> list[PushSubscription]:
         check_text(tenant, user)
         rows = await self._database.rows(_OF_USER, (tenant, user))
-        return [found for row in rows if (found := await self._subscription(tenant, user, row)) is not None]
+        return [device for row in rows if (device := await self._subscription(tenant, user, row)) is not None]
 
     async def subscribe(self, subscription: PushSubscription) -> None:
         tenant, user, name = subscription.tenant, subscription.user, subscription.id
@@ -132,9 +132,9 @@ class SqlPush:
     ) -> PushDelivery:
         at, attempts = more
         key = SessionKey(TenantId(tenant), SessionId(session))
-        found = await self._database.rows(_ONE, (tenant, user, name))
+        rows = await self._database.rows(_ONE, (tenant, user, name))
         ((standing,),) = await self._database.rows(_STANDING, key)
-        subscription = await self._subscription(key.tenant, user, found[0]) if found and standing else None
+        subscription = await self._subscription(key.tenant, user, rows[0]) if rows and standing else None
         return PushDelivery(
             key=key,
             subscription_id=PushId(name),

@@ -102,7 +102,7 @@ def list_statement(query: ReviewQuery, after: ReviewPosition | None, limit: int)
 
 
 def case_of(row: Any, codec: Codec | None) -> Case:
-    """Without a codec, without its texts."""
+    """Makes a case of its row; without a codec its texts stay empty."""
     values = dict(zip(_ATTRIBUTES, tuple(row), strict=True))
     key = SessionKey(values.pop("key.tenant"), values.pop("key.session"))
     for name in ("kept", "note", "remark"):
@@ -121,7 +121,7 @@ class SqlReviews:
         return await self._case(rows[0]) if rows else None
 
     async def _case(self, row: Any) -> Case:
-        """With its texts."""
+        """Makes a case of its row, with its texts decrypted."""
         codec = self._database.codec
         return await with_keys(codec, lambda: case_of(row, codec))
 
@@ -149,8 +149,8 @@ class SqlReviews:
     async def _change(
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
     ) -> Case:
-        """The case after a transition. `check` raises for what stands in its way, or returns the answer to a repeat; it
-        runs before, and again where the transition met another state than it."""
+        """Applies a transition; returns the case after it. `check` raises for what stands in its way, or returns the
+        answer to a repeat; it runs before, and again where the transition met another state than it."""
         for _ in range(RACES_MAX):
             done = check(await self.find(review_id))
             if done is not None:

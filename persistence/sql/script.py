@@ -37,13 +37,14 @@ class Lock(NamedTuple):
 
 
 class LockChain(NamedTuple):
-    """Likewise of a tenant's audit chain."""
+    """Keeps other writers off a tenant's audit chain until the transaction ends. SQLite has one writer and does
+    nothing."""
 
     tenant: TenantId
 
 
 class Chain(NamedTuple):
-    """Puts entries of one tenant behind its audit chain. The chain stays locked: for a last step before the commit."""
+    """Appends entries of one tenant to its audit chain, which stays locked: yield it just before the commit."""
 
     entries: Sequence[AuditEntry]
 
@@ -52,7 +53,7 @@ Script = Generator[Query | Lock | LockChain | Chain, list[Any], T]
 
 
 class SqlDatabase(Protocol):
-    """What a view needs of its database; good for as long as that is open."""
+    """The operations that a store's views need of its database; usable while the database is open."""
 
     @property
     def codec(self) -> Codec: ...
@@ -61,16 +62,17 @@ class SqlDatabase(Protocol):
     def sealer(self) -> Sealer: ...
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a read, after whatever was acknowledged before it."""
+        """Returns the rows of a read, which sees every write that was acknowledged before it."""
         ...
 
     async def run(self, script: Callable[[], Script[T]], *, timeout_s: float | None = None) -> T:
-        """Runs a script in a transaction of its own. `timeout_s`: for one that goes over very many rows."""
+        """Runs a script in a transaction of its own. `timeout_s`: a longer time-out, for a script over very many
+        rows."""
         ...
 
 
 class Parameters:
-    """Those of a statement that is put together: each gets the mark that stands for it in the text."""
+    """Collects the values of a statement that is being put together; `put` returns the placeholder for its text."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -81,5 +83,5 @@ class Parameters:
 
 
 def one_query(text: str, values: Sequence[Any]) -> Script[list[Any]]:
-    """The script of a single statement; its rows."""
+    """Runs a single statement as a script; returns its rows."""
     return (yield Query(text, values))

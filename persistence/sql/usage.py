@@ -19,7 +19,7 @@ from sessions.billing.metering import DAY_MS, UsageEntry, UsageGroup, UsageQuery
 from sessions.model.journal_types import UsageRow
 from sessions.model.types import Principal, ResponseId, SessionId, SessionKey, TenantId, UnixMs, Usage
 
-HALF: Final = 10**9  # of a sum of money
+HALF: Final = 10**9  # costs are summed in two parts: high * HALF + low
 
 _SUMMED: Final = (
     "input_tokens",

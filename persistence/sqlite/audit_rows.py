@@ -15,10 +15,10 @@ from sessions.model.audit import SECRET_BYTES, AuditEntry, AuditHead, Sealer
 
 
 def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
-    """Puts entries behind their tenants' chains, in the transaction that is open."""
+    """Appends entries to their tenants' audit chains, in the open transaction."""
     for tenant, group in groupby(sorted(entries, key=lambda entry: entry.tenant), key=lambda entry: entry.tenant):
-        found = connection.execute("SELECT seq, mac, seal FROM audit_heads WHERE tenant = ?1", (tenant,)).fetchall()
-        rows, head = sealer.chained(AuditHead(*found[0]) if found else None, group)
+        heads = connection.execute("SELECT seq, mac, seal FROM audit_heads WHERE tenant = ?1", (tenant,)).fetchall()
+        rows, head = sealer.chained(AuditHead(*heads[0]) if heads else None, group)
         connection.executemany(
             "INSERT INTO audit (tenant, seq, at, about, key_id, body, prev, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows
         )
@@ -28,7 +28,7 @@ def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[Audi
 
 
 async def secret_of(writer: aiosqlite.Connection) -> bytes:
-    """The installation's secret, made at the first start."""
+    """Returns the installation's secret, which is made at the first start."""
     await writer.execute_fetchall(
         "INSERT OR IGNORE INTO audit_secret (one, secret) VALUES (1, ?)", (os.urandom(SECRET_BYTES),)
     )

@@ -28,14 +28,15 @@ from persistence.sqlite.library import sqlite3
 log = structlog.get_logger(__name__)
 
 CHECK_EVERY: Final = 16
-"""Commits between two checks of the log's length."""
+"""How many commits lie between two checks of the write-ahead log's length."""
 RESTART: Final = 4
 LAST_RESORT: Final = 16
 NICENESS: Final = 15
 
 
 def connector(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
-    """`connect`, for the thread that makes the checkpoints: the first thing that thread does."""
+    """Returns a function that connects like `connect`, after lowering the priority of the thread that calls it
+    first."""
 
     def quietly() -> sqlite3.Connection:
         if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
@@ -46,12 +47,13 @@ def connector(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3
 
 
 def checkpoint(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
-    """Copies what the log has: (busy, pages in the log, of which copied)."""
+    """Copies the write-ahead log into the database; returns one row (busy, pages in the log, pages of them copied)."""
     return connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 class Checkpointer:
-    """`committed()` after each commit. `rest` copies the rest of the log on the writer's connection."""
+    """Makes checkpoints on a connection of its own. Call `committed()` after each commit; `rest` copies the rest of the
+    log on the writer's connection."""
 
     def __init__(self, connection: aiosqlite.Connection, *, pages: int, rest: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection
@@ -66,7 +68,7 @@ class Checkpointer:
             self._task = asyncio.create_task(self._check_log(), name="journal checkpoint")
 
     async def close(self) -> None:
-        """After the last commit. Whoever closes the file last copies what is left."""
+        """Closes the connection; call it after the last commit. Whoever closes the file last copies what is left."""
         if self._task is not None:
             await self._task
         await self._connection.close()
@@ -84,6 +86,6 @@ class Checkpointer:
             log.error("journal_checkpoint_failed", cause=repr(exc))
 
     async def _run(self, mode: str) -> tuple[int, int]:
-        """(pages in the log, of which copied); -1 for both where there is no log yet."""
+        """Runs a checkpoint; returns (pages in the log, pages of them copied), both -1 where there is no log yet."""
         ((_, length, copied),) = await self._connection.execute_fetchall(f"PRAGMA wal_checkpoint({mode})")
         return length, copied

@@ -69,12 +69,13 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_pages: int = 2000
     checkpoints_beside: bool = CHECKPOINTS_BESIDE_COMMITS
     checkpoints_elsewhere: bool = False
-    """Another process makes all checkpoints (`replication.py`): none is made here while a connection is open."""
+    """Whether another process makes all checkpoints (`replication.py`): none is made here while a connection is
+    open."""
     quick_check_bytes_max: int = 128 * 2**20
 
 
 class SqliteDatabase:
-    """`folder/journal.db`, one per folder; good from `open` to `close`.
+    """The SQLite file `folder/journal.db`, one per folder; usable from `open` to `close`.
 
     The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`. Its attributes are
     the file's and the commit group's; the tables are in views.
@@ -91,7 +92,7 @@ class SqliteDatabase:
         tuning: SqliteTuning | None = None,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        """`marker`: where the incarnation's side file lies, when a backup of the folder should not contain it.
+        """`marker`: a path for the marker file, where a backup of the folder should not contain it.
         `audit_key`: see `sessions.model.audit`."""
         self.path = folder / "journal.db"
         self._folder = folder
@@ -114,7 +115,7 @@ class SqliteDatabase:
         self._dead: Unavailable | None = None  # why nothing can be written any more
         self._closed = False
         self._audit_key = audit_key
-        self.sealer = Sealer(b"")  # of the audit log, from `open` on
+        self.sealer = Sealer(b"")  # seals the audit log; set by `open`
 
     @property
     def incarnation(self) -> str:
@@ -162,7 +163,7 @@ class SqliteDatabase:
             await self._close_files()
 
     async def _close_files(self) -> None:
-        """Readers first: whoever closes last makes a checkpoint, and that is the writer's business."""
+        """Closes readers before the writer: whoever closes last makes a checkpoint, and that must be the writer."""
         try:
             for connection in [*self._readers, self._checkpoints, self._writer]:
                 try:
@@ -180,7 +181,8 @@ class SqliteDatabase:
             self._lock.release()
 
     def _connector(self, factory: type[sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
-        """By hand, because `aiosqlite.connect` takes the system's SQLite."""
+        """Returns a function that connects to the file; by hand, because `aiosqlite.connect` takes the system's
+        SQLite."""
         return partial(
             sqlite3.connect, self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
         )
@@ -217,15 +219,15 @@ class SqliteDatabase:
         writer = self._writer
         assert writer is not None
         mark = self._marker.open()
-        found = list(
+        rows = list(
             await writer.execute_fetchall(
                 "SELECT incarnation, fence, top FROM heads WHERE tenant = '' AND session = ''"
             )
         )
-        incarnation, generation, commits = found[0] if found else ("", 0, 0)
+        incarnation, generation, commits = rows[0] if rows else ("", 0, 0)
         goes_on = mark is not None and mark.incarnation == incarnation and mark.position <= commits
         if not goes_on:
-            if found:
+            if rows:
                 log.warning("journal_incarnation_changed", last=incarnation, commits=commits, marker=str(mark))
             incarnation = self._new_id()
             commits = max(commits, mark.position if mark else 0)
@@ -253,7 +255,7 @@ class SqliteDatabase:
         )
 
     def _run_script(self, connection: sqlite3.Connection, script: Script[T]) -> T | SessileError:
-        """On the writer's thread. A returned error is raised for the script's caller."""
+        """Runs a script on the writer's thread. An error that it returns is raised for the script's caller."""
         rows: list[Any] = []
         try:
             step = next(script)
@@ -270,7 +272,7 @@ class SqliteDatabase:
             return error
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[object]:
-        """One transaction for a batch; every write gets its result or its error."""
+        """Commits a batch in one transaction; returns the result or the error of each write."""
         if self._dead is not None:
             return [self._dead] * len(writes)
         transaction = Transaction(
@@ -311,7 +313,7 @@ class SqliteDatabase:
         return list(await self._writer.execute_fetchall("", WriterCall(function)))
 
     def _mark(self, commits: int) -> None:
-        """On the writer's thread, between a commit and its acknowledgement."""
+        """Writes the marker, on the writer's thread, between a commit and its acknowledgement."""
         self._marker.write(self._incarnation, commits)
         if time.time() - self._marker.synced_at > MARKER_SYNC_S:
             self._marker.sync()
@@ -320,7 +322,7 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[aiosqlite.Connection]:
-        """A reader of the pool. One whose caller was cancelled may be given out again at once: a connection
+        """Lends a connection for reading. One whose caller was cancelled may be lent again at once: a connection
         runs its statements in order."""
         if self._closed or not self._readers:
             raise closed()
@@ -337,22 +339,23 @@ class SqliteDatabase:
             self._idle.put_nowait(reader)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """The rows of a read."""
+        """Returns the rows of a read."""
         async with self.reader() as reader:
             return list(await reader.execute_fetchall(statement, values))
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a statement with `$n` for its parameters, after whatever was acknowledged before it."""
+        """Returns the rows of a statement with `$n` for its parameters, which sees every write acknowledged before
+        it."""
         await self.resolve_unknown()
         return await self.fetch(question_marks(text), *values)
 
     async def resolve_unknown(self) -> None:
-        """After a commit that may or may not be on the disk: passes only when a later one has settled it."""
+        """Returns once a later commit has settled whether a commit with an unknown outcome is on the disk."""
         if self._unsure:
             await self.submit(JobWrite(STORE_KEY, no_op))
 
 
 @lru_cache(maxsize=256)
 def question_marks(text: str) -> str:
-    """A statement with SQLite's way to write parameters."""
+    """Returns a statement with SQLite's placeholders (`?1`) in place of PostgreSQL's (`$1`)."""
     return re.sub(r"\$(\d+)", r"?\1", text)

@@ -12,7 +12,7 @@ from sessions.model.errors import OutcomeUnknown, Unavailable
 
 
 class StoreOvertaken(Exception):
-    """The store's own head is not as this process left it: another one has opened the file."""
+    """The store's own row is not as this process left it: another process has opened the file."""
 
 
 class CommitFailed(Exception):
@@ -20,7 +20,7 @@ class CommitFailed(Exception):
 
 
 class RollbackFailed(Exception):
-    """A failed transaction could not be taken back: this connection can do nothing more."""
+    """A failed transaction could not be rolled back: the connection can do nothing more."""
 
 
 FAILURES: Final = (sqlite3.Error, OSError, StoreOvertaken, CommitFailed, RollbackFailed)
@@ -36,7 +36,7 @@ ONE_WRITE_IS_BAD: Final = (
 
 
 def primary_code(exc: BaseException | None) -> int:
-    """SQLite's primary result code, 0 where there is none."""
+    """Returns SQLite's primary result code; 0 where there is none."""
     code: int = getattr(exc, "sqlite_errorcode", 0) or 0
     return code & 0xFF
 
@@ -46,7 +46,7 @@ def is_damage(exc: BaseException | None) -> bool:
 
 
 def translate(exc: BaseException) -> Unavailable:
-    """The error for a caller. One that is not retryable means that this journal will never write again.
+    """Returns the error for a caller. One that is not retryable means that this journal will never write again.
 
     OutcomeUnknown only where SQLite failed between writing the commit and knowing it on the disk (what was written
     could come back if the machine stopped now), or where the commit stands and its marker could not be written.

@@ -32,7 +32,8 @@ class SqliteJournal(SqlJournal):
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        """In transactions of a few thousand rows, so that appends come in between."""
+        """Purges sessions in transactions of a few thousand rows, so that appends come in between; returns those
+        purged."""
         purged = []
         for key in keys:
             step = purge_step(key, due, self.database.sealer, at)

@@ -43,7 +43,7 @@ SYNC_EVERY_S: Final = 0.5
 SYNC_S: Final = 5
 LAST_SYNC_S: Final = 10
 BEHIND_S: Final = 10.0
-"""Of lag, from which on a log line says so."""
+"""The lag in seconds from which on a warning is logged."""
 PAUSES_S: Final = (0.5, 1.0, 2.0, 5.0, 15.0, 30.0)
 RESTART_PAGES: Final = 16_384  # 64 MiB of log, from which on a checkpoint waits for writers
 _PR_SET_PDEATHSIG: Final = 1
@@ -119,19 +119,19 @@ class Replication:
 
     @property
     def lag_s(self) -> float:
-        """Seconds since the last moment whose commits are all in the replica."""
+        """Seconds by which the replica may be behind: the time since a moment whose commits it all has."""
         return self._clock() - self._synced_at
 
     def _lag(self) -> dict[tuple[str, ...], float]:
         return {(): self.lag_s}
 
     def start(self) -> None:
-        """Starts Litestream and goes on watching it. The journal is open."""
+        """Starts Litestream and watches it until `close`. The journal must be open."""
         self._synced_at = self._clock()
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._keep_syncing())]
 
     async def close(self) -> None:
-        """Ends Litestream after a last sync. The journal is closed."""
+        """Ends Litestream after a last sync. The journal must be closed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -223,8 +223,8 @@ class Replication:
         while piece := await process.stderr.read(1 << 16):  # to the end, for a full pipe would hold Litestream up
             last = (last + piece)[-2_000:]
         status = await process.wait()
-        said = last.decode(errors="replace").strip().rpartition("\n")[2]
-        log.error("replication_ended", status=status, said=said[:500])
+        message = last.decode(errors="replace").strip().rpartition("\n")[2]
+        log.error("replication_ended", status=status, said=message[:500])
 
     def _config(self) -> dict[str, object]:
         database = {
@@ -242,8 +242,8 @@ class Replication:
 
 
 def _without_bundle(environment: Mapping[str, str]) -> dict[str, str]:
-    """It has AWS's credentials, and no setting of the server. Litestream 0.5.17 fails where `AWS_CA_BUNDLE` is set:
-    Go has another name for it."""
+    """Returns the environment for Litestream: with AWS's credentials, without settings of the server. Litestream 0.5.17
+    fails where `AWS_CA_BUNDLE` is set: Go has another name for it."""
     changed = {name: value for name, value in environment.items() if not name.startswith("SESSILE_")}
     if bundle := changed.pop("AWS_CA_BUNDLE", ""):
         changed.setdefault("SSL_CERT_FILE", bundle)
@@ -251,12 +251,12 @@ def _without_bundle(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _die_with_the_server() -> None:
-    """In the child: a server that is killed takes Litestream with it, which makes a last sync."""
+    """Runs in the child: makes the kernel end Litestream, which then makes a last sync, when the server is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def restore_replica(url: str, folder: Path, *, environment: Mapping[str, str], at: str = "") -> None:
-    """Makes `folder/journal.db` of a replica, as it was at a time (RFC 3339; "": its last moment). Its next opening is
+    """Restores `folder/journal.db` from a replica, as it was at a time (RFC 3339; "": the latest). Its next opening is
     another incarnation, since no marker lies beside it. Raises BadInput. Blocking."""
     program, folder = litestream(environment), folder.absolute()
     journal = folder / "journal.db"
@@ -277,6 +277,6 @@ def restore_replica(url: str, folder: Path, *, environment: Mapping[str, str], a
         done = subprocess.run([*words, str(journal)], capture_output=True, text=True, env=_without_bundle(environment))
     if done.returncode:
         journal.unlink(missing_ok=True)
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise BadInput("replica_not_restored", f"Nothing was restored: {said[-1] if said else '?'}", param="from")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise BadInput("replica_not_restored", f"Nothing was restored: {lines[-1] if lines else '?'}", param="from")
     journal.chmod(0o600)

@@ -128,7 +128,7 @@ async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
 
 
 async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:
-    """Looks for damage: the whole file up to a size, above it the table that everything hangs on. Raises Unavailable.
+    """Looks for damage: in the whole file up to a size, above it in the table of heads. Raises Unavailable.
 
     The whole check reads every page (about a second per GiB from the page cache), which a start should not
     wait for on a large file. A file that was cut off is noticed at any size.
@@ -143,7 +143,7 @@ async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole
 
 
 def _is_cut_off(path: Path, bytes_expected: int) -> bool:
-    """Whether the file is shorter than its header says. With a write-ahead file beside it that is no sign."""
+    """Whether the file is shorter than its header says; that is no damage if a write-ahead file lies beside it."""
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size > 0:
         return False

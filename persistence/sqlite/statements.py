@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 
 
 def chunks(rows: Sequence[Row]) -> list[tuple[int, list[Any]]]:
-    """Rows as (number of VALUES rows, flat parameters) for the statements below."""
+    """Splits rows into pairs (number of VALUES rows, flat parameters) for the statements below."""
     result = []
     for start in range(0, len(rows), VALUES_ROWS_MAX):
         chunk = rows[start : start + VALUES_ROWS_MAX]
@@ -50,7 +50,8 @@ def _values(columns: int, rows: int) -> str:
 
 @cache
 def advance(rows: int, *, returning: bool = False) -> str:
-    """I1: (tenant, session, fence, top, n). Moves the heads whose fence and top are as the writer believes."""
+    """Returns the statement of invariant I1: moves the heads whose fence and top are as the writer believes. A row is
+    (tenant, session, fence, top, number of records)."""
     return (
         f"UPDATE OR FAIL heads SET top = top + v.column5 FROM (VALUES {_values(5, rows)}) v"
         " WHERE heads.tenant = v.column1 AND heads.session = v.column2"
@@ -60,7 +61,8 @@ def advance(rows: int, *, returning: bool = False) -> str:
 
 @cache
 def patch_heads(rows: int) -> str:
-    """(tenant, session, open, user, model, key_id, about, listed, deleted_at, updated_at)."""
+    """Returns the statement that updates heads; a row is (tenant, session, open, user, model, key_id, about, listed,
+    deleted_at, updated_at)."""
     return (
         "UPDATE OR FAIL heads SET open = v.column3, user = v.column4, model = v.column5, key_id = v.column6,"
         " about = v.column7, listed = v.column8, deleted_at = v.column9, updated_at = v.column10"
@@ -69,7 +71,7 @@ def patch_heads(rows: int) -> str:
 
 
 def _inserter(into: str, columns: str, conflict: str = "") -> Callable[[int], str]:
-    """The statement that inserts so many rows of these columns."""
+    """Returns a function that, for a number of rows, returns the statement inserting so many rows of these columns."""
 
     @cache
     def statement(rows: int) -> str:
@@ -93,7 +95,8 @@ insert_responses = _inserter("INSERT OR IGNORE INTO responses", 'tenant, respons
 
 @cache
 def upsert_pushes(rows: int) -> str:
-    """(tenant, session, end user, cause, response, offset, at, due at): a row for each device of the user."""
+    """Returns the statement that writes a push notice for each device of the user; a row is (tenant, session, end user,
+    cause, response, offset, at, due at)."""
     return (
         f"INSERT INTO push_outbox ({PUSH_COLUMNS})"
         " SELECT v.column1, v.column2, s.id, v.column3, v.column4, v.column5, v.column6, v.column7, v.column8, 0"
@@ -115,7 +118,8 @@ _HEAD = (
 
 @cache
 def grant_new(rows: int) -> str:
-    """(tenant, session, epoch, incarnation, owner, key_id, about, now): a head that did not exist."""
+    """Returns the statement that makes heads; a row is (tenant, session, epoch, incarnation, owner, key_id, about,
+    now)."""
     return (
         "INSERT OR IGNORE INTO heads (tenant, session, fence, top, epoch, incarnation, owner, key_id, about,"
         " created_at, updated_at)"
@@ -126,7 +130,8 @@ def grant_new(rows: int) -> str:
 
 @cache
 def grant_next(rows: int) -> str:
-    """(tenant, session, expected fence, new epoch, incarnation, owner, now): the next fence of a head that exists."""
+    """Returns the statement that grants the next fence of existing heads; a row is (tenant, session, expected fence,
+    new epoch, incarnation, owner, now)."""
     return (
         "UPDATE OR FAIL heads SET fence = fence + 1, owner = v.column6, incarnation = v.column5,"
         " epoch = CASE WHEN incarnation = v.column5 THEN epoch ELSE v.column4 END,"
@@ -192,7 +197,7 @@ PLACE = "SELECT updated_at, session, user FROM heads WHERE tenant = ?1 AND sessi
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:
-    """Newest first; `behind` is (updated_at, session) of a place in that order to go on from."""
+    """Returns the query for a page of heads, newest first; `behind` is the (updated_at, session) to go on from."""
     where = "tenant = ? AND listed = 1 AND deleted_at IS NULL AND top > 0"
     values: Row = (tenant,)
     if user is not None:
@@ -309,7 +314,7 @@ def _head(codec: Codec, columns: _HeadRow) -> Head:
 
 
 def records_of(codec: Codec, key: SessionKey, row: Row, *, after: int) -> tuple[Record, ...]:
-    """The records of a page, which begin right behind `after` and have no hole; anything else is damage (Internal)."""
+    """Returns a page's records, which must begin right behind `after` without a gap; else raises Internal."""
     decode = codec.decode
     from_hex = bytes.fromhex
     bodies = _decode_bodies(row[1])

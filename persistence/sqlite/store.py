@@ -22,7 +22,7 @@ class SqliteStore:
     """The Store port."""
 
     def __init__(self, database: SqliteDatabase, chunks: FileChunks | None = None) -> None:
-        """`chunks`: where files' bytes are; None: among the rows."""
+        """`chunks`: where the bytes of files are stored; None: in the database."""
         self.database = database
         self.journal = SqliteJournal(database)
         self.tallies = self.journal

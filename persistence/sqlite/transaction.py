@@ -30,7 +30,8 @@ STORE_KEY: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
 
 class WriterCall:
-    """A function for the writer's thread, in the shape of parameters going in and of a cursor coming out."""
+    """Runs a function on the writer's thread: poses as the parameters of a statement, and as the cursor with its
+    rows."""
 
     def __init__(self, function: Callable[[sqlite3.Connection], list[Any]]) -> None:
         self._function = function
@@ -54,7 +55,7 @@ class WriterConnection(sqlite3.Connection):
 
 
 class Transaction:
-    """The writes of a batch. `run` gives one outcome for each: None or a result, or the exception for its caller.
+    """The writes of one batch. `run` returns one outcome for each: None or a result, or the exception for its caller.
 
     Raises sqlite3.Error where the transaction failed as a whole and was rolled back, CommitFailed where that happened
     in its commit, StoreOvertaken and RollbackFailed where the connection is of no use any more. `mark` is called with
@@ -87,9 +88,10 @@ class Transaction:
         return outcomes
 
     def _run_unsynced(self, connection: sqlite3.Connection) -> list[object]:
-        """First grants of new sessions are on the disk with what is appended under them. A machine that fails before
-        has lost nothing but the name of an owner that failed with it, so neither the disk nor the marker is waited
-        for."""
+        """Runs a batch of first grants without waiting for the disk. They are on the disk with what is appended under
+        them: a
+        machine that fails before has lost only the name of an owner that failed with it, so neither the disk nor the
+        marker is waited for."""
         connection.execute("PRAGMA synchronous = NORMAL")
         try:
             return self._run(connection)
@@ -178,7 +180,7 @@ class Transaction:
 def begin_incarnation(
     incarnation: str, generation: int, commits: int, goes_on: bool, connection: sqlite3.Connection
 ) -> list[object]:
-    """Writes the store's own head at an opening. Unless the store `goes_on`, no earlier fence may ever match again."""
+    """Writes the store's own row at an opening. Unless the store `goes_on`, no earlier fence may ever match again."""
     connection.execute("BEGIN IMMEDIATE")
     if not goes_on:
         connection.execute("UPDATE heads SET fence = fence + ?", (FENCES_PER_INCARNATION,))
@@ -197,13 +199,14 @@ PURGE_ROWS: Final = 2_000
 
 
 def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callable[[sqlite3.Connection], bool | None]:
-    """True: the session is gone. False: it is not due any more. None: more to do."""
+    """Returns a step of a purge. It returns True when the session is gone, False when it is not due, None for more to
+    do."""
 
     def step(connection: sqlite3.Connection) -> bool | None:
-        found = connection.execute(sql.STANDING, key).fetchall()
-        if not found:
+        rows = connection.execute(sql.STANDING, key).fetchall()
+        if not rows:
             return False
-        top, listed, open_, updated_at, deleted_at, user = found[0]
+        top, listed, open_, updated_at, deleted_at, user = rows[0]
         reason = due.reason(
             user=user, top=top, listed=bool(listed), open=bool(open_), updated_at=updated_at, deleted_at=deleted_at
         )
@@ -222,7 +225,7 @@ def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callabl
 
 
 def purge_commands_step(before: int) -> Callable[[sqlite3.Connection], bool]:
-    """True: more to do."""
+    """Returns a step that deletes some old commands and returns whether there may be more."""
 
     def step(connection: sqlite3.Connection) -> bool:
         return connection.execute(sql.PURGE_COMMANDS, (before, PURGE_ROWS)).rowcount == PURGE_ROWS
@@ -231,4 +234,4 @@ def purge_commands_step(before: int) -> Callable[[sqlite3.Connection], bool]:
 
 
 def no_op(connection: sqlite3.Connection) -> None:
-    """A job that only moves the store's own row."""
+    """Does nothing: a job whose commit only moves the store's own row."""

@@ -64,7 +64,7 @@ def _invalid_setting(setting: str, problem: str) -> BadInput:
 
 
 def parse_kafka_address(url: str) -> KafkaAddress:
-    """Raises BadInput, which repeats no more of an address than what can hold no password."""
+    """Parses `kafka://HOST:PORT,.../TOPIC`. Raises BadInput, whose text repeats no part that can hold a password."""
     place, _, topic = url.removeprefix("kafka://").partition("/")
     if "@" in url:
         raise _invalid_setting(
@@ -87,7 +87,7 @@ def parse_kafka_address(url: str) -> KafkaAddress:
 
 
 def read_kafka_options(path: str) -> dict[str, str]:
-    """librdkafka's options from a TOML file; `security.protocol = "SSL"` and a table `[security]` mean the same.
+    """Reads librdkafka's options from a TOML file; `security.protocol = "SSL"` and a table `[security]` mean the same.
     Raises BadInput, which names what is wrong and repeats no value."""
     try:
         text = Path(path).read_bytes()
@@ -126,10 +126,11 @@ def _flatten(table: Mapping[str, Any], before: str) -> dict[str, str]:
 
 
 class KafkaSink:
-    """A `persistence.usage_stream.relay.UsageSink`. Alone where it has no `lock`."""
+    """A `persistence.usage_stream.relay.UsageSink` for Kafka. Without a `lock` it must be the topic's only relay."""
 
     def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, lock: RelayLock | None = None) -> None:
-        """Connects when it is used. Raises BadInput for options that librdkafka refuses, and where it is missing."""
+        """Connects at first use. Raises BadInput for options that librdkafka refuses, and where librdkafka is
+        missing."""
         try:
             import confluent_kafka
         except ImportError as error:
@@ -156,7 +157,7 @@ class KafkaSink:
         await asyncio.get_running_loop().run_in_executor(self._worker, self._deliver, messages)
 
     async def close(self) -> None:
-        """Gives up what is on its way: it was not acknowledged, and is relayed again at the next start."""
+        """Drops rows that are being sent: they are not acknowledged, and are relayed again at the next start."""
         self._stopping.set()
         await asyncio.get_running_loop().run_in_executor(self._worker, self._discard_producer)
         self._worker.shutdown(wait=False)
@@ -203,7 +204,8 @@ class KafkaSink:
                 self._discard_producer()
 
     def _check_topic(self, producer: Producer) -> None:
-        """Whether the topic is there. What a batch would say of it is no more than that it took too long."""
+        """Raises Unavailable where the topic is missing, with a clearer reason than a batch's own time-out would
+        give."""
         for left in range(TOPIC_SLICES - 1, -1, -1):
             try:
                 about = producer.list_topics(self._topic, timeout=SLICE_S).topics[self._topic].error
@@ -220,7 +222,8 @@ class KafkaSink:
             raise self._unavailable(about, "the topic cannot be used")
 
     def _unavailable(self, error: KafkaError | None, otherwise: str) -> Unavailable:
-        """The connection's last error says more than that something took too long."""
+        """Makes the error for a failed call; adds the connection's last error where `error` only says that it took too
+        long."""
         vague = error is None or error.code() in (error._MSG_TIMED_OUT, error._TRANSPORT, error._TIMED_OUT)
         why = otherwise if error is None else error.str()
         if vague and self._last_error:

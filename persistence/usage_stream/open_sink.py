@@ -12,8 +12,9 @@ from sessions.model.errors import BadInput
 
 
 def open_usage_sink(url: str, *, options: str = "", lock_client: Any = None) -> UsageSink:
-    """`redis://…` or `rediss://…` (`?stream=NAME` names the stream), or `kafka://host:9092/TOPIC` with a file of
-    `options`. `lock_client`, of redis-py, is where several relays to Kafka have their lock. Raises BadInput."""
+    """Opens the sink of a URL: `redis://…` or `rediss://…` (`?stream=NAME` names the stream), or
+    `kafka://host:9092/TOPIC` with a file of `options`. `lock_client`, of redis-py, holds the lock of several relays
+    to Kafka. Raises BadInput."""
     scheme, _, rest = url.partition("://")
     if scheme == "kafka":
         address = parse_kafka_address(url)

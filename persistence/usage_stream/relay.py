@@ -34,21 +34,21 @@ log = structlog.get_logger(__name__)
 
 
 class UsageSink(Protocol):
-    """Where rows go. Raises Unavailable for whatever keeps it from having them."""
+    """The destination of usage rows. Calls raise Unavailable for whatever keeps it from taking rows."""
 
     async def acquire(self) -> bool:
-        """Takes the lock, or keeps it: False while another relay has it."""
+        """Takes or keeps the relay lock; returns False while another relay has it."""
         ...
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
-        """Returns when every row is acknowledged; some may have been taken when it raises."""
+        """Sends rows; returns when every row is acknowledged. Some may have been taken when it raises."""
         ...
 
     async def close(self) -> None: ...
 
 
 class UsageRelay:
-    """Runs until it is cancelled."""
+    """Passes a store's usage rows on to a sink; runs until it is cancelled."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class UsageRelay:
             await self._sink.close()
 
     async def relay_batch(self) -> bool:
-        """One batch. True when there may be more at once. Raises Unavailable, OutcomeUnknown."""
+        """Relays one batch; returns True when there may be more at once. Raises Unavailable, OutcomeUnknown."""
         if not await self._sink.acquire():
             return False
         rows = await self._usage.unrelayed(limit=self._batch)

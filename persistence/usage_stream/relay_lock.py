@@ -29,7 +29,7 @@ class RelayLock(Protocol):
 
 
 class ValkeyRelayLock:
-    """`client` is redis-py's, of a server or of a cluster, and belongs to the lock from now on."""
+    """A relay lock in Valkey or Redis. `client` is redis-py's, for a server or a cluster; the lock closes it."""
 
     def __init__(self, client: Any, name: str) -> None:
         import redis.asyncio as redis
@@ -40,7 +40,7 @@ class ValkeyRelayLock:
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def acquire(self) -> bool:
-        """Takes the lock, or keeps it: False while another has it. Raises Unavailable."""
+        """Takes or keeps the lock; returns False while another relay has it. Raises Unavailable."""
         return await shield_call(self._acquire())
 
     async def _acquire(self) -> bool:
@@ -61,6 +61,6 @@ class ValkeyRelayLock:
 
 
 async def shield_call(call: Coroutine[Any, Any, T]) -> T:
-    """redis-py has been seen to swallow a cancellation, and its caller would then go on for ever: the call is left
-    to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
+    """Awaits a call of redis-py, which has been seen to swallow a cancellation: when the caller is cancelled, the call
+    is left to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
     return await asyncio.shield(asyncio.ensure_future(call))

@@ -18,10 +18,10 @@ TIMEOUT_S: Final = 10.0
 
 
 class ValkeySink:
-    """A `persistence.usage_stream.relay.UsageSink`."""
+    """A `persistence.usage_stream.relay.UsageSink` for a stream of Valkey or Redis."""
 
     def __init__(self, url: str, *, stream: str = "sessile:usage") -> None:
-        """Connects when it is used. Raises BadInput for a URL that is none."""
+        """Connects at first use. Raises BadInput for an invalid URL."""
         import redis.asyncio as redis
 
         self._stream = stream

@@ -131,12 +131,12 @@ class Actor:
 
     @property
     def top(self) -> int:
-        """The last durable offset."""
+        """The offset of the last durable record."""
         return self._appending.top
 
     @property
     def open(self) -> tuple[ResponseId, ...]:
-        """The responses that are being written, or would be if an engine ran."""
+        """Ids of the open responses, whether or not an engine runs for them."""
         return tuple(self._machine.state.open)
 
     @property
@@ -156,13 +156,13 @@ class Actor:
 
     @property
     def generated(self) -> int:
-        """Tokens of the runs that are under way here."""
+        """How many tokens the runs under way have produced so far."""
         return self._turns.generated
 
     async def ledgers(self) -> list[array[int]]:
-        """Returns the token ids that KV is worth having for: of every open response as far as it is, unless a smaller
-        model writes it, whose KV stays; else of the newest branch. Raises BadInput where one does not fit the
-        window."""
+        """Returns the prompts, as token ids, that the session's KV is worth keeping for: one for each open response
+        that this replica's model writes (a smaller model's KV stays where it is), else that of the newest branch.
+        Raises BadInput where one does not fit the window."""
         state = self._machine.state
         written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
         if written:
@@ -239,11 +239,11 @@ class Actor:
         self._sealed_off.clear()
 
     def hand_over(self) -> None:
-        """After a seal: another replica has been granted the session."""
+        """Ends this actor after a seal, once another replica has been granted the session."""
         self._end(Phase.GONE)
 
     def lost(self) -> None:
-        """The journal says that another owner holds the session: shows nothing more."""
+        """Ends this actor as fenced: the journal says that another owner holds the session."""
         self._log.warning("actor_fenced", error="found out by reading")
         self._end(Phase.FENCED)
 
@@ -261,15 +261,15 @@ class Actor:
         self._end(Phase.GONE)
 
     def leaves_soon(self) -> None:
-        """Another replica loads the log in a moment: the next append carries a snapshot, and little is left to read."""
+        """Has the next append carry a snapshot, since another replica is about to load the log."""
         self._appending.snapshots.soon()
 
     def readers_left(self, *, cancel: bool) -> None:
-        """Nobody has read for as long as the orphan policy allows: cancel the open responses, or pause them."""
+        """Cancels the open responses, or pauses them: nobody has read for as long as the orphan policy allows."""
         self.post(inputs_and_effects.Orphaned() if cancel else inputs_and_effects.ResponsesPaused())
 
     def client_left(self) -> None:
-        """Nobody reads, and the gateway that would have cancelled what its client left behind is gone: cancel that."""
+        """Cancels the open responses that a client waited for: nobody reads them, and the client's gateway is gone."""
         self.post(inputs_and_effects.Orphaned(attended_only=True))
 
     def readers_back(self) -> None:
@@ -298,7 +298,7 @@ class Actor:
             self._wakeup.set_result(None)
 
     def _wake_to_leave(self) -> None:
-        """Lets a waiting drain see that there is nothing to wait for any more."""
+        """Wakes a waiting drain so that it ends if nothing is left to wait for."""
         if self._drain is not None:
             self._wake()
 
@@ -336,7 +336,7 @@ class Actor:
             self.active_at = self._loop.time()
 
     async def _advance_engines(self) -> None:
-        """Everything that engines have released at this moment, as one atomic write."""
+        """Commits everything that engines have released so far as one atomic write."""
         step = self._take_released(None)
         if step is not None:
             await self._commit(step)
@@ -344,7 +344,7 @@ class Actor:
                 self._compactor.resume()
 
     def _take_released(self, step: Step | None) -> Step | None:
-        """What engines have released at this moment, behind `step`."""
+        """Returns `step` with everything that engines have released so far behind it; None if there is neither."""
         now = self._context.now_ms()
         while self._released:
             item = self._released.popleft()
@@ -373,7 +373,7 @@ class Actor:
             envelope.reply(step.answer)
 
     def _after_command(self, request: Request, step: Step | None) -> None:
-        """Begins what nobody waits for: what a command calls for, or has broken off."""
+        """Starts or stops the background work (warming, summaries) that a finished command calls for."""
         answer = step.answer if step is not None else None
         if isinstance(request.command, cm.SessionWarm) and isinstance(answer, cm.Ok):
             self._hints.turn_expected()
@@ -393,7 +393,8 @@ class Actor:
             self._compactor.undone(None)
 
     async def _step_command(self, request: Request, keep_model: str) -> Step:
-        """Prepares a command (filters, tokens) and steps it. A repeat is answered without preparing anything."""
+        """Prepares a command (filters, tokens) and steps it. A repeated command is answered without preparing
+        anything."""
         machine, principal, command = self._machine, request.principal, request.command
         input = inputs_and_effects.Command(principal, command, request.digest)
         if not machine.is_visible_to(principal):  # nothing of it is looked at
@@ -403,9 +404,9 @@ class Actor:
         elif isinstance(command, cm.CompactionUndo) or _sets_policy(command):
             self._compactor.stop()  # what it writes may have read what is undone, or not be due any more
         if machine.known(principal, command.id) is None and machine.forgetful:
-            found = await self._context.journal.find_command(self.key, principal.id, command.id)
-            if found is not None:
-                machine.remember(found)
+            answered = await self._context.journal.find_command(self.key, principal.id, command.id)
+            if answered is not None:
+                machine.remember(answered)
         if machine.known(principal, command.id) is None:
             router = self._context.router
             directed = None if router is None else router.direct(machine, request, keep_model=keep_model)
@@ -420,7 +421,7 @@ class Actor:
         return observed_step(input, machine, self._context, self._log, self._context.now_ms())
 
     def _stop_extras(self) -> None:
-        """Stops what the server has its model write for itself."""
+        """Stops the summaries and titles that are being written."""
         self._compactor.stop()
         self._titles.stop()
 
@@ -433,7 +434,7 @@ class Actor:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def _commit(self, step: Step, envelope: Envelope | None = None) -> None:
-        """Makes a step durable, shows it, then does what it asks for.
+        """Makes a step durable, publishes it, then performs its effects.
 
         Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
         is thrown away with the actor if it is refused."""
@@ -464,8 +465,8 @@ class Actor:
         self._perform_all(effects)
 
     async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
-        """Answers that need no engine go into the append that begins them, as far as they come at once. Returns what
-        they ask for."""
+        """Adds cached answers to the step that begins their responses, as far as they come within CACHED_PATIENCE_S.
+        Returns the effects that they ask for."""
         if tasks := self._turns.tasks(responses):
             await asyncio.wait(tasks, timeout=CACHED_PATIENCE_S)
         answer, step.answer, step.effects = step.answer, None, []
@@ -524,7 +525,7 @@ class Actor:
         self._turns.start(run, start.behind, self)
 
     def _end(self, phase: Phase) -> None:
-        """Leaves for good: turns stop, whoever waits has to look the session up again."""
+        """Ends the actor for good: turns stop, and waiting senders have to look the session up again."""
         if self.phase in (Phase.GONE, Phase.FENCED):
             return
         self.phase = phase

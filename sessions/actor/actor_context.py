@@ -22,7 +22,7 @@ from sessions.turn.result_cache import ResultCache
 
 class ActorLimits(msgspec.Struct, frozen=True):
     mailbox_commands: int = 64
-    content_bytes: int = 1_000_000  # of one message or tool output
+    content_bytes: int = 1_000_000  # at most, of one message or tool output
     tool_deadline_s: float = 600.0
     snapshot_events: int = 512
     journal_patience_s: float = 30.0
@@ -30,15 +30,15 @@ class ActorLimits(msgspec.Struct, frozen=True):
     prepare_s: float = 10.0
     turn: GenerationLimits = GenerationLimits()
     admission: Admission | None = None  # None: every turn is let in
-    titles: Callable[[TenantId], bool] | None = None  # whose sessions get titles of their models; None: nobody's
-    context_policy: Callable[[TenantId], ContextPolicy | None] | None = None  # of full windows; None: each door's own
+    titles: Callable[[TenantId], bool] | None = None  # whether a tenant's models write titles; None: nobody's
+    context_policy: Callable[[TenantId], ContextPolicy | None] | None = None  # for full windows; None: each door's
     answer_room: int = ANSWER_ROOM  # tokens of the window that a prompt leaves to its answer
     answer_tokens: int | None = None  # the most of an answer whose request and session name no limit; None: what fits
-    share: Callable[[Principal], Share] = lambda principal: Share()  # whose turns go first where an engine is full
+    share: Callable[[Principal], Share] = lambda principal: Share()  # who goes first where an engine is full
 
 
 class ActorContext(msgspec.Struct, frozen=True):
-    """What every actor of a replica works with."""
+    """The stores, the engine and the limits that all actors of a replica share."""
 
     journal: Journal
     engine: Engine
@@ -52,7 +52,7 @@ class ActorContext(msgspec.Struct, frozen=True):
     limits: ActorLimits
     metrics: Metrics
     results: ResultCache | None = None  # None: every answer is an engine's
-    memories: MemoryReader | None = None  # what a user's sessions begin with; None: nothing
+    memories: MemoryReader | None = None  # reads what an end user's new sessions begin with; None: nothing
     unread: Callable[[SessionKey], bool] | None = None  # whether no device reads it now; None: nobody is sent a push
-    tools: ServerTools | None = None  # that the server carries out; None: it has none
-    router: ModelRouter | None = None  # which model turns are for; None: this replica's
+    tools: ServerTools | None = None  # tools that the server carries out; None: there are none
+    router: ModelRouter | None = None  # chooses the model of each turn; None: always this replica's

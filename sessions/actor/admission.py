@@ -47,20 +47,21 @@ from sessions.ports import Engine
 
 log = structlog.get_logger(__name__)
 
-MARGIN: Final = 0.8  # of a target: forecasts err
+MARGIN: Final = 0.8  # share of a target at which a turn counts as late, for forecasts err
 RETRY_MIN_MS: Final = 250
 RETRY_MAX_MS: Final = 30_000
 STRETCH_S: Final = 5.0
-TOO_MANY: Final = 0.10  # refused of a stretch's turns: one step down
-HARDLY_ANY: Final = 0.02  # that the model was too late for, for `CALM` stretches: one step up
+TOO_MANY: Final = 0.10  # share of a stretch's turns that were refused: one step down
+HARDLY_ANY: Final = 0.02  # share of turns too late for the model, for `CALM` stretches: one step up
 CALM: Final = 4
 PATIENCE: Final = 12  # stretches in which hardly any were refused, though the model was late: one step up on trial
 PATIENCE_MAX: Final = 192  # after trials that failed
-TRIAL: Final = 3  # stretches of one, the first of which is not judged
+TRIAL: Final = 3  # stretches that a trial lasts, the first of which is not judged
 
 
 class Brownout:
-    """How much answers do without: at level 0 nothing, at level n what `Limits.browned(n)` says."""
+    """The brownout level of one replica: at level 0 answers get everything, at level n they lose what
+    `Limits.browned(n)` says."""
 
     def __init__(self) -> None:
         self.level = 0
@@ -74,14 +75,15 @@ class Brownout:
         self._until: float | None = None
 
     def seen(self, now: float, levels: int, *, refused: bool, missed: bool = False) -> None:
-        """One more turn, refused or not. `missed`: the model would have been too late, whoever took it then."""
+        """Counts one turn, refused or not. `missed`: the model would have been too late, whichever model took the
+        turn."""
         self.advance(now, levels)
         self._turns += 1
         self._refused += refused
         self._missed += refused or missed
 
     def advance(self, now: float, levels: int) -> None:
-        """Judges the stretches that have passed."""
+        """Judges the stretches of STRETCH_S seconds that have passed by `now`; each moves the level by one at most."""
         if self._until is None:
             self._until = now + STRETCH_S
         if now >= self._until:
@@ -117,8 +119,8 @@ class Brownout:
 
 
 class Admission:
-    """Admits the turns of one replica, or refuses them. `refused` counts, by why; `replaced` counts what the smaller
-    model takes, by why. Its engine has started."""
+    """Admits or refuses the turns of one replica, whose engine has started. `refused` counts refusals, by reason;
+    `replaced` counts turns that the smaller model takes, by reason."""
 
     def __init__(
         self,
@@ -139,8 +141,8 @@ class Admission:
         self._look(limits())
 
     def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
-        """The command as it may be applied: with its `service`, its answer cut where that is so, and the
-        model that writes it where that is the smaller one. Raises Overloaded, with a time."""
+        """Returns the command as it may be applied: with its `service`, its answer shortened or given to the smaller
+        model where brownout says so. Raises Overloaded with `retry_after_ms`."""
         limits = self._limits()
         self._look(limits)
         share = limits.share(input.principal)
@@ -182,7 +184,8 @@ class Admission:
         return msgspec.structs.replace(judged, model=model)
 
     def _look(self, limits: Limits) -> None:
-        """Warns once for each file that a step in it needs what this replica has not."""
+        """Warns, once for each limits file, of a brownout step that needs a smaller model where this replica has
+        none."""
         if limits is self._looked_at:
             return
         self._looked_at = limits
@@ -194,12 +197,12 @@ class Admission:
 
     @property
     def gives_extras(self) -> bool:
-        """Whether what nobody waits for is done at the moment: warming KV ahead of a turn."""
+        """Whether work that nobody waits for (such as warming KV ahead of a turn) is done at the moment."""
         return self._limits().browned(self.level)[1].extras
 
     @property
     def level(self) -> int:
-        """Of brownout, now: it falls without turns, too."""
+        """The brownout level now; it falls even while no turns come."""
         self.brownout.advance(self._clock(), len(self._limits().brownout))
         return self.brownout.level
 
@@ -223,33 +226,33 @@ class Admission:
 
 
 def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
-    """The target that a turn would miss; "": none. `sure`: with a margin for the pace too, which is a mean; that is for
-    turns that another model can take."""
+    """Returns the target that a turn would miss: "ttft", "tpot", or "" for none. `sure`: with a margin for the pace
+    too, which is a mean; for turns that another model can take."""
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
         return "ttft"
     return "tpot" if forecast.tpot_s > (MARGIN if sure else 1.0) * target.tpot_ms / 1000 else ""
 
 
 def _late_s(forecast: Forecast, target: Target) -> float:
-    """When to come again."""
+    """Returns the seconds after which a refused turn should be sent again."""
     return max(forecast.ttft_s - MARGIN * target.ttft_ms / 1000, forecast.wait_s)
 
 
 def admitted(admission: Admission | None, key: SessionKey, input: Command, *, expected: bool = True) -> Command:
-    """The command as it may be applied, or with why it may not (`refused`). `expected`: its answer is surely one that
-    the engine writes."""
+    """Returns the command as it may be applied, or with its error in `refused`. `expected`: whether an engine surely
+    writes its answer."""
     if admission is None or input.refused is not None or not _begins(input.command):
         return input
     whole = (input.prepared, *input.prepared_items)
     try:
-        new_tokens = sum(len(each.tokens) // 4 for each in whole if each is not None)
+        new_tokens = sum(len(prepared.tokens) // 4 for prepared in whole if prepared is not None)
         return admission.admit(key, input, new_tokens, expected=expected)
     except Overloaded as error:
         return msgspec.structs.replace(input, refused=error)
 
 
 def _begins(command: cm.ActorCommand) -> bool:
-    """An answer of its own, that is. What goes on with a turn that was let in is not judged
+    """Returns whether a command begins an answer of its own. What goes on with an admitted turn is not judged
     (`Machine.continues_turn`)."""
     match command:
         case cm.TurnCreate():

@@ -63,14 +63,14 @@ log = structlog.get_logger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A summary that is not in force yet, and which were when it was written."""
+    """A summary that is not in force yet, with the ids of those that were in force when it was written."""
 
     written: CompactionWritten
     in_force: tuple[ItemId, ...]
 
 
 class Compactor:
-    """The compactions of one session. Belongs to its actor; at most one is under way."""
+    """Writes the summaries of one session for its actor; at most one is under way."""
 
     def __init__(self, state: State, ledger: Ledger, context: ActorContext, post: Callable[[Input], None]) -> None:
         self._state = state
@@ -79,14 +79,14 @@ class Compactor:
         self._post = weakly(post)
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
-        self._spent = Usage(0, 0)  # on what was requested
+        self._spent = Usage(0, 0)  # on the requested compaction
         self._principal: Principal | None = None
         self._waiting: _Waiting | None = None
         self._leaving = False
-        self._prefilled: ItemId | None = None  # the summary whose prompts are
+        self._prefilled: ItemId | None = None  # the summary whose prompts' KV is computed
 
     def request(self, effect: Compact) -> None:
-        """Makes a compaction that a command requested, now or behind the turn that comes before it is made."""
+        """Starts the compaction that a command requested, now or after the turn that is open."""
         self._give_up(Internal("compaction_failed", "Another compaction was requested meanwhile."))
         self._requested = effect
         if self._leaving:
@@ -95,7 +95,7 @@ class Compactor:
             self.consider(effect.principal)
 
     def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
-        """Makes a compaction if one is due. `prefill`: then, or else, brings up the KV of what prompts begin with."""
+        """Starts a compaction if one is due. `prefill`: if none is, computes the KV of the newest branch instead."""
         self.stop()
         self._principal = principal or self._principal
         compacts = self._ledger.policy == "compact"
@@ -107,14 +107,14 @@ class Compactor:
         self._task = self._context.spawn(self._run(self._principal, prefill))
 
     def stop(self) -> None:
-        """Breaks off what is under way; what was requested is made later."""
+        """Cancels the compaction under way; a requested one is started again later."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def resume(self) -> None:
-        """Goes on with what was requested, or waits for its prefill, where something that began no answer has broken it
-        off, or has ended the turn that it waited for."""
+        """Starts the requested compaction again, or the prefill that a summary waits for, where a command that began no
+        answer has cancelled it or the turn before it has ended."""
         if self._state.busy:
             return
         idle = self._task is None or (self._task.done() and self._requested is not None)
@@ -122,17 +122,17 @@ class Compactor:
             self.consider()
 
     def leave(self) -> None:
-        """The session leaves this replica: what was requested, or still is, is not made."""
+        """Gives up every compaction, requested ones too, because the session leaves this replica."""
         self._leaving = True
         self._abandon("The session moved meanwhile: request it again.")
 
     def come_back(self) -> None:
-        """The session stays after all."""
+        """Allows compactions again: the session stays here after all."""
         self._leaving = False
 
     def undone(self, name: ItemId | None) -> None:
-        """Somebody undoes a summary: what is under way may have read it. `name`: one that is not in force, and may be
-        under way itself."""
+        """Gives up the compaction under way, which may have read a summary that is undone. `name`: the id in an undo
+        that named no summary in force; then only a requested compaction of that id is given up."""
         if name is None or (self._requested is not None and name == self._requested.compaction_id):
             self._abandon("It was undone before it was in force.")
 
@@ -172,7 +172,8 @@ class Compactor:
             await self._prefill(await self._ledger.whole(self._state.newest))
 
     async def _put_in_force(self) -> bool:
-        """Puts the summary that waits in force, once its prompts are prefilled. False: none waits that still holds."""
+        """Puts the waiting summary in force once its prompts are prefilled. Returns False if none waits that still
+        holds."""
         state, waiting = self._state, self._waiting
         if waiting is None:
             return False
@@ -191,8 +192,8 @@ class Compactor:
         return True
 
     async def _prefill(self, prompt: Tokens) -> bool:
-        """Whether it is there. However long it takes: whoever comes breaks it off. Raises nothing: the turn itself
-        reports what fails."""
+        """Computes the KV of a prompt, for up to PREFILL_WAIT_S; a turn that comes cancels it. Returns whether the KV
+        is there. Raises nothing: the turn itself reports what fails."""
         key, loop = self._state.key, asyncio.get_running_loop()
         pause, until_s = Backoff(PREFILL_RETRY_S, PREFILL_RETRY_MAX_S), loop.time() + PREFILL_WAIT_S
         try:
@@ -218,7 +219,7 @@ class Compactor:
         self._give_up(error)
 
     def _give_up(self, error: SessileError) -> None:
-        """Says why what was requested does not come, if something was."""
+        """Reports why the requested compaction does not come, if one was requested."""
         requested, spent = self._requested, self._spent
         self._requested, self._spent = None, Usage(0, 0)
         if requested is not None:
@@ -230,7 +231,8 @@ class Compactor:
         return admission is None or admission.gives_extras
 
     async def _write(self, principal: Principal, requested: Compact | None) -> CompactionWritten | None:
-        """None: nothing is due. Raises what engines and filters raise, and Internal for an empty summary."""
+        """Writes a summary; returns None if none is due. Raises what engines and filters raise, and Internal for an
+        empty summary."""
         state, at, leaf = self._state, self._state.top, self._state.newest
         if requested is not None and requested.leaf in state.items:
             leaf = requested.leaf
@@ -304,7 +306,8 @@ def _sum(one: Usage, other: Usage) -> Usage:
 
 
 def cleaned(text: str, *, cut_short: bool) -> str:
-    """What a model wrote, without what it thought first; one that was cut short ends where a sentence does."""
+    """Returns a summary without the model's thoughts and repeated sentences, "" for a tool call. One that was cut short
+    ends with a whole sentence."""
     text = _THOUGHT.sub("", text)
     if "<tool_call>" in text:
         return ""

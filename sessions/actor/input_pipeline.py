@@ -33,14 +33,14 @@ Preparable = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutpu
 
 
 async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext) -> Command:
-    """The command as it is to be applied, with its tokens, or with what is wrong with it (`refused`): what `prepare`
-    raises, and Overloaded when it took too long."""
+    """Returns the command as it is to be applied, with its tokens, or with its error in `refused`: what
+    `InputPreparation` raises, or Overloaded when it took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
     preparation = InputPreparation(
         principal, ledger, context.filters, context.limits.content_bytes, context.metrics.filter_s.of("input")
     )
-    found = preparation.filter.findings
+    findings = preparation.filter.findings
     try:
         takes_tools = context.tools is None or context.engine.info.takes_tools
         async with asyncio.timeout(context.limits.prepare_s):
@@ -60,15 +60,15 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
                     command=changed,
                     prepared_items=items,
                     memories=memories,
-                    findings=tuple(found),
+                    findings=tuple(findings),
                     service=service,
                 )
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
-                return replace(input, command=one, prepared=prepared, findings=tuple(found))
+                return replace(input, command=one, prepared=prepared, findings=tuple(findings))
             if isinstance(command, cm.ReviewAppeal):
                 blocked = command.content is not None and await preparation.blocks(command.content)
-                return replace(input, blocked=blocked, findings=tuple(found))
+                return replace(input, blocked=blocked, findings=tuple(findings))
             if (
                 isinstance(command, cm.ItemPin)
                 and command.pinned
@@ -80,14 +80,14 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
                 memories = await preparation.memories(context.memories, command)
                 return replace(
-                    input, command=await preparation.about(command), memories=memories, findings=tuple(found)
+                    input, command=await preparation.about(command), memories=memories, findings=tuple(findings)
                 )
             return input
     except SessileError as error:
-        return replace(input, refused=error, findings=tuple(found))
+        return replace(input, refused=error, findings=tuple(findings))
     except TimeoutError:
         refused = Overloaded("overloaded", "Preparing this message took too long.", retry_after_ms=1_000)
-        return replace(input, refused=refused, findings=tuple(found))
+        return replace(input, refused=refused, findings=tuple(findings))
     except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
         log.exception("preparation_failed", command=command.id)
         return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
@@ -122,14 +122,15 @@ class InputPreparation:
                 role = role_of(state, command.item_id)
             case cm.ResponseSteer():
                 role = "user"
-        given = _text(command.content)
-        text = await self.filter.text(given, by_model=role == "assistant")
-        if text != given:
+        original = _text(command.content)
+        text = await self.filter.text(original, by_model=role == "assistant")
+        if text != original:
             command = msgspec.structs.replace(command, content=cm.filtered_content(command.content, text))
         return command, await ledger.prepare(ChatMessage(role=role, text=text))
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
-        """Every item of a turn; an answer with calls is rendered as a whole, when it is needed (None)."""
+        """Filters and tokenises every item of a turn. An answer with calls has no tokens here (None): it is rendered
+        as a whole when it is needed."""
         command = await self._settings(command)
         if self.filter.active:
             self.filter.follow(self._before(command))
@@ -137,14 +138,14 @@ class InputPreparation:
         prepared: list[Prepared | None] = []
         leaf = goes_on_from(self._ledger.state, command)
         bounded = not command.respond  # else the whole turn is fitted
-        names: dict[CallId, str] = {}  # of the calls above an item
+        names: dict[CallId, str] = {}  # of the tools that are called above an item
         for item, follower in zip_longest(command.items, command.items[1:]):
             tokens: Prepared | None = None
             match item:
                 case cm.NewMessage():
-                    given = _text(item.content)
-                    text = await self.filter.text(given, by_model=item.role == "assistant")
-                    if text != given:
+                    original = _text(item.content)
+                    text = await self.filter.text(original, by_model=item.role == "assistant")
+                    if text != original:
                         item = msgspec.structs.replace(item, content=cm.filtered_content(item.content, text))
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare_answer(text, leaf, bounded=bounded)
@@ -167,7 +168,7 @@ class InputPreparation:
         return await self.filter.about(settings, self._ledger.tools)
 
     async def memories(self, read: MemoryReader | None, command: cm.ActorCommand) -> tuple[str, ...]:
-        """The sender's, as they may be read, for a conversation of theirs that a command begins; those that filters
+        """Returns the sender's memories, filtered, if the command begins a conversation of theirs; those that filters
         refuse are left out. Raises Unavailable."""
         made = cm.session_settings_of(command)
         if read is None or self._principal.user is None or made is None or self._ledger.begun:
@@ -184,7 +185,8 @@ class InputPreparation:
         return tuple(kept)
 
     async def blocks(self, text: str) -> bool:
-        """Whether filters refuse a text, by itself or behind the newest message; what they find is in `filter`."""
+        """Returns whether filters refuse a text, by itself or behind the newest message; their findings are in
+        `filter`."""
         if self.filter.active:
             self.filter.follow(texts_before(self._ledger.state, None))
         try:
@@ -196,7 +198,7 @@ class InputPreparation:
         return False
 
     async def _settings(self, command: cm.TurnCreate) -> cm.TurnCreate:
-        """A turn with the session's instructions and tools as they may be read."""
+        """Returns the turn with its instructions and tools filtered."""
         replace = msgspec.structs.replace
         made = command.create
         if made is not None:

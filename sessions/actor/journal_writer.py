@@ -29,11 +29,11 @@ from sessions.model.errors import Fenced, Overloaded, SessileError, TooLarge, Un
 from sessions.model.journal_types import Append, CommandRecord, Head, Snapshot
 from sessions.model.types import CommandId
 
-MARK: Final = ("", CommandId("append"))  # (principal, command): one row of a session's, of its last such append
+MARK: Final = ("", CommandId("append"))  # (principal, command) of the row that marks an append without records
 
 
 class JournalWriter:
-    """The appends of one activation. One caller at a time."""
+    """Writes the appends of one activation of a session. One caller at a time."""
 
     def __init__(self, head: Head, context: ActorContext, log: Any, *, top: int, snapshot_at: int) -> None:
         self.top = top  # the last durable offset
@@ -45,14 +45,14 @@ class JournalWriter:
         self._marks = 0
 
     async def step(self, step: Step, state: State, *, on_away: Callable[[], None]) -> None:
-        """Returns when the step, which led to `state`, stands. Raises Fenced, or Unavailable or Overloaded when
-        patience ends. `on_away` is called at each failure of the journal."""
+        """Appends a step, which led to `state`; returns when it is durable. Raises Fenced, or Unavailable or
+        Overloaded when patience ends. `on_away` is called at each failure of the journal."""
         append = self._append(step, self.snapshots.due(step, state))
         await self._persist(append, on_away)
         self.top += len(append.records)
 
     async def leave(self, state: State) -> None:
-        """Leaves a snapshot behind if the log has grown; one that cannot be stored is missing."""
+        """Writes a snapshot if the log has grown; one that cannot be stored is left out."""
         if self.top == state.top and self.snapshots.worth(state):
             append = self._append(Step(), self.snapshots.take(state))
             try:
@@ -125,8 +125,8 @@ class JournalWriter:
             self._log.info("journal_recovered")
 
     async def _stands(self, append: Append) -> bool:
-        """After a failure of unknown outcome: whether it was written. Raises Fenced. At a top that is neither the old
-        one nor the new one, trying it again finds out that the session has another owner."""
+        """Returns whether an append whose outcome is unknown was written. Raises Fenced. If the top is neither the old
+        one nor the new one, appending again finds out that the session has another owner."""
         journal, key = self._context.journal, append.key
         head = await journal.head(key)
         if head is None or head.fence != append.fence:
@@ -135,11 +135,11 @@ class JournalWriter:
             return head.top == append.top + len(append.records)
         if not append.audit:
             return False
-        found = await journal.find_command(key, *MARK)
-        return found is not None and found.digest == append.commands[-1].digest
+        mark = await journal.find_command(key, *MARK)
+        return mark is not None and mark.digest == append.commands[-1].digest
 
     def _left_out(self, append: Append) -> Append:
-        """The append without its snapshot, which is too large."""
+        """Returns the append without its snapshot, which is too large; counts and logs that."""
         assert append.snapshot is not None
         self.snapshots.left_out()
         self._context.metrics.snapshots_left_out.add()

@@ -18,7 +18,8 @@ log = structlog.get_logger(__name__)
 
 
 class KvHints:
-    """Belongs to its actor. A hint may fail or come too late: the turn itself computes what is not there."""
+    """Tells the engine when one session's next turn is near. A hint may fail or come too late: the turn itself computes
+    what is not there."""
 
     def __init__(self, state: State, ledger: Ledger, context: ActorContext, is_warm: Callable[[], bool]) -> None:
         """`is_warm`: whether the actor serves its session."""
@@ -30,14 +31,15 @@ class KvHints:
         self._timer: asyncio.TimerHandle | None = None  # before tools' outputs are there
 
     def turn_expected(self) -> None:
-        """A client says that a turn is near, or that a tool's output is on its way."""
+        """Restores or computes the session's KV: a client says that a turn is near, or a tool's output on its way."""
         if self._state.awaiting:
             self._restore()
         else:
             self._warm()
 
     def tools_called(self, response_id: ResponseId) -> None:
-        """The engine may give what the session has there to others while its tools run; it is back before they are."""
+        """Lets the engine use the memory of the session's KV for others while its tools run, and plans when to restore
+        it."""
         waiting = self._state.awaiting.get(response_id)
         if waiting is None or not self._is_warm():
             return
@@ -48,13 +50,13 @@ class KvHints:
             self._timer = asyncio.get_running_loop().call_later(after_s, self._restore)
 
     def cancel(self) -> None:
-        """Takes back what `tools_called` has planned: the turn is there, or the session leaves."""
+        """Cancels the restore that `tools_called` has planned: the turn is there, or the session leaves."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _restore(self) -> None:
-        """Brings the KV back where it has made room."""
+        """Brings the session's KV back to the device unless it is there."""
         if self._context.engine.place(self._state.key).tier != "device":
             self._warm()
 
@@ -64,7 +66,7 @@ class KvHints:
             self._context.spawn(self._warm_newest())
 
     async def _warm_newest(self) -> None:
-        """Brings the newest branch's KV up, unless an answer does so already."""
+        """Computes the newest branch's KV, unless an open answer does so already."""
         try:
             admission = self._context.limits.admission
             if admission is not None and not admission.gives_extras:

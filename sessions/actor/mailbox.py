@@ -21,11 +21,11 @@ CONTROL: Final = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class ActorStopped(Exception):
-    """The actor takes no commands any more; senders look the session up again."""
+    """Raised when the actor takes no commands any more; senders look the session up again."""
 
 
 class ModelSwitch(Exception):
-    """The turn is for another model: the session goes there first (`plan`), and its sender repeats the command."""
+    """Raised where a turn is for another model: the session goes there first (`plan`), then its sender repeats it."""
 
     def __init__(self, plan: ModelSwitchPlan) -> None:
         super().__init__(plan.model)
@@ -35,7 +35,7 @@ class ModelSwitch(Exception):
 class Envelope(msgspec.Struct, frozen=True):
     request: Request
     answer: asyncio.Future[Ok]
-    keep_model: str = ""  # why its turn is not to be for another model
+    keep_model: str = ""  # why its turn must stay with this model
 
     def reply(self, answer: Ok | BaseException) -> None:
         """Completes the sender's wait; no effect when it was answered before or gave up."""
@@ -61,14 +61,14 @@ class Mailbox:
         return len(self.control) + len(self.data)
 
     def put(self, envelope: Envelope) -> None:
-        """Raises Overloaded when too many wait."""
+        """Adds a request to its lane. Raises Overloaded when the lane is full."""
         lane = self.control if isinstance(envelope.request.command, CONTROL) else self.data
         if len(lane) >= self._capacity:
             raise mailbox_full_error()
         lane.append(envelope)
 
     def answer_all(self, error: Exception) -> None:
-        """Gives everybody who waits an error."""
+        """Answers every waiting request with an error and empties both lanes."""
         for envelope in (*self.control, *self.data):
             envelope.reply(error)
         self.control.clear()
@@ -80,7 +80,7 @@ def mailbox_full_error() -> Overloaded:
 
 
 def error_for_sender(error: BaseException) -> Exception:
-    """The error that the sender of a request gets when it could not be carried through."""
+    """Returns the error that a request's sender is given if the request could not be carried through."""
     if isinstance(error, Fenced | asyncio.CancelledError):
         return ActorStopped()
     if isinstance(error, ModelSwitch):

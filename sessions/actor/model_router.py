@@ -46,7 +46,8 @@ log = structlog.get_logger(__name__)
 
 
 class ModelSwitchPlan(NamedTuple):
-    """A session is to go to another model. `routing` None: to the one that it was made with, whose pool is back."""
+    """The plan to move a session to a replica of another model. `routing` None: back to the model that it was made
+    with."""
 
     model: str
     routing: ev.SessionRouting | None
@@ -54,17 +55,18 @@ class ModelSwitchPlan(NamedTuple):
 
 
 class Directed(NamedTuple):
-    """What routing says to a command: the session goes elsewhere first, is refused, or its response has a receipt."""
+    """Routing's decision for a command: its session moves first, it is refused, or its response gets a receipt."""
 
     switch: ModelSwitchPlan | None = None
     refused: SessileError | None = None
-    alias: str = ""  # of the session that it makes
-    adopts: str = ""  # what the session's model is called from here on
+    alias: str = ""  # alias of the session that the command makes
+    adopts: str = ""  # name of the model that the session has from here on
     receipt: Receipt | None = None
 
 
 class ModelRouter:
-    """`states` are the pools by model, this replica's own among them; `count` counts switches, by why."""
+    """Chooses the models for the turns of one replica's sessions. `states`: the pools by model, this replica's own
+    among them; `count` counts switches, by reason."""
 
     def __init__(
         self,
@@ -84,18 +86,18 @@ class ModelRouter:
         self._count = count
 
     def direct(self, machine: Machine, request: Request, *, keep_model: str = "") -> Directed | None:
-        """`keep_model`: why the session could not leave just now, so that this is not to be tried again. None: there is
-        nothing to say."""
+        """Decides which model a command is for; None if routing has nothing to say. `keep_model`: why the session
+        could not leave just now, so that a switch is not tried again."""
         state, command = machine.state, request.command
         pools, info = self._pools(), state.info
-        asked = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
-        if (not pools.file.models and asked is None) or machine.continues_turn(command):
+        named = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
+        if (not pools.file.models and named is None) or machine.continues_turn(command):
             return None
         try:
-            if asked is not None and info is not None:
-                choice = pools.choice(request.key.tenant, asked)
+            if named is not None and info is not None:
+                choice = pools.choice(request.key.tenant, named)
                 if choice is None or not choice.alias or choice.alias != alias_of(info):
-                    return self._change(state, info, request, asked, choice, keep_model)
+                    return self._change(state, info, request, named, choice, keep_model)
             if info is None:
                 settings = cm.session_settings_of(command)
                 name = settings.model if settings is not None else None
@@ -122,7 +124,8 @@ class ModelRouter:
         choice: ModelChoice | None,
         keep_model: str,
     ) -> Directed | None:
-        """Takes a session to the model, or alias, that a turn names instead of its own. Raises NotFound, Conflict."""
+        """Returns the decision for a turn that names another model, or alias, than its session's. Raises NotFound,
+        Conflict."""
         here, alias = self._engine.info.model, choice if choice is not None and choice.alias else None
         model = asked if alias is not None else self._model_of(asked)
         if model == here and not alias_of(info) and self._model_of(info.model) in (None, here):
@@ -153,7 +156,7 @@ class ModelRouter:
         return next((model for model, state in states.items() if name in state.aliases), None)
 
     def _of_named(self, info: ev.SessionInfo, keep_model: str) -> Directed | None:
-        """A session whose model was named, active at a replica of another one because its own pool was lost."""
+        """Returns the decision for a session whose named model is not the one served here; None if it stays."""
         if alias_of(info) or info.model == self._engine.info.model:
             return None
         if info.model in self._states() and not keep_model and info.model in self._pools().file.models:
@@ -230,7 +233,7 @@ class ModelRouter:
 
 
 def with_receipt(input: Command, directed: Directed | None) -> Command:
-    """The command with what routing says of it."""
+    """Returns the command with routing's receipt, names and refusal in it."""
     if directed is None:
         return input
     service = input.service
@@ -243,7 +246,7 @@ def with_receipt(input: Command, directed: Directed | None) -> Command:
 
 
 def tokens_before(state: State) -> int:
-    """About as many as the session's newest prompt and its answer had."""
+    """Estimates how many tokens the session's newest prompt and its answer had."""
     for answer in reversed(state.answers.values()):
         if answer.usage is not None:
             counts = (answer.usage.get("input_tokens"), answer.usage.get("output_tokens"))

@@ -21,26 +21,26 @@ Find = Callable[[str], ServerTool | None]
 
 
 def identifier(name: str) -> str:
-    """What a tool is called by in a program."""
+    """Returns the name that a program calls a tool by: hyphens become underscores."""
     return name.replace("-", "_")
 
 
 def callable_tools(program: ServerTool, named: Sequence[Tool], find: Find) -> dict[str, str]:
-    """The session's other server tools that a program may call: names of functions, and of the tools behind them."""
-    found = {}
+    """Returns the session's other server tools that a program may call, as names of tools by names of functions."""
+    functions = {}
     for tool in named:
         there = find(tool.name) if tool.server is True else None
         if there is None or there.program or there.unavailable:
             continue
         if program.calls is None or tool.name in program.calls:
-            found[identifier(tool.name)] = tool.name
-    return found
+            functions[identifier(tool.name)] = tool.name
+    return functions
 
 
 def program_step(
     request: ToolRequest, server: ServerCalls, program: ServerTool, named: Sequence[Tool], find: Find
 ) -> ProgramStep:
-    """Where the log says that a program is."""
+    """Returns how far a program has come, by the log: its answered calls, and the point to resume from, if any."""
     functions = {}
     for function, name in callable_tools(program, named, find).items():
         tool = next(each for each in named if each.name == name)
@@ -61,7 +61,7 @@ def program_step(
 
 
 def next_point(arguments: str, made: Sequence[ServerCall], came_to: ProgramSuspended, name: str) -> ProgramPoint:
-    """Where a program waits that has come to its next call."""
+    """Returns the point at which a program waits that has reached its next call."""
     digest = snapshot_hash(came_to.snapshot)
     before, answered = _end(arguments, made)
     return ProgramPoint(
@@ -80,7 +80,8 @@ def _end(arguments: str, made: Sequence[ServerCall]) -> tuple[bytes, tuple[str, 
 
 
 def _holds(arguments: str, made: Sequence[ServerCall]) -> bool:
-    """Whether each call's place in the chain is what stands before it makes it, and the snapshot is the newest's."""
+    """Returns whether the chain of calls is whole: each link is the hash of what stands before it, and the newest
+    call's hash is its snapshot's."""
     for index, call in enumerate(made):
         if call.point is None:
             return False
@@ -93,7 +94,7 @@ def _holds(arguments: str, made: Sequence[ServerCall]) -> bool:
 
 
 def program_hash(arguments: str) -> bytes:
-    """What a chain begins with."""
+    """Returns the hash that a program's chain begins with: that of its arguments."""
     return sha256(arguments.encode()).digest()
 
 
@@ -104,5 +105,6 @@ def snapshot_hash(snapshot: bytes) -> bytes:
 def next_link(
     before: bytes, answered: tuple[str, bool] | None, version: str, digest: bytes, name: str, arguments: str
 ) -> bytes:
-    """The hash of a chain at the next call: what the call before was answered, and where the program came to."""
+    """Returns the hash of the chain at the next call, over the answer of the call before and the state that the program
+    has reached."""
     return sha256(msgspec.msgpack.encode((before, answered, version, digest, name, arguments))).digest()

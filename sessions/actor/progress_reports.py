@@ -24,7 +24,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class ProgressReports:
-    """Of one call, within its `async with`; `put` may be called from anywhere in its loop."""
+    """Passes on the progress reports of one tool call while its `async with` is open; `put` may be called anywhere in
+    its loop."""
 
     def __init__(self, report: Report, spawn: Spawn, *, pause_s: float = PAUSE_S) -> None:
         self._report = report
@@ -42,14 +43,14 @@ class ProgressReports:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What is still waiting is left out: the call has ended, which says more."""
+        """Drops a report that still waits: the call has ended, which says more."""
         self._open = False
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def put(self, progress: ToolProgress) -> None:
-        """Takes a report; one that is no number, or goes back, is none."""
+        """Takes a report; ignores one whose progress is not finite or does not grow."""
         total = progress.total if progress.total is not None and math.isfinite(progress.total) else None
         if not self._open or not math.isfinite(progress.progress) or progress.progress <= self._last:
             return

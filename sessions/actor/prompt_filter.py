@@ -29,12 +29,12 @@ from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
 _JOINTS: Final = ("", "\n")
-_BEGINNING: Final = re.compile(  # of a text that goes on: signs, which part it is, what introduces it
+_BEGINNING: Final = re.compile(  # how a continued text begins: signs, the number of its part, an introduction
     r"\W{0,8}(?:\d{1,2}\s?(?:/|of)\s?\d{1,2}\b\W{0,3}|\d{1,2}[.):]\W{0,3}|cont(?:inu\w{1,4}|d|['’]d)?\b\W{1,4}"
     r"|(?:[^\W_]{1,12}[ ]){0,6}[^\W_]{1,12}\s?(?<!https)(?<!http):\W{0,3})?",
     re.IGNORECASE,
 )
-_TAIL: Final = re.compile(  # of a text that will go on
+_TAIL: Final = re.compile(  # how a text ends that will be continued
     r"(?:[\W_]|\b(?:to[ ]be[ ])?cont(?:inue[ds]?|d|['’]d)?\b|\b\d{1,2}[ ]?(?:/|of)[ ]?\d{1,2}\b){1,24}\Z", re.IGNORECASE
 )
 _FULL_STOP: Final = re.compile(r"[.!?]\s{0,2}")
@@ -43,21 +43,21 @@ Tools = tuple[Tool, ...]
 
 
 class Before(NamedTuple):
-    """The end of what stands before a text, and how the text is joined to it."""
+    """The end of the text that stands before another one, and how the two are joined."""
 
     end: str
     joint: str
-    trimmed: bool  # neither end nor text has what only says that it goes on
+    trimmed: bool  # whether marks of continuation ("1/2", dots) are left out of both
 
     def join(self, text: str) -> tuple[str, int]:
-        """The beginning of a text behind this end, and where in the text that begins."""
+        """Returns this end joined with the beginning of `text`, and the index in `text` where that begins."""
         begin = _begin(text) if self.trimmed else 0
         return self.end + self.joint + text[begin : begin + NEIGHBOURS_REACH], begin
 
 
 class Neighbours:
-    """The end of what stands before a text: of all that the model reads, and of what the same author wrote; as it is,
-    and without what says that more will come (dots, hyphens, quotes, numbers of parts)."""
+    """The ends of the texts that stand before a new one: of all that the model reads, and of those by the same author;
+    each as it is, and without marks of continuation (dots, hyphens, quotes, numbers of parts)."""
 
     def __init__(self, before: Iterable[PromptText] = ()) -> None:
         self._ends: dict[tuple[bool | None, str, bool], str] = {}  # by author (by_model; None: all), joint, trimmed
@@ -78,20 +78,20 @@ class Neighbours:
                     self._ends[author, joint, trimmed] = joined[-NEIGHBOURS_REACH:]
 
     def ends(self, by_model: bool) -> Iterator[Before]:
-        """What a text of this author is joined to, and how."""
+        """Yields the ends that a text of this author is to be judged with."""
         for (author, joint, trimmed), end in self._ends.items():
             if author is None or author == by_model:
                 yield Before(_trimmed(end) if trimmed else end, joint, trimmed)
 
 
 def _begin(text: str) -> int:
-    """Where a text begins, behind what only says that it goes on."""
-    found = _BEGINNING.match(text, 0, NEIGHBOURS_REACH)
-    return found.end() if found is not None else 0
+    """Returns the index in a text behind the marks of continuation that it begins with."""
+    marks = _BEGINNING.match(text, 0, NEIGHBOURS_REACH)
+    return marks.end() if marks is not None else 0
 
 
 def _trimmed(end: str) -> str:
-    """The end of a text without what says that it goes on."""
+    """Returns the end of a text without marks of continuation."""
     tail = _TAIL.search(end)
     return end if tail is None or _FULL_STOP.fullmatch(tail[0]) else end[: tail.start()]
 
@@ -114,11 +114,11 @@ class PromptFilter:
         return bool(self._filters)
 
     def follow(self, before: Iterable[PromptText]) -> None:
-        """The texts to come stand behind these."""
+        """Sets the texts that the next one stands behind."""
         self._near = Neighbours(before)
 
     async def text(self, text: str, *, by_model: bool = False) -> str:
-        """A message's, an answer's or an output's text, as it may be read; the next one stands behind it."""
+        """Returns the filtered text of a message, an answer or an output; the next text stands behind it."""
         text = await self.alone(text)
         if self._filters:
             text = await self._beside(text, by_model)
@@ -126,36 +126,39 @@ class PromptFilter:
         return text
 
     async def alone(self, text: str) -> str:
-        """A text that has no neighbours."""
+        """Returns a filtered text that is judged by itself, without neighbours."""
         self._within(text)
         return await self._checked(text, "content") if self._filters else text
 
     async def call(self, call: cm.NewCall) -> cm.NewCall:
-        """A call of an answer that a client brings along: its arguments may be redacted, its names may not."""
+        """Returns the filtered call of an answer that a client brings along: its arguments may be redacted, its names
+        not."""
         self._within(call.arguments)
         if not self._filters:
             return call
         names = f"{call.call_id} {call.name}\n"
-        given = names + call.arguments
-        text = await self._beside(await self._checked(given, "content"), True)
+        original = names + call.arguments
+        text = await self._beside(await self._checked(original, "content"), True)
         self._near.add(PromptText(f"{call.name} {call.arguments}", True))
-        if text == given:
+        if text == original:
             return call
         if not text.startswith(names):
             raise _refused("content")
         return msgspec.structs.replace(call, arguments=text[len(names) :])
 
     async def output(self, output: str, unknown: str = "") -> str:
-        """A tool's output; `unknown` is the id of its call where no call has it."""
+        """Returns a tool's filtered output. `unknown`: the id of its call, which is judged too, if no call has that
+        id."""
         if unknown and self._filters and await self._checked(unknown, "content") != unknown:
             raise _refused("content")
         return await self.text(output)
 
     async def about(self, settings: Named, present: Tools = ()) -> Named:
-        """A session's title, instructions and tools; `present` are tools that were judged when it got them."""
+        """Returns a session's settings with title, instructions and tools filtered. `present`: tools that were judged
+        before."""
         for name in ("title", "instructions"):
-            given = getattr(settings, name)
-            if isinstance(given, str) and self._filters and (text := await self.alone(given)) != given:
+            original = getattr(settings, name)
+            if isinstance(original, str) and self._filters and (text := await self.alone(original)) != original:
                 settings = msgspec.structs.replace(settings, **{name: text})
         if settings.tools and settings.tools is not UNSET:
             tools = await self.tools(settings.tools, present)
@@ -164,16 +167,17 @@ class PromptFilter:
         return settings
 
     async def tools(self, tools: Tools, present: Tools = ()) -> Tools:
-        """Functions that the model may call: each as one text, with all strings of its schema."""
+        """Returns filtered functions that the model may call: each is judged as one text, with all strings of its
+        schema."""
         if not self._filters or not tools or tools == present:
             return tools
         return tuple([await self._tool(tool) for tool in tools])
 
     async def format(self, options: Any) -> None:
-        """The schema that an answer is held to: what it spells is written, and read from then on."""
-        given = options.format if options is not None else None
-        if self._filters and given and len(given) > 1:
-            text = "\n".join(strings_of(given))
+        """Filters the schema that an answer is held to, whose words are written and read later. Raises BadInput."""
+        schema_format = options.format if options is not None else None
+        if self._filters and schema_format and len(schema_format) > 1:
+            text = "\n".join(strings_of(schema_format))
             if await self._checked(text, "text") != text:
                 raise _refused("text")
 
@@ -194,7 +198,7 @@ class PromptFilter:
         return await self._tool(redacted)
 
     async def _redacted(self, value: Any, *, prose: bool) -> Any:
-        """A schema with its prose redacted; refuses one where something else would have to be."""
+        """Returns a schema with its prose redacted; raises BadInput where anything else would have to be."""
         if isinstance(value, dict):
             for key in value:
                 await self._redacted(key, prose=False)
@@ -229,7 +233,7 @@ class PromptFilter:
         return text
 
     async def _beside(self, text: str, by_model: bool) -> str:
-        """A text, judged together with the end of what stands before it."""
+        """Returns a text, filtered together with the end of what stands before it."""
         known: set[str] = set()
         for before in self._near.ends(by_model) if text else ():
             joined, begin = before.join(text)
@@ -240,8 +244,8 @@ class PromptFilter:
             for each in self._filters:
                 verdict = each.check_seam(self._principal, joined, last, first)
                 moved = [
-                    msgspec.structs.replace(found, start=0, end=max(0, begin + found.end - first))
-                    for found in verdict.findings
+                    msgspec.structs.replace(finding, start=0, end=max(0, begin + finding.end - first))
+                    for finding in verdict.findings
                 ]
                 self.findings += quoted(moved, text)
                 if verdict.action == "block":
@@ -254,7 +258,7 @@ class PromptFilter:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Every string of a JSON value, names of fields and long numbers too, in their order."""
+    """Yields every string of a JSON value in order, names of fields and numbers too."""
     rest = [value]
     while rest:
         match rest.pop():

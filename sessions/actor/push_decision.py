@@ -17,12 +17,13 @@ _ENDS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def concerns_user(step: Step) -> bool:
-    """Whether a look at it is worth while: cheap, for most steps are deltas."""
+    """Returns whether a step is worth a look by `push_notice`; cheap, for most steps are deltas."""
     return bool(step.usage) or any(isinstance(record.event, ToolApprovalRequested) for record in step.records)
 
 
 def push_notice(step: Step, state: State) -> PushNotice | None:
-    """What the step, which led to `state`, has for the session's user; the last of it where there is more."""
+    """Returns the notice that a step, which led to `state`, has for the session's user: the last of several, None for
+    none."""
     if state.user is None or not state.listed or state.deleted:
         return None
     for record in reversed(step.records):

@@ -25,7 +25,7 @@ from sessions.turn.result_cache import ResultCache, ResultLookup, is_determinist
 
 
 class ResultFinder:
-    """The lookups of one actor."""
+    """Looks up and stores the answers of one actor in the result cache."""
 
     def __init__(
         self, key: SessionKey, machine: Machine, ledger: Ledger, context: ActorContext, results: ResultCache
@@ -34,7 +34,7 @@ class ResultFinder:
         self._lookups: dict[ResponseId, tuple[ResultLookup, Open, int]] = {}  # of open responses, with their run
 
     def may_find(self, command: cm.ActorCommand) -> bool:
-        """Whether the answer that a command begins may be there."""
+        """Returns whether the cache may have the answer that a command begins."""
         info = self._machine.state.info
         if not isinstance(command, cm.TurnCommand) or not self._results.serves(self._key.tenant):
             return False
@@ -43,10 +43,10 @@ class ResultFinder:
 
     async def look_up(self, step: Step) -> list[ResponseId]:
         """Looks up the responses that a step begins. Returns those whose answers are there."""
-        state, found = self._machine.state, list[ResponseId]()
+        state, cached = self._machine.state, list[ResponseId]()
         starts = [effect for effect in step.effects if isinstance(effect, Start)]
         if not starts or not self._results.serves(self._key.tenant):
-            return found
+            return cached
         begun = {each.event.response_id for each in step.records if isinstance(each.event, ResponseCreated)}
         for start in starts:
             open_ = state.open.get(start.response_id) if start.response_id in begun else None
@@ -55,8 +55,8 @@ class ResultFinder:
                 note_lookup(state, step, open_.id, lookup.outcome)
                 self._lookups[open_.id] = lookup, open_, start.generation
                 if lookup.answer is not None:
-                    found.append(open_.id)
-        return found
+                    cached.append(open_.id)
+        return cached
 
     async def _find(self, open_: Open) -> ResultLookup | None:
         context, model = self._context, self._machine.other_model(open_)
@@ -72,7 +72,7 @@ class ResultFinder:
         return await self._results.find(self._key, name, plan)
 
     def lookup_of(self, start: Start) -> ResultLookup | None:
-        """Returns what was looked up for a run; forgets it where another run goes on with the response."""
+        """Returns what was looked up for a run; None, and forgotten, where another run goes on with the response."""
         lookup, _, generation = self._lookups.get(start.response_id, (None, None, 0))
         if lookup is not None and generation != start.generation:
             del self._lookups[start.response_id]
@@ -80,7 +80,8 @@ class ResultFinder:
         return lookup
 
     def after(self, step: Step) -> None:
-        """Has the answers kept that ended in a durable step, and what it took back forgotten."""
+        """Stores the answers that ended in a durable step; forgets the session's answers if the step takes text
+        back."""
         for row in step.usage:
             lookup, open_, _ = self._lookups.pop(row.response_id, (None, None, 0))
             if lookup is not None and open_ is not None and row.status == "completed" and lookup.recorded is not None:
@@ -90,7 +91,7 @@ class ResultFinder:
             self._context.spawn(self._results.forget_session(self._key))
 
     def _texts_before(self, open_: Open) -> list[str]:
-        """Returns all that people, tools and models wrote and that an answer was made of."""
+        """Returns all texts, by people, tools and models, that an answer was made from."""
         state = self._machine.state
         texts = [prompt_text(item).text for item in item_tree.branch(state, open_.body.parent_id)]
         if state.info is not None:

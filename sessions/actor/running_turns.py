@@ -18,7 +18,7 @@ ENGINE_PATIENCE_S: Final = 5.0
 
 
 class RunningTurns:
-    """Belongs to its actor."""
+    """The tasks that write the open responses of one actor: starts, stops and awaits them."""
 
     def __init__(self, ledger: Ledger, context: ActorContext, log: Any, on_end: Callable[[], None]) -> None:
         """`on_end` is called when a task is over."""
@@ -39,15 +39,15 @@ class RunningTurns:
 
     @property
     def generated(self) -> int:
-        """Tokens of the runs that are under way."""
+        """How many tokens the runs under way have produced."""
         return sum(turn.generated for turn in self._turns.values())
 
     def tasks(self, responses: Iterable[ResponseId] | None = None) -> list[asyncio.Task[None]]:
         """Returns the tasks of these responses (None: all) that are under way."""
-        return [task for each in (self._tasks if responses is None else responses) if (task := self._tasks.get(each))]
+        return [task for name in (self._tasks if responses is None else responses) if (task := self._tasks.get(name))]
 
     def start(self, run: GenerationRun, behind: ResponseId | None, inbox: Inbox) -> None:
-        """Begins to write a response into `inbox`, once the engine has let go of the one that it goes on from
+        """Starts to write a response into `inbox`, once the engine has let go of the one that it goes on from
         (`behind`), if any: it finds that one's KV then."""
         context = self._context
         turn = GenerationTask(
@@ -75,7 +75,8 @@ class RunningTurns:
             self.stop(response_id)
 
     async def join(self) -> None:
-        """Waits until the engine has let go; one that does not is left behind: nothing of it is taken any more."""
+        """Waits until the engine has let go of all runs. One that takes too long is left behind: nothing of it is
+        taken."""
         if self._tasks:
             late = (await asyncio.wait(list(self._tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:

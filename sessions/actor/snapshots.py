@@ -19,7 +19,8 @@ _ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 class SnapshotPolicy:
-    """Of one session: `_at` is the offset of the last one, `_events` how much the log grows between two."""
+    """The rule for when one session's snapshots are due. `_at` is the offset of the last one, `_events` how far the
+    log grows between two."""
 
     __slots__ = ("_at", "_events", "_fit", "_soon")
 
@@ -30,11 +31,11 @@ class SnapshotPolicy:
         self._fit = True
 
     def soon(self) -> None:
-        """The next append is to carry one, whatever it is."""
+        """Has the next append carry a snapshot, whatever it is."""
         self._soon = self._fit
 
     def due(self, step: Step, state: State) -> Snapshot | None:
-        """What rides along with the append of `step`, after which the state is `state`."""
+        """Returns the snapshot to append with `step`, which led to `state`; None if none is due."""
         if not self._soon and not (
             self._grown(state) and any(isinstance(record.event, _ENDS) for record in step.records)
         ):
@@ -43,16 +44,16 @@ class SnapshotPolicy:
         return self.take(state)
 
     def worth(self, state: State) -> bool:
-        """Whether one is to be left behind by an actor that leaves memory."""
+        """Returns whether an actor that leaves memory is to leave a snapshot behind."""
         return state.top > self._at and (self._fit or self._grown(state))
 
     def take(self, state: State) -> Snapshot:
-        """One of now."""
+        """Returns a snapshot of `state`, and counts from its offset."""
         self._at = state.top
         return Snapshot(state.top, pack_state(state))
 
     def left_out(self) -> None:
-        """The one that was taken last was too large to be stored."""
+        """Notes that the last snapshot was too large to be stored, and doubles how far the log grows until the next."""
         self._fit = False
         self._events *= 2
 

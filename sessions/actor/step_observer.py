@@ -37,7 +37,7 @@ _WITH_FINDINGS = (
 
 
 def observed_step(input: Input, machine: Machine, context: ActorContext, log: Any, now: UnixMs) -> Step:
-    """Steps the machine; the step carries the rows of the audit log that it causes."""
+    """Steps the machine; the returned step also carries the audit rows that it causes. Counts and logs findings."""
     if isinstance(input, Command):
         record_findings(input, context.metrics, log)
         step = machine.step(input, now)
@@ -58,10 +58,10 @@ def observed_step(input: Input, machine: Machine, context: ActorContext, log: An
         )
         return step
     if isinstance(input, ToolStarting | ToolAnswered | ToolProgressed):
-        found = () if isinstance(input, ToolStarting) else input.findings
+        findings = () if isinstance(input, ToolStarting) else input.findings
         record_findings(input, context.metrics, log)
         step = machine.step(input, now)
-        _audit(step, machine, None, found, now, user=None)
+        _audit(step, machine, None, findings, now, user=None)
         return step
     return machine.step(input, now)
 
@@ -76,7 +76,8 @@ def _audit(
     user: str | None,
     answer: Output | GenerationFinished | GenerationFailed | GenerationStopped | None = None,
 ) -> None:
-    """`by` gave the command; None: it is about `answer`, which an engine wrote for `user`."""
+    """Adds audit rows to a step. `by` gave the command; None: the step is about `answer`, which an engine wrote for
+    `user`."""
     state = machine.state
     about = state.user if state.user is not None else user
 
@@ -113,8 +114,8 @@ def _audit(
 
 
 def record_findings(input: Input, metrics: Metrics, log: Any) -> None:
-    """Of a message or a tool's output that came in, or an answer that goes out; other inputs have none. `log` knows the
-    session. What an appeal says was counted when it was refused."""
+    """Counts and logs the findings in a message, a tool's output or an answer; other inputs have none. `log` knows the
+    session. An appeal's were counted when its message was refused."""
     if not isinstance(input, _WITH_FINDINGS) or not input.findings:
         return
     if isinstance(input, Command):
@@ -125,24 +126,24 @@ def record_findings(input: Input, metrics: Metrics, log: Any) -> None:
         direction, about = "input", {"response": str(input.response_id), "call": str(input.call_id)}
     else:
         direction, about = "output", {"response": str(input.response_id)}
-    for each in input.findings:
-        metrics.verdicts.add(direction, each.action, each.about)
+    for finding in input.findings:
+        metrics.verdicts.add(direction, finding.action, finding.about)
         log.info(
             "filter_matched",
             direction=direction,
-            action=each.action,
-            category=each.category,
-            start=each.start,
-            end=each.end,
-            score=each.score,
-            model=each.model,
-            policy=each.policy,
+            action=finding.action,
+            category=finding.category,
+            start=finding.start,
+            end=finding.end,
+            score=finding.score,
+            model=finding.model,
+            policy=finding.policy,
             **about,
         )
 
 
 def record_cases(cases: Sequence[Case], metrics: Metrics, log: Any) -> None:
-    """Review cases that have become durable."""
+    """Counts and logs review cases that have become durable."""
     for case in cases:
         metrics.reviews_opened.add(case.cause, case.direction, case.action, case.about)
         log.info("review_opened", review=case.id, cause=case.cause, category=case.category, action=case.action)

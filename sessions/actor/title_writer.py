@@ -54,8 +54,8 @@ log = structlog.get_logger(__name__)
 
 
 def calls_for_title(state: State, written: Sequence[Record]) -> bool:
-    """Whether a session is to get a title now that these records end an answer of its. Not after one that was requested
-    over OpenAI's API, whose clients keep no list that shows titles."""
+    """Returns whether a session is to get a title now that these records end one of its answers. Not after an answer
+    that was requested over OpenAI's API, whose clients keep no list that shows titles."""
     info = state.info
     if info is None or info.title is not None or not state.listed or state.deleted or state.busy:
         return False
@@ -101,7 +101,8 @@ class TitleWriter(msgspec.Struct, frozen=True):
     context: ActorContext
 
     async def write(self, principal: Principal) -> TitleWritten | None:
-        """None: there is nothing to make a title of. Raises nothing but what cancels it."""
+        """Returns a title by the model, or else of the question's first words; None if there are none. Raises only
+        when cancelled."""
         at, title, source = self.state.top, "", "model"  # or: words
         try:
             async with asyncio.timeout(TITLE_S):
@@ -159,12 +160,12 @@ class TitleWriter(msgspec.Struct, frozen=True):
 
 
 async def passes(filters: FilterSet, principal: Principal, title: str) -> bool:
-    """Whether the output filters let a whole text through as it is."""
+    """Returns whether the output filters let a whole text through unchanged."""
     return await screened(filters, principal, title) == title
 
 
 def cleaned(text: str) -> str:
-    """What a model wrote, as a title; "" for what is none."""
+    """Returns the first line of a model's text as a title, without label and markup; "" if that is no title."""
     line = next((line for line in text.splitlines() if line.strip()), "")
     title = _EMPHASIS.sub("", _one_line(_LABEL.sub("", line))).strip(_AROUND)
     if _ODD.search(title) or not any(char.isalnum() for char in title):
@@ -181,7 +182,7 @@ def _one_line(text: str) -> str:
 
 
 def _cut(title: str) -> str:
-    """At most `LENGTH_MAX` code points, of whole words where there are some."""
+    """Returns at most `LENGTH_MAX` code points of a title, cut between words where possible."""
     if len(title) <= LENGTH_MAX:
         return title
     kept = title[: LENGTH_MAX - 1]

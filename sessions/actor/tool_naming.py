@@ -24,8 +24,9 @@ TOOLS_MAX: Final = 256  # of a session, with those that MCP servers have
 async def with_server_tools(
     command: cm.ActorCommand, tools: ServerTools | None, tenant: TenantId, *, takes_tools: bool
 ) -> cm.ActorCommand:
-    """The command with the tools that it names, and those that each session of the tenant has. Raises NotFound for one
-    that there is not, BadInput for one with two makers and for too many, Unavailable for an MCP server that is away."""
+    """Returns the command with the full definitions of the server tools that it names, and of those that all sessions
+    of the tenant have. Raises NotFound for an unknown tool, BadInput for too many or for two of one name, Unavailable
+    for an MCP server that is away."""
     if not isinstance(command, cm.SessionCreate | cm.SessionUpdate | cm.TurnCreate):
         return command
     offered = tools.offered(tenant) if tools is not None and takes_tools else ()
@@ -73,13 +74,13 @@ async def _named(
 
 
 def _find(name: str, tools: ServerTools | None, tenant: TenantId) -> Tool:
-    found = tools.find(tenant, name) if tools is not None else None
-    if found is None:
+    server_tool = tools.find(tenant, name) if tools is not None else None
+    if server_tool is None:
         raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
-    if found.unavailable:
-        why = f"This server cannot carry {name!r} out: {found.unavailable}."
+    if server_tool.unavailable:
+        why = f"This server cannot carry {name!r} out: {server_tool.unavailable}."
         raise BadInput("tool_unavailable", why, param="tools")
-    return found.tool
+    return server_tool.tool
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:
@@ -104,8 +105,8 @@ def _as_named(found: ServerTool, named: McpSource) -> Tool:
 
 
 def with_listings(command: cm.TurnCreate, present: tuple[Tool, ...]) -> cm.TurnCreate:
-    """The request that the turn's response shows, with what its MCP servers list now, where the session has not had
-    that."""
+    """Returns the command with what its MCP servers list now in the request that the response shows, unless the
+    session has these tools (`present`) already."""
     request = command.request
     tools = (
         command.tools if command.tools is not UNSET else command.create.tools if command.create is not None else None

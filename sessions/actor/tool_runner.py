@@ -53,7 +53,7 @@ _FAILED = "tool_failed: carrying this call out failed on our side."
 
 
 class ToolRunner:
-    """Belongs to its actor; `post` is how it tells the machine what has become of a call."""
+    """Carries out the calls of server tools of one actor; `post` tells the machine what has become of a call."""
 
     def __init__(self, state: State, ledger: Ledger, context: ActorContext, post: Callable[[Input], None]) -> None:
         self._state = state
@@ -67,7 +67,7 @@ class ToolRunner:
         self._calls = context.metrics.counter("tool_calls", about, "tool", "outcome")
 
     def run(self, response_id: ResponseId) -> None:
-        """Carries out what of a response's calls has no output, each from where the log says that it is."""
+        """Carries on every call of a response that has no output, from where the log says that it stands."""
         waiting = self._state.awaiting.get(response_id)
         if self._closed or waiting is None or waiting.server is None:
             return
@@ -95,13 +95,13 @@ class ToolRunner:
         )
 
     def stop(self, response_id: ResponseId) -> None:
-        """Nobody waits for the outputs of a response's calls any more: what runs is broken off."""
+        """Cancels the running calls of a response, whose outputs nobody waits for any more."""
         for (of, _), task in list(self._tasks.items()):
             if of == response_id:
                 task.cancel()
 
     def stop_all(self) -> None:
-        """Breaks off whatever runs, and begins nothing more."""
+        """Cancels all calls and deadlines, and begins no more."""
         self._closed = True
         for task in list(self._tasks.values()):
             task.cancel()
@@ -109,7 +109,7 @@ class ToolRunner:
             deadline.cancel()
 
     async def leave(self, patience_s: float) -> None:
-        """Begins nothing more, and gives what runs some time to end; then breaks it off."""
+        """Stops beginning calls, waits `patience_s` for those that run, then cancels them."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=patience_s)
@@ -120,7 +120,7 @@ class ToolRunner:
             await asyncio.wait(late)
 
     def come_back(self) -> None:
-        """Goes on after `leave`."""
+        """Begins calls again after `leave`."""
         self._closed = False
         for response_id in list(self._state.awaiting):
             self.run(response_id)
@@ -156,7 +156,7 @@ class ToolRunner:
             self._spawn(response_id, call.call_id, self._begin(waiting, call, tool))
 
     def _asked_of_programs(self, call: ServerCall) -> bool:
-        """Whether a program's call is of a tool whose calls its session's client wants to be asked of."""
+        """Returns whether a program's call is of a tool that the session's client wants to approve calls of."""
         info = self._state.info
         if call.program is None or info is None:
             return False
@@ -207,7 +207,7 @@ class ToolRunner:
     async def _run_program(
         self, waiting: Awaiting, server: ServerCalls, call: ServerCall, tool: ServerTool, request: ToolRequest
     ) -> None:
-        """Runs a program on, to its next call, which is written before it is sent, or to its end."""
+        """Runs a program on, to its end or to its next call, which is written before it is sent."""
         tools, info, tenant = self._context.tools, self._state.info, self._state.key.tenant
         assert tools is not None
         named, find = (info.tools if info is not None else ()), partial(tools.find, tenant)
@@ -227,7 +227,7 @@ class ToolRunner:
         )
 
     def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
-        """Passes on how far a call has come, its words filtered; what is refused there is left out."""
+        """Returns a function that posts a call's progress with its message filtered; a refused message is left out."""
         context = self._context
 
         async def report(progress: ToolProgress) -> None:
@@ -252,7 +252,7 @@ class ToolRunner:
         return report
 
     async def _answer(self, waiting: Awaiting, call: ServerCall, result: ToolResult) -> None:
-        """The output passes what a user's words pass, and is tokenised."""
+        """Filters a tool's output as a user's words are, tokenises it, and posts it."""
         assert waiting.server is not None
         output, failed, context = result.output, result.outcome != "done", self._context
         if result.outcome == "unknown":
@@ -261,10 +261,10 @@ class ToolRunner:
         bytes_max = context.limits.content_bytes
         preparation = InputPreparation(waiting.server.principal, self._ledger, context.filters, bytes_max, filter_s)
         command_id = CommandId(call.execution_id or "tool")
-        given = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
+        original = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
         prepared: Prepared | None = None
         try:
-            changed, prepared = await preparation.one(given)
+            changed, prepared = await preparation.one(original)
             assert isinstance(changed, cm.ToolOutput)
             output = changed.output
         except SessileError as error:  # refused, or nobody could judge it

@@ -15,7 +15,7 @@ def weakly(method: Callable[P, T]) -> Callable[P, T | None]:
     reference = weakref.WeakMethod(method)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        found = reference()
-        return found(*args, **kwargs) if found is not None else None
+        bound = reference()
+        return bound(*args, **kwargs) if bound is not None else None
 
     return call

@@ -29,8 +29,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = ("day", "user", "model")
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """A row with its number and the session that it is of. Numbers are given as transactions begin to write: where
-    several write at once (PostgreSQL) a smaller one may come to light after a larger."""
+    """A usage row with its number and its session. Numbers are given when transactions begin to write: where several
+    write at once (PostgreSQL), a smaller number may appear after a larger one."""
 
     seq: int
     key: SessionKey
@@ -38,7 +38,7 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose usage: rows with since <= at < until. None: not narrowed down."""
+    """A query of usage rows with since <= at < until. None: not narrowed down."""
 
     tenant: TenantId
     user: str | None = None
@@ -49,10 +49,10 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageGroup(msgspec.Struct, frozen=True, order=True):
-    """What a sum is of, and where a page ends. A dimension that was not requested is empty; so is a user or a currency
-    that there was none of."""
+    """The dimensions of a sum, and the position of a page. A dimension that was not requested is empty, as is a user
+    or currency that does not exist."""
 
-    day: int = -1  # since 1970
+    day: int = -1  # days since 1970
     user: str = ""
     model: str = ""
     currency: str = ""
@@ -72,36 +72,37 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageStore(Protocol):
-    """Errors of every call: Unavailable; those that write also OutcomeUnknown. Limits of pages are the callers'."""
+    """The usage rows of a journal. All methods raise Unavailable; those that write also OutcomeUnknown. Callers limit
+    pages."""
 
     async def record(self, key: SessionKey, row: UsageRow) -> None:
-        """A row of what no append ends. Idempotent by its response: the first one stays."""
+        """Adds a row for usage without an append (embeddings). Idempotent by its response: the first row stays."""
         ...
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
-        """Sums in the order of their groups; `after` is exclusive."""
+        """Returns sums in the order of their groups; `after` is exclusive."""
         ...
 
     async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
-        """Rows by number, seq > after. `by` means nothing here."""
+        """Returns rows with seq > after, in order. `by` has no effect here."""
         ...
 
     async def of_session(self, key: SessionKey) -> list[UsageEntry]: ...
 
     async def session_keys(self, *, after: SessionKey | None, limit: int) -> list[SessionKey]:
-        """Every session that has a log, of all tenants, in key order: deleted and unlisted ones too."""
+        """Returns every session that has a log, of all tenants, in key order; deleted and unlisted ones too."""
         ...
 
     async def without_log(self) -> int:
-        """How many rows are of sessions that were purged, or of none: nothing is left to hold them against."""
+        """Returns how many rows are of purged sessions, or of none: there is no log to compare them with."""
         ...
 
     async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
-        """Rows that no relay has passed on, by number, of all tenants: none is ever left out."""
+        """Returns rows that no relay has passed on yet, by number, of all tenants; none is ever skipped."""
         ...
 
     async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:
-        """They have been acknowledged. Idempotent; the first time stays."""
+        """Marks rows as relayed and acknowledged. Idempotent; the first time stays."""
         ...
 
 
@@ -118,8 +119,8 @@ def allowed_query(
     last_day: str | None = None,
     by: str | None = None,
 ) -> UsageQuery:
-    """The query, as far as the principal may make it: a user's key sees that user's, a tenant's keys the
-    tenant's, operators every tenant's. Raises Forbidden, and BadInput for a malformed query."""
+    """Returns the query, as far as the principal may make it: a user's key sees that user's usage, a tenant's other
+    keys the tenant's, operators every tenant's. Raises Forbidden, and BadInput for a malformed query."""
     demand(principal, "usage")
     whose = tenant_for(principal, tenant)
     if principal.role == "user" and principal.user is not None:
@@ -184,7 +185,8 @@ def day_text(day: int) -> str:
 
 
 def entry_public(entry: UsageEntry) -> dict[str, Json]:
-    """A row as the API shows it and the outbox relays it. `response_id` with tenant and session names it for good."""
+    """Returns a row as the API shows it and the outbox relays it. `response_id` with tenant and session is its lasting
+    name."""
     row = entry.row
     cost: Json = None
     if row.price_version:

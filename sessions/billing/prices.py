@@ -32,7 +32,7 @@ import msgspec
 from sessions.model.types import Json, UnixMs, Usage
 
 PICOS: Final = 10**12
-TOKENS: Final = 10**6  # what prices are given for
+TOKENS: Final = 10**6  # prices are per so many tokens
 DECIMALS_MAX: Final = 6
 PRICE_MAX: Final = 10**6
 PRICES_MAX: Final = 10_000
@@ -42,11 +42,11 @@ _FIELDS: Final = ("model", "effective", "input", "cached", "output")
 
 
 class BadPrices(Exception):
-    """The list cannot be used; its text says why."""
+    """Raised for a price list that cannot be used; the text says why."""
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Picos per token, from a time on."""
+    """The prices of a model from a time on, in picos per token."""
 
     since: UnixMs
     input: int
@@ -54,19 +54,19 @@ class Price(msgspec.Struct, frozen=True):
     output: int
 
     def public(self) -> dict[str, Json]:
-        """Per million tokens."""
+        """Returns the prices per million tokens, as the API shows them."""
         per_million = {"input": self.input, "cached_input": self.cached, "output": self.output}
         return {name: picos * TOKENS / PICOS for name, picos in per_million.items()}
 
     def cost(self, usage: Usage) -> int:
-        """What was given again costs as much as input whose KV was there."""
+        """Returns the cost of usage in picos. Cached output costs as much as cached input."""
         cached = usage.cached_tokens + usage.cached_output_tokens
         fresh, written = usage.input_tokens - usage.cached_tokens, usage.output_tokens - usage.cached_output_tokens
         return fresh * self.input + cached * self.cached + written * self.output
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a response cost, and by which list."""
+    """The cost of a response, with the version of the price list."""
 
     picos: int
     currency: str
@@ -77,19 +77,19 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def amount(picos: int) -> str:
-    """A decimal without an exponent and without zeros at its end: exact, and no float on its way."""
+    """Returns an amount as a decimal without exponent and trailing zeros: exact, without floats."""
     whole, part = divmod(abs(picos), PICOS)
     digits = f"{part:012}".rstrip("0")
     return f"{'-' if picos < 0 else ''}{whole}{'.' if digits else ''}{digits}"
 
 
 def sum_public(costs: Iterable[Mapping[str, Any]]) -> dict[str, Json] | None:
-    """Costs as they are shown, added up; None where there is none. All are of one request, so of one currency."""
-    given = list(costs)
-    if not given:
+    """Adds up costs as the API shows them; None for none. All are of one request, so of one currency."""
+    shown = list(costs)
+    if not shown:
         return None
-    picos = sum(int(Decimal(cost["amount"]).scaleb(12)) for cost in given)
-    return Cost(picos, given[-1]["currency"], given[-1]["price_version"]).public()
+    picos = sum(int(Decimal(cost["amount"]).scaleb(12)) for cost in shown)
+    return Cost(picos, shown[-1]["currency"], shown[-1]["price_version"]).public()
 
 
 class PriceList(msgspec.Struct, frozen=True):
@@ -98,12 +98,12 @@ class PriceList(msgspec.Struct, frozen=True):
     prices: dict[str, tuple[Price, ...]]  # by model, the latest first
 
     def cost(self, model: str, usage: Usage, at: UnixMs) -> Cost | None:
-        """None where the list says nothing about the model at that time."""
+        """Returns the cost of a response; None if the list has no price for the model at that time."""
         price = self.price(model, at)
         return None if price is None else Cost(price.cost(usage), self.currency, self.version)
 
     def price(self, model: str, at: UnixMs) -> Price | None:
-        """The price that applies at a time."""
+        """Returns the price of a model at a time; None if there is none."""
         for name in (model, EVERY_MODEL):
             for price in self.prices.get(name, ()):
                 if price.since <= at:
@@ -112,7 +112,7 @@ class PriceList(msgspec.Struct, frozen=True):
 
 
 class PriceBook:
-    """The list in force. One that is malformed is refused, and the old one stays."""
+    """The price list in force. If a new list is malformed, the old one stays."""
 
     def __init__(self, current: PriceList | None = None) -> None:
         self.current = current
@@ -121,7 +121,7 @@ class PriceBook:
         return self.current.cost(model, usage, at) if self.current is not None else None
 
     def public(self, model: str, at: UnixMs) -> dict[str, Json] | None:
-        """The price of a model as `/v1/models` shows it; None where the list has none."""
+        """Returns the price of a model as `/v1/models` shows it; None if the list has none."""
         price = self.current.price(model, at) if self.current is not None else None
         if self.current is None or price is None:
             return None
@@ -129,29 +129,30 @@ class PriceBook:
 
 
 def read_prices(text: str) -> PriceList:
-    """Raises BadPrices."""
+    """Parses a price list. Raises BadPrices."""
     try:
-        given = tomllib.loads(text, parse_float=Decimal)
+        document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise BadPrices(f"it is not TOML: {error}") from error
-    if unknown := set(given) - {"currency", "prices"}:
+    if unknown := set(document) - {"currency", "prices"}:
         raise BadPrices(f"unknown field {sorted(unknown)[0]!r}; a list has `currency` and `[[prices]]`")
-    currency = given.get("currency")
+    currency = document.get("currency")
     if not (isinstance(currency, str) and len(currency) == 3 and currency.isascii() and currency.isupper()):
         raise BadPrices(f'currency = {currency!r}: three capital letters are needed, such as "USD"')
-    tables = given.get("prices")
+    tables = document.get("prices")
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise BadPrices("there is no [[prices]] in it")
     if len(tables) > PRICES_MAX:
         raise BadPrices(f"{len(tables)} prices: at most {PRICES_MAX}")
-    found: dict[str, dict[UnixMs, Price]] = {}
+    by_model: dict[str, dict[UnixMs, Price]] = {}
     for number, table in enumerate(tables, 1):
         model, price = _price(f"price {number}", table)
-        if price.since in found.setdefault(model, {}):
+        if price.since in by_model.setdefault(model, {}):
             raise BadPrices(f"price {number}: a second one for model {model!r} from the same day")
-        found[model][price.since] = price
+        by_model[model][price.since] = price
     prices = {
-        model: tuple(by_day[since] for since in sorted(by_day, reverse=True)) for model, by_day in sorted(found.items())
+        model: tuple(by_day[since] for since in sorted(by_day, reverse=True))
+        for model, by_day in sorted(by_model.items())
     }
     version = hashlib.sha256(msgspec.json.encode([currency, prices], order="sorted")).hexdigest()[:16]
     return PriceList(currency, version, prices)
@@ -174,7 +175,7 @@ def _price(where: str, table: dict[str, Any]) -> tuple[str, Price]:
 
 
 def _rate(where: str, given: Any) -> int:
-    """Picos per token of a price per million tokens."""
+    """Converts a price per million tokens into picos per token. Raises BadPrices."""
     if isinstance(given, bool) or not isinstance(given, int | Decimal):
         raise BadPrices(f"{where} = {given!r}: a number is needed, per million tokens")
     price = Decimal(given)

@@ -34,7 +34,7 @@ class Sums(msgspec.Struct):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    ledger_tokens: int = 0  # ids that deltas carry
+    ledger_tokens: int = 0  # token ids that deltas carry
     cost: int = 0
 
 
@@ -48,7 +48,8 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class ReconciliationReport(msgspec.Struct):
-    """`billed` sums the rows, `logged` the logs. They agree when there is no difference."""
+    """The outcome of a reconciliation: `billed` sums the usage rows, `logged` the logs. They agree if there are no
+    differences."""
 
     sessions: int = 0
     purged_rows: int = 0
@@ -64,23 +65,23 @@ class ReconciliationReport(msgspec.Struct):
 
 
 class _LoggedResponse(msgspec.Struct):
-    """What the log says of one response."""
+    """The usage of one response by its log."""
 
     created: bool = False
-    body: ev.ResponseBody | None = None  # of the terminal event
-    ledger_tokens: int = 0  # of its deltas
-    ledger_at_end: int = 0  # of its terminal event
-    rewritten: bool = False  # something was taken back, and its tokens with it
+    body: ev.ResponseBody | None = None  # from the terminal event
+    ledger_tokens: int = 0  # that its deltas carry
+    ledger_at_end: int = 0  # that its terminal event carries
+    rewritten: bool = False  # whether text was retracted, and its tokens with it
 
 
 async def reconcile(journal: Journal, books: UsageStore, *, tenant: TenantId | None = None) -> ReconciliationReport:
-    """Raises Unavailable. `tenant` None: everybody's."""
-    found = ReconciliationReport()
+    """Compares the usage rows of a tenant (None: of all tenants) with the logs. Raises Unavailable."""
+    report = ReconciliationReport()
     async for key in _keys(books):
         if tenant is None or key.tenant == tenant:
-            await _session(journal, books, key, found)
-    found.purged_rows = await books.without_log()
-    return found
+            await _session(journal, books, key, report)
+    report.purged_rows = await books.without_log()
+    return report
 
 
 async def _keys(books: UsageStore) -> AsyncIterator[SessionKey]:
@@ -91,43 +92,43 @@ async def _keys(books: UsageStore) -> AsyncIterator[SessionKey]:
         after = page[-1]
 
 
-async def _session(journal: Journal, books: UsageStore, key: SessionKey, found: ReconciliationReport) -> None:
+async def _session(journal: Journal, books: UsageStore, key: SessionKey, report: ReconciliationReport) -> None:
     rows = await books.of_session(key)
     logged = await _read(journal, key)
     if logged is None:
         return  # purged meanwhile
-    ended = {response_id for response_id, each in logged.items() if each.body is not None}
+    ended = {response_id for response_id, response in logged.items() if response.body is not None}
     if ended - {entry.row.response_id for entry in rows}:
         rows = await books.of_session(key)
-    found.sessions += 1
+    report.sessions += 1
     by_id: dict[ResponseId, UsageEntry] = {}
     for entry in rows:
         response_id = entry.row.response_id
         if response_id in by_id:
-            found.differ(key, response_id, "has more than one row")
+            report.differ(key, response_id, "has more than one row")
         by_id[response_id] = entry
-        _add(found.billed, entry.row)
-        each = logged.get(response_id)
-        if each is None or each.body is None:
-            found.differ(key, response_id, "has a row, and no end in the log")
-    for response_id, each in logged.items():
-        if each.body is None:
+        _add(report.billed, entry.row)
+        response = logged.get(response_id)
+        if response is None or response.body is None:
+            report.differ(key, response_id, "has a row, and no end in the log")
+    for response_id, response in logged.items():
+        if response.body is None:
             continue
-        used = _used(each.body)
-        found.logged.responses += each.created
-        found.logged.ledger_tokens += each.ledger_tokens
+        used = _used(response.body)
+        report.logged.responses += response.created
+        report.logged.ledger_tokens += response.ledger_tokens
         for name in ("input_tokens", "cached_tokens", "output_tokens", "cost"):
-            setattr(found.logged, name, getattr(found.logged, name) + used[name])
+            setattr(report.logged, name, getattr(report.logged, name) + used[name])
         row = by_id.get(response_id)
         if row is None:
-            if each.created:
-                found.differ(key, response_id, "ended without a row")
+            if response.created:
+                report.differ(key, response_id, "ended without a row")
             continue
-        found.billed.ledger_tokens += each.ledger_tokens
-        _compare(found, row, each, used)
+        report.billed.ledger_tokens += response.ledger_tokens
+        _compare(report, row, response, used)
 
 
-def _compare(found: ReconciliationReport, entry: UsageEntry, logged: _LoggedResponse, used: dict[str, Any]) -> None:
+def _compare(report: ReconciliationReport, entry: UsageEntry, logged: _LoggedResponse, used: dict[str, Any]) -> None:
     row, body = entry.row, logged.body
     assert body is not None
     billed = {
@@ -140,18 +141,18 @@ def _compare(found: ReconciliationReport, entry: UsageEntry, logged: _LoggedResp
     }
     for name, value in billed.items():
         if value != used[name]:
-            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {used[name]}")
+            report.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {used[name]}")
     for name, value, in_log in (("status", row.status, body.status), ("model", row.model, body.model)):
         if value != in_log:
-            found.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {in_log}")
+            report.differ(entry.key, row.response_id, f"{name}: the row says {value}, the log {in_log}")
     if logged.rewritten or row.withheld_tokens:
         return  # what readers have is not what the engine made
     if logged.ledger_tokens != logged.ledger_at_end:
         what = f"its deltas carry {logged.ledger_tokens} tokens, its end {logged.ledger_at_end}"
-        found.differ(entry.key, row.response_id, what)
+        report.differ(entry.key, row.response_id, what)
     if row.usage.output_tokens < logged.ledger_tokens:
         what = f"{logged.ledger_tokens} tokens were released and {row.usage.output_tokens} are billed"
-        found.differ(entry.key, row.response_id, what)
+        report.differ(entry.key, row.response_id, what)
 
 
 def _used(body: ev.ResponseBody) -> dict[str, Any]:
@@ -193,9 +194,9 @@ async def _read(journal: Journal, key: SessionKey) -> dict[ResponseId, _LoggedRe
                 case ev.ResponseCreated():
                     logged.setdefault(event.response_id, _LoggedResponse()).created = True
                 case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
-                    each = logged.setdefault(event.response_id, _LoggedResponse())
-                    each.body = event.response
-                    each.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
+                    response = logged.setdefault(event.response_id, _LoggedResponse())
+                    response.body = event.response
+                    response.ledger_at_end = len(private.tokens) // 4 if private is not None else 0
                 case ev.ResponseQueued():
                     pass  # the tokens beside it are the message's
                 case ev.ContentRetracted():

@@ -21,7 +21,7 @@ from sessions.governance.audit_verify import AuditVerifier, is_trim
 from sessions.model.audit import Audited, AuditLog
 from sessions.model.types import TenantId, UnixMs
 
-ROWS_AT_ONCE: Final = 2_000  # of one transaction, which holds up others that write
+ROWS_AT_ONCE: Final = 2_000  # in one transaction, which holds up others that write
 ROWS_A_PAGE: Final = 250  # about a millisecond of checking on the event loop
 STEPS_MAX: Final = 50  # of one chain before the next one has its turn
 
@@ -29,7 +29,8 @@ log = structlog.get_logger(__name__)
 
 
 async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs) -> int:
-    """Takes away the rows from before `before`; returns how many. Raises Unavailable, OutcomeUnknown."""
+    """Deletes the rows of a tenant's audit log from before `before`; returns how many. Raises Unavailable,
+    OutcomeUnknown."""
     trimmed = 0
     for _ in range(STEPS_MAX):
         went = await _step(audit, tenant, before, now)
@@ -40,7 +41,7 @@ async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs
 
 
 async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) -> int:
-    """One transaction's worth."""
+    """Deletes as many rows as one transaction may; returns how many."""
     expected = await audit.floor(tenant)
     check = AuditVerifier(audit.sealer, tenant, floor=expected)
     start = check.after

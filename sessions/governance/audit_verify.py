@@ -24,11 +24,11 @@ _TRIES: Final = 8  # a floor moves about once an hour
 
 
 class AuditVerification(msgspec.Struct, frozen=True, kw_only=True):
-    """What checking a chain found. `first_broken` is the number of the first row that is not as it was written;
-    `anchor` is to be kept elsewhere. `weak` rows are proven by the stored secret alone, though a key file is given.
+    """The result of checking a chain. `first_broken` is the number of the first row that is not as it was written;
+    `anchor` is to be kept elsewhere. `weak` rows are proven by the stored secret alone, though a key file is in use.
 
-    `rows` are there and were checked, behind `trimmed` ones that were taken away because they are not kept any longer,
-    the latest of them from `trimmed_until`. `unchecked` anchors are of rows among those: they prove nothing now."""
+    `rows` rows exist and were checked, behind `trimmed` ones that were deleted because their time was over,
+    the latest of them from `trimmed_until`. `unchecked` anchors are of deleted rows: they prove nothing any more."""
 
     tenant: TenantId
     intact: bool
@@ -43,8 +43,8 @@ class AuditVerification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditVerifier:
-    """Goes over one chain, page by page: `take` rows in order as they are stored behind `after`, then `finish` with
-    the head."""
+    """Checks one chain, page by page: `take` its rows in the order in which they are stored behind `after`, then
+    `finish` with the head."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class AuditVerifier:
         anchors: Mapping[int, str] | None = None,
         floor: AuditFloor | None = None,
     ) -> None:
-        """`anchors`: hexadecimal MACs by number."""
+        """`anchors`: hexadecimal MACs, by row number."""
         self._sealer = sealer
         self._tenant = tenant
         self._floor = floor
@@ -61,7 +61,7 @@ class AuditVerifier:
         self._prev = NOTHING if floor is None else floor.mac
         self._anchors = {seq: mac for seq, mac in (anchors or {}).items() if seq > self._begin}
         self._unchecked = sum(seq < self._begin for seq in anchors or ())
-        self._recorded_floor: tuple[int, str] | None = None  # where the last row about trimming says that the floor is
+        self._recorded_floor: tuple[int, str] | None = None  # (number, MAC) by the last row about trimming
         self._last: AuditRow | None = None
         self._weak = 0
         self._broken: tuple[int, str] | None = None
@@ -78,12 +78,12 @@ class AuditVerifier:
 
     @property
     def trouble(self) -> tuple[int, str] | None:
-        """The number of the first row that is not as it was written, and why."""
+        """The number of the first row that is not as it was written, and why; None if there is none."""
         return self._broken
 
     @property
     def after(self) -> int:
-        """The number of the last row that was found to be as it was written."""
+        """The number of the last row that proved to be as it was written."""
         return self._seq
 
     def take(self, rows: Iterable[AuditRow]) -> None:
@@ -112,7 +112,7 @@ class AuditVerifier:
                 self._recorded_floor = _trimmed_through(row)
 
     def finish(self, head: AuditHead | None) -> AuditVerification:
-        """`head` as it was read behind the rows, so that it is never before their last."""
+        """Returns the result. `head` must be read after the rows, so that it is never before the last of them."""
         if self._broken is None:
             self._broken = self._end(head)
         seq, why = self._broken or (None, "")
@@ -142,7 +142,7 @@ class AuditVerifier:
         return self._misplaced() or self._unmet()
 
     def _misplaced(self) -> tuple[int, str] | None:
-        """A floor that the chain does not record, or another one than it records."""
+        """Returns what is wrong with the floor, if the chain records none or another one."""
         floor, recorded = self._floor, self._recorded_floor
         if floor is None:
             return None if recorded is None else (recorded[0], "was trimmed, says a later row, and there is no floor")
@@ -157,7 +157,7 @@ class AuditVerifier:
 
 
 def is_trim(row: AuditRow) -> bool:
-    """Whether a row records that rows were trimmed."""
+    """Returns whether a row records that rows were trimmed."""
     return row.body.startswith(_TRIMMED)
 
 
@@ -169,12 +169,12 @@ def _trimmed_through(row: AuditRow) -> tuple[int, str]:
 async def verify(
     log: AuditLog, tenant: TenantId, *, anchors: Mapping[int, str] | None = None, page: int = PAGE_MAX
 ) -> AuditVerification:
-    """Checks one chain as it is now, rows included that come meanwhile. Raises Unavailable."""
+    """Checks one chain as it is now, including rows that are added meanwhile. Raises Unavailable."""
     for _ in range(_TRIES):
         floor = await log.floor(tenant)
-        found = await _checked(log, AuditVerifier(log.sealer, tenant, anchors, floor), tenant, page)
+        result = await _checked(log, AuditVerifier(log.sealer, tenant, anchors, floor), tenant, page)
         if await log.floor(tenant) == floor:
-            return found  # else rows were taken away while they were read
+            return result  # else rows were taken away while they were read
     raise Unavailable("journal_away", "The audit log is trimmed too often to be checked.", retry_after_ms=1000)
 
 
@@ -190,7 +190,7 @@ async def _checked(log: AuditLog, check: AuditVerifier, tenant: TenantId, page: 
 
 
 def parse_anchor(text: str) -> tuple[int, str]:
-    """SEQ:MAC, as `AuditVerification.anchor` says it. Raises ValueError."""
+    """Parses SEQ:MAC, the form of `AuditVerification.anchor`. Raises ValueError."""
     seq, colon, mac = text.partition(":")
     if not colon or not seq.isascii() or not seq.isdigit() or len(mac) != 64 or int(seq) < 1:
         raise ValueError(f"{text!r} is no anchor: SEQ:MAC, as `audit verify` prints it")

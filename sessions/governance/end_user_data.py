@@ -39,7 +39,8 @@ RECORD_BYTES: Final = 1024 * 1024
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """`user` is the name until it is done, and a pseudonym then. `released`: the replicas that hold no KV of theirs."""
+    """The erasure of one end user. `user` is their name until it is done, then a pseudonym. `released`: the replicas
+    that have no KV of theirs any more."""
 
     tenant: TenantId
     user: str
@@ -50,56 +51,56 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndUserStore(Protocol):
-    """End users in the journal's database. Every method raises Unavailable; those that write, OutcomeUnknown too."""
+    """The end users in the journal's database. All methods raise Unavailable; those that write, OutcomeUnknown too."""
 
     async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
-        """Every session of theirs that is stored, deleted and unlisted ones too, in key order."""
+        """Returns all stored sessions of an end user, deleted and unlisted ones too, in key order."""
         ...
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
-        """Writes an erasure down, with its row of the audit log; one that is under way is returned as it is. Their
-        memories go at once: what they write until it is done would begin with them, and is no part of it."""
+        """Writes down an erasure with its audit row; one that is under way is returned as it is. The user's memories
+        are deleted at once, since sessions that are created before it is done would begin with them."""
         ...
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
-        """The newest one, by the user's name."""
+        """Returns the newest erasure of an end user, by their name; None for none."""
         ...
 
     async def pending(self, *, limit: int) -> list[Erasure]:
-        """Those of all tenants that are not done, oldest first."""
+        """Returns the erasures of all tenants that are not done, oldest first."""
         ...
 
     async def released(self, erasure: Erasure, replica: str) -> Erasure:
-        """Adds a replica."""
+        """Notes that a replica has erased the user's KV; returns the erasure with it."""
         ...
 
     async def memories(self, tenant: TenantId, user: str) -> list[UserMemory]:
-        """A user's, the oldest first."""
+        """Returns an end user's memories, the oldest first."""
         ...
 
     async def add_memory(self, memory: UserMemory) -> None:
-        """Raises Limited beyond `MEMORIES_MAX`."""
+        """Adds a memory. Raises Limited beyond `MEMORIES_MAX`."""
         ...
 
     async def change_memory(
         self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
     ) -> UserMemory | None:
-        """As it is then; None: there is none."""
+        """Changes a memory's text. Returns the memory as it is then; None if it does not exist."""
         ...
 
     async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
-        """False: there was none."""
+        """Removes a memory. Returns False if there was none."""
         ...
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Usage loses the user's name; then, at once, memories that came late go, API keys lose it (those that still
-        open are revoked), so does the erasure, and the audit log says that it is done. Does nothing to one that is
+        """Completes an erasure: takes the user's name out of usage, then, in one transaction, out of API keys (active
+        ones are revoked) and of the erasure, deletes late memories, and writes the audit row. Does nothing if it is
         done."""
         ...
 
 
 class KeptForUsers(NamedTuple):
-    """What users have besides their conversations."""
+    """The stores of what end users have besides their conversations."""
 
     push: PushStore
     files: FileStore
@@ -124,8 +125,8 @@ async def export_user_data(
     audit: AuditLog,
     at: UnixMs,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Objects, one a line; the last one says how many there were, so a stream that was cut off shows. Retractions are
-    applied: what was taken back is nobody's any more. Raises Unavailable."""
+    """Yields the objects of an export, one for each line; the last one has their counts, so that a stream that was cut
+    off shows. Retractions are applied: retracted text is nobody's any more. Raises Unavailable."""
     yield {"object": "user.export", "tenant": tenant, "user": user, "at": at}
     kinds = ("sessions", "items", "memories", "push_subscriptions", "files", "responses", "audit_rows")
     counts = dict.fromkeys(kinds, 0)
@@ -179,13 +180,13 @@ async def _files_of(files: FileStore, tenant: TenantId, user: str, now: UnixMs) 
 
 
 def file_fields(file: StoredFile) -> dict[str, Any]:
-    """A file as its user is shown it."""
+    """Returns a file as its user is shown it."""
     names = ("id", "filename", "purpose", "media_type", "size", "sha256", "created_at", "expires_at")
     return {name: getattr(file, name) for name in names}
 
 
 async def _state(journal: Journal, key: SessionKey) -> State | None:
-    """A log folded from its first record on; None where it was purged meanwhile, or nothing was ever written."""
+    """Returns the state of a session by its whole log; None if it was purged meanwhile, or nothing was ever written."""
     state: State | None = None
     while True:
         page = await journal.read(
@@ -204,7 +205,7 @@ async def _state(journal: Journal, key: SessionKey) -> State | None:
 
 
 def memory_fields(memory: UserMemory) -> dict[str, Any]:
-    """A memory as its user is shown it."""
+    """Returns a memory as its user is shown it."""
     return {
         "id": memory.id,
         "text": memory.text,
@@ -214,8 +215,8 @@ def memory_fields(memory: UserMemory) -> dict[str, Any]:
 
 
 def push_fields(subscription: PushSubscription) -> dict[str, Any]:
-    """A subscription as its user is shown it: of the address only the push service's name, and of a token nothing, for
-    whoever has the whole of it can take the device over."""
+    """Returns a subscription as its user is shown it: of an address only the push service's name, of a token nothing,
+    for whoever has all of it can take over the device."""
     quiet, target = subscription.quiet, subscription.target
     kind = kind_of(target)
     return {
@@ -229,7 +230,7 @@ def push_fields(subscription: PushSubscription) -> dict[str, Any]:
 
 
 def status(erasure: Erasure, user: str) -> dict[str, Any]:
-    """An erasure as the API shows it."""
+    """Returns an erasure as the API shows it."""
     done = erasure.done_at is not None
     return {
         "object": "user.erasure",

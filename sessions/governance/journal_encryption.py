@@ -16,13 +16,13 @@ EncryptionAction = Literal["rotate", "rewrap", "stop", "resume", "destroy"]
 
 
 class TenantEncryption(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's keys, and how far its rows are under the one that writes."""
+    """A tenant's encryption keys, and how far its rows are encrypted with the newest one."""
 
     tenant: TenantId
     keys: int
     destroyed_keys: int
     key_id: str | None
-    """The key that its rows were last swept for; None: none yet."""
+    """The key that its rows were last swept for; None: there was no sweep yet."""
     changed_rows: int
     finished_at: UnixMs | None
 
@@ -30,24 +30,25 @@ class TenantEncryption(msgspec.Struct, frozen=True, kw_only=True):
 class EncryptionStatus(msgspec.Struct, frozen=True, kw_only=True):
     encrypts: bool
     stopped: bool
-    """The sweeps that encrypt older rows are stopped."""
+    """Whether the sweeps that encrypt older rows are stopped."""
     tenants: Sequence[TenantEncryption]
 
 
 class EncryptionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """How many keys an action changed, and how many it could not."""
+    """How many keys an action changed, and how many it could not change."""
 
     changed: int
     failed: int = 0
 
 
 class JournalEncryption(Protocol):
-    """Every call raises Unavailable."""
+    """The encryption of the journal, as operators see it. Every call raises Unavailable."""
 
     async def status(self) -> EncryptionStatus: ...
 
     async def act(self, action: EncryptionAction, tenant: TenantId | None) -> EncryptionChange:
-        """`rotate`: a new key writes, for the tenant or every one. `rewrap`: every key is wrapped under what wraps
-        now. `stop`, `resume`: the sweeps of older rows. `destroy`: the tenant's keys, and with them whatever was
-        encrypted under them, in every copy. Raises BadInput for one that lacks its tenant."""
+        """Carries out an operator's action for one tenant, or all. `rotate`: a new key encrypts from now on. `rewrap`:
+        every key is wrapped by the present wrapper. `stop`, `resume`: the sweeps of older rows. `destroy`: the
+        tenant's keys, and so everything encrypted with them, in every copy. Raises BadInput for an action that lacks
+        its tenant."""
         ...

@@ -18,7 +18,8 @@ class LimitsInForce(Protocol):
 
 
 def memory_reader(store: EndUserStore, limited: LimitsInForce | None) -> MemoryReader | None:
-    """`limited` None: nobody has chosen anything. What it returns raises Unavailable."""
+    """Returns a function that reads an end user's memories if their tenant has them on; it raises Unavailable.
+    `limited` None: no limits file, so there are no memories, and None is returned."""
     if limited is None:
         return None
     limits = limited.now

@@ -26,9 +26,9 @@ Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In days. `idle_days` absent: sessions stay until they are deleted. `audit_texts`: the audit log holds what
-    filters found as it was written, not only its hash; it cannot be taken out of there again. `audit_days` absent: rows
-    of the audit log stay for ever."""
+    """How long a tenant's data is kept, in days. `idle_days` None: sessions stay until they are deleted.
+    `audit_texts`: the audit log holds what filters found as text, not only as a hash; it cannot be removed from there.
+    `audit_days` None: audit rows stay for ever."""
 
     deleted_days: Days = 30.0
     unlisted_days: Days = 1.0
@@ -46,7 +46,7 @@ class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
     def audit_before(self, now: UnixMs) -> UnixMs | None:
-        """Rows of the audit log from before this are not kept any longer; None: all are kept."""
+        """Returns the time before which audit rows are not kept; None: all are kept."""
         if self.audit_days is None:
             return None
         ago = _ago(now, self.audit_days)
@@ -54,7 +54,7 @@ class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`default` is for all tenants that have no table of their own."""
+    """A retention file. `default` is for all tenants that have no table of their own."""
 
     default: RetentionPeriods = RetentionPeriods()
     tenants: dict[Tenant, RetentionPeriods] = {}
@@ -64,11 +64,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def trims_audit(self) -> bool:
-        """Whether any row of the audit log ever goes."""
+        """Whether audit rows of any tenant are ever deleted."""
         return any(kept.audit_days is not None for kept in (self.default, *self.tenants.values()))
 
     def due(self, now: UnixMs) -> Iterator[Due]:
-        """What is to be purged now: of each tenant with a table, then of all others."""
+        """Yields what is to be purged now: for each tenant with a table, then for all others together."""
         named = tuple(TenantId(tenant) for tenant in sorted(self.tenants))
         for tenant in named:
             yield self.tenants[tenant].due(now, tenant=tenant)

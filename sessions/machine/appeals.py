@@ -20,8 +20,9 @@ from sessions.model.verdicts import Finding
 
 
 def open_message_cases(build: StepBuilder, input: Command, item_id: ItemId | None) -> None:
-    """Opens the cases that findings of a command's texts require. `item_id` None: it was refused, or made none."""
-    if isinstance(input.command, cm.ReviewAppeal) or not any(each.review for each in input.findings):
+    """Opens the review cases that findings in a command's texts require. `item_id` None: it was refused, or made no
+    item."""
+    if isinstance(input.command, cm.ReviewAppeal) or not any(finding.review for finding in input.findings):
         return
     state = build.state
     message = Subject(
@@ -37,7 +38,8 @@ def open_message_cases(build: StepBuilder, input: Command, item_id: ItemId | Non
 
 
 def appeal(build: StepBuilder, input: Command, command: cm.ReviewAppeal) -> cm.Ok:
-    """Opens a case against what was withheld of an answer, or against a message's refusal; once in each case."""
+    """Opens a review case against what was withheld of an answer, or against a message's refusal; one appeal for each
+    case."""
     state = build.state
     if (command.response_id is None) == (command.content is None):
         raise BadInput("invalid_request", "An appeal names a response, or says what was refused.", param="content")
@@ -61,7 +63,7 @@ def appeal(build: StepBuilder, input: Command, command: cm.ReviewAppeal) -> cm.O
     review = state.reviews.get(case.id)
     if review is not None and review.appealed:
         raise Conflict("appealed_already", "There was an appeal in this case; there is one in each.")
-    if sum(each.appealed for each in state.reviews.values()) >= APPEALS_MAX:
+    if sum(other.appealed for other in state.reviews.values()) >= APPEALS_MAX:
         raise Limited("quota_exceeded", f"A session has {APPEALS_MAX} appeals at most.", retryable=False)
     build.put(ev.ReviewAppealed(review_id=case.id, category=finding.about, response_id=command.response_id))
     build.out.reviews.append(case)
@@ -78,7 +80,7 @@ def _withheld(state: State, response_id: ResponseId) -> Finding | None:
 
 
 def record_decision(build: StepBuilder, command: cm.ReviewNotify) -> cm.Ok:
-    """Writes a case's decision once, however often it is sent."""
+    """Writes a review case's decision into the log, once, however often it is sent."""
     state = build.state
     review = state.reviews.get(command.review_id)
     known = review is not None and review.decision >= command.decision
@@ -96,7 +98,8 @@ def record_decision(build: StepBuilder, command: cm.ReviewNotify) -> cm.Ok:
 
 
 def decision_notice(case: Case) -> tuple[Principal, cm.ReviewNotify]:
-    """The command that writes a case's decision into its session's log, and the principal that sends it."""
+    """Returns the command that writes a review case's decision into its session's log, and the principal that sends
+    it."""
     assert case.outcome is not None
     command = cm.ReviewNotify(
         id=CommandId(f"{case.id}.{case.decisions}"),

@@ -15,14 +15,14 @@ _SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usa
 
 
 def _approvals(waiting: Awaiting) -> dict[str, Any]:
-    """The calls of a turn that wait for somebody to agree."""
+    """Returns the ids of calls that wait for approval, as a part of the client's object; {} for none."""
     calls = waiting.server.calls.values() if waiting.server is not None else ()
-    asked = [each.call_id for each in calls if each.approval == "asked" and waiting.is_due(each)]
-    return {"approval": asked} if asked else {}
+    pending = [call.call_id for call in calls if call.approval == "asked" and waiting.is_due(call)]
+    return {"approval": pending} if pending else {}
 
 
 def client_state(state: State) -> dict[str, Any]:
-    """The `state` object of PROTOCOL.md §1: everything a new device needs, retractions applied."""
+    """Returns the `state` object of PROTOCOL.md §1: everything that a new device needs, retractions applied."""
     drafted = {draft.item.id for open_ in state.open.values() for draft in open_.drafts if not draft.done}
     info = state.info
     shown: dict[str, Any] = {
@@ -80,9 +80,9 @@ def client_state(state: State) -> dict[str, Any]:
         shown["pinned"] = list(state.pinned)
     if state.feedback:
         shown["feedback"] = [
-            {"response_id": id, "by": by, "rating": each.rating, "reason": each.reason, "at": each.at}
-            for id, given in state.feedback.items()
-            for by, each in given.items()
+            {"response_id": id, "by": by, "rating": feedback.rating, "reason": feedback.reason, "at": feedback.at}
+            for id, ratings in state.feedback.items()
+            for by, feedback in ratings.items()
         ]
     if state.reviews:
         shown["reviews"] = [

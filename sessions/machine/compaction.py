@@ -29,7 +29,7 @@ PINNED_MAX: Final = 64
 
 
 def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact) -> cm.Ok:
-    """Has a summary written. Raises NotFound, and Conflict while an answer is under way."""
+    """Requests a summary. Raises NotFound for an unknown item, Conflict while an answer is under way."""
     state = build.state
     if command.item_id is not None and command.item_id not in state.items:
         raise _item_not_found(command.item_id)
@@ -40,7 +40,7 @@ def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact
 
 
 def undo(build: StepBuilder, command: cm.CompactionUndo) -> cm.Ok:
-    """Takes a summary out of force. Raises Conflict, NotFound."""
+    """Takes a summary out of force. Raises NotFound, and Conflict while an answer is under way."""
     state, name = build.state, command.compaction_id
     _check_idle(state)
     if name is None:
@@ -53,7 +53,7 @@ def undo(build: StepBuilder, command: cm.CompactionUndo) -> cm.Ok:
 
 
 def pin(build: StepBuilder, command: cm.ItemPin) -> cm.Ok:
-    """Pins an item, or lets go of it. Raises Conflict, NotFound, BadInput."""
+    """Pins or unpins an item. Raises Conflict, NotFound, BadInput."""
     state, item_id = build.state, command.item_id
     if item_id not in state.items:
         raise _item_not_found(item_id)
@@ -67,8 +67,8 @@ def pin(build: StepBuilder, command: cm.ItemPin) -> cm.Ok:
 
 
 def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
-    """Puts a summary in force, unless what it was made of has changed, or an answer has begun meanwhile: a command that
-    was promised it is told so."""
+    """Puts a summary in force, unless what it was made of has changed or an answer has begun; then a command that was
+    promised this summary is answered with `compaction_failed` in the log."""
     state = build.state
     if state.info is None or state.deleted or input.compaction_id in state.compactions:
         return
@@ -107,7 +107,7 @@ def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
 
 
 def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
-    """Says in the log why a compaction that was requested does not come."""
+    """Writes into the log why a requested compaction does not come."""
     if build.state.info is None or build.state.deleted:
         return
     error = {"code": input.error.code, "message": input.error.public_message}
@@ -116,16 +116,16 @@ def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
 
 
 def void(build: StepBuilder, items: Sequence[ItemId]) -> None:
-    """Takes back the text of each summary whose model has read one of these, before they are taken back themselves."""
+    """Retracts the text of each summary that has read one of these items, before the items are retracted themselves."""
     state = build.state
-    for name, each in summaries_of(state, items).items():
+    for name, summary in summaries_of(state, items).items():
         build.put(
             ev.ContentRetracted(
                 response_id=ResponseId(""),
                 item_id=name,
                 content_index=0,
                 start=0,
-                end=each.length,
+                end=summary.length,
                 replacement="",
                 category=ev.COMPACTION_VOIDED,
             )

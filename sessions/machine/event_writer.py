@@ -58,8 +58,8 @@ _DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ReasoningDelta, ev.Arg
 
 
 def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) -> Iterator[ev.AnyEvent]:
-    """The events that `piece` becomes. The caller applies each before it asks for the next. `tools`: what the session
-    has, for a call says whether the server carries it out."""
+    """Yields the events that `piece` becomes. The caller applies each before it asks for the next. `tools`: the
+    session's; a call says whether the server carries it out."""
     match piece:
         case Text():
             if not _writing_message(open_):
@@ -125,8 +125,8 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
 
 
 def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | ev.ReasoningDelta | None:
-    """The one event of pieces that only go on with the text or the thoughts that are being written, as nearly all do;
-    None of others."""
+    """Returns the one event of a piece that only goes on with the present text or thoughts, as nearly all do; else
+    None."""
     if len(pieces) != 1 or not _writing_message(open_):
         return None
     piece, draft = pieces[0], open_.drafts[-1]
@@ -159,7 +159,7 @@ def reasoning_delta(open_: Open, draft: Draft, piece: Thought) -> ev.ReasoningDe
 
 
 def _reasoning_done(open_: Open) -> Iterator[ev.AnyEvent]:
-    """The done events of thoughts that end here, if some do."""
+    """Yields the done events of thoughts that end here, if some do."""
     draft = open_.drafts[-1]
     if not draft.is_thinking:
         return
@@ -187,7 +187,7 @@ def _part_done(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.C
 
 
 def carries(piece: Piece, event: ev.AnyEvent) -> bool:
-    """Whether `event` is the one of its piece's events that the piece's tokens stand beside."""
+    """Returns whether `event`, of those that `piece` became, is the one that carries the piece's tokens."""
     if isinstance(piece, CallBegin):
         return isinstance(event, ev.OutputItemAdded)
     return isinstance(event, _DELTAS)
@@ -229,7 +229,7 @@ def _part_added(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.
 
 
 def close_drafts(open_: Open, status: Literal["completed", "incomplete"]) -> Iterator[ev.AnyEvent]:
-    """The done events of the draft that is still open, if one is."""
+    """Yields the done events of the draft that is still open, if one is."""
     if not open_.drafts or open_.drafts[-1].done:
         return
     draft = open_.drafts[-1]

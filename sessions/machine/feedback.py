@@ -20,7 +20,7 @@ RATERS_MAX: Final = 16  # of one answer
 
 
 def set_feedback(build: StepBuilder, principal: Principal, command: cm.FeedbackSet) -> cm.Ok:
-    """Writes a rating where it is another than before. Raises Conflict, NotFound, Limited."""
+    """Writes a rating if it differs from the one before. Raises Conflict, NotFound, Limited."""
     state, response_id = build.state, command.response_id
     check_note(command.reason, "reason")
     if response_id in state.open:
@@ -29,13 +29,13 @@ def set_feedback(build: StepBuilder, principal: Principal, command: cm.FeedbackS
     if answer is None:
         raise response_not_found(response_id)
     by = principal.user or principal.key_id
-    given = state.feedback.get(response_id, {})
-    before = given.get(by)
+    ratings = state.feedback.get(response_id, {})
+    before = ratings.get(by)
     if command.rating is None:
         known = before is None
     else:
         known = before is not None and (before.rating, before.reason) == (command.rating, command.reason)
-        if before is None and len(given) >= RATERS_MAX:
+        if before is None and len(ratings) >= RATERS_MAX:
             raise Limited("quota_exceeded", f"A response is rated by {RATERS_MAX} at most.", retryable=False)
     if not known:
         reason = "" if command.rating is None else command.reason

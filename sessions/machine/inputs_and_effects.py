@@ -24,7 +24,7 @@ from sessions.model.verdicts import Finding, Verdict
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A new item's ledger: rendered and tokenised by the shell before the step."""
+    """The packed token ids of a new item, rendered and tokenised before the step."""
 
     tokens: bytes
     fingerprint: str
@@ -37,68 +37,69 @@ class Command(msgspec.Struct, frozen=True):
     command: cm.ActorCommand
     digest: bytes
     prepared: Prepared | None = None
-    prepared_items: tuple[Prepared | None, ...] = ()  # of a turn, beside its items; None: rendered when it is needed
-    memories: tuple[str, ...] = ()  # of who creates a session
+    prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn; None: rendered when it is needed
+    memories: tuple[str, ...] = ()  # of the end user who creates the session
     findings: tuple[Finding, ...] = ()  # of the input filters
-    blocked: bool = False  # of an appeal: its text is one that filters refuse
-    service: dict[str, Json] | None = None  # admission's remarks on the response that it begins
+    blocked: bool = False  # whether an appeal's text is one that filters refuse
+    service: dict[str, Json] | None = None  # what admission says about the response that it begins
     model: str = ""  # the model that writes that response, where admission chose another than the session's
-    alias: str = ""  # of the session that it makes: its turns are routed among this alias's models
-    adopts: str = ""  # what the session's model is called from this turn on: this replica's, or an alias that has it
+    alias: str = ""  # the alias that the session it creates gets; its turns are routed among that alias's models
+    adopts: str = ""  # the session's model from this turn on, by name: this replica's, or an alias
     refused: SessileError | None = None  # why preparing it failed: the command's answer, unless it is a repeat
 
 
 class GenerationInput(msgspec.Struct, frozen=True):
-    """What one run of an engine reports; `generation` numbers the run among this activation's."""
+    """A report of one run of an engine; `generation` numbers the run within this activation."""
 
     response_id: ResponseId
     generation: int
 
 
 class Output(GenerationInput, frozen=True):
-    """What a generation released since the last time: pieces in order, the tokens they wholly cover, the rest."""
+    """Reports what a generation has released since its last report: pieces, their whole token ids, and the tail behind
+    them."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
     tail: str = ""
     findings: tuple[Finding, ...] = ()
-    retracted: Verdict | None = None  # taken back behind all this: a span of the answer's text
+    retracted: Verdict | None = None  # a span of the answer's text to take back after all this
 
 
 class GenerationFinished(GenerationInput, frozen=True):
-    """A generation ended by itself."""
+    """Reports that a generation ended by itself."""
 
     reason: Literal["stop", "max_output_tokens", "content_filter"]
     usage: Usage
     recomputed_tokens: int = 0
     withheld_tokens: int = 0
     refusal: str | None = None  # the safe message of a content filter
-    findings: tuple[Finding, ...] = ()  # that `Output` has not carried
+    findings: tuple[Finding, ...] = ()  # those that no `Output` has carried
 
 
 class GenerationFailed(GenerationInput, frozen=True):
-    """A generation cannot go on: the response fails with this error; where the engine was lost, it begins another."""
+    """Reports that a generation cannot go on: the response fails, or runs again if the engine was lost."""
 
     error: SessileError
     usage: Usage
-    findings: tuple[Finding, ...] = ()  # that `Output` has not carried
+    findings: tuple[Finding, ...] = ()  # those that no `Output` has carried
 
 
 class GenerationStopped(GenerationInput, frozen=True):
-    """A generation was stopped from outside; with the findings that nothing has carried yet."""
+    """Reports that a generation was stopped from outside, with the findings that no `Output` has carried."""
 
     findings: tuple[Finding, ...]
 
 
 class Fitted(GenerationInput, frozen=True):
-    """The prompt of a response leaves out items; `cut` is the first one kept."""
+    """Reports that a response's prompt leaves out `dropped` items; `cut` is the first one kept."""
 
     dropped: int
     cut: ItemId
 
 
 class Activated(msgspec.Struct, frozen=True):
-    """The actor has loaded the log. `cause` says why it was not in memory."""
+    """Reports that the actor has loaded the log; `cause` says why it was not in memory."""
 
     replica: str
     cause: Literal["activation", "restart", "failover", "handoff"]
@@ -109,7 +110,7 @@ class ToolDeadline(msgspec.Struct, frozen=True):
 
 
 class ToolStarting(msgspec.Struct, frozen=True):
-    """A call of a server tool is to be sent, under this key."""
+    """Reports that a call of a server tool is about to be sent under the key `execution_id`."""
 
     response_id: ResponseId
     call_id: CallId
@@ -117,14 +118,14 @@ class ToolStarting(msgspec.Struct, frozen=True):
 
 
 class ToolApprovalNeeded(msgspec.Struct, frozen=True):
-    """A call of a server tool is sent only once somebody agrees."""
+    """Reports that a call of a server tool may be sent only once somebody agrees."""
 
     response_id: ResponseId
     call_id: CallId
 
 
 class ToolProgressed(msgspec.Struct, frozen=True, kw_only=True):
-    """A server tool says how far a call has come."""
+    """Reports how far a call of a server tool has come."""
 
     response_id: ResponseId
     call_id: CallId
@@ -135,7 +136,7 @@ class ToolProgressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a call of a server tool; `whole`: that is known."""
+    """Reports the output of a server tool's call; `whole` False: the call's outcome is not known."""
 
     response_id: ResponseId
     call_id: CallId
@@ -147,7 +148,7 @@ class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
-    """The program that a call is has come to a call of its own, here."""
+    """Reports that a program (the call `call_id`) has come to a call of its own, to the tool `name`."""
 
     response_id: ResponseId
     call_id: CallId
@@ -157,18 +158,18 @@ class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphaned(msgspec.Struct, frozen=True):
-    """Nobody has read the session's open responses for as long as the policy allows; `attended_only`: as long as those
-    are written on whose client waits for them."""
+    """Reports that nobody has read the open responses for as long as the policy allows. `attended_only`: only those
+    are ended whose clients wait for them."""
 
     attended_only: bool = False
 
 
 class ResponsesPaused(msgspec.Struct, frozen=True):
-    """Nobody reads and the policy is to wait: open responses stay open, their engines stop."""
+    """Reports that nobody reads and the policy is to wait: open responses stay open, their engines stop."""
 
 
 class ResponsesResumed(msgspec.Struct, frozen=True):
-    """Readers are back: open responses without a generation get one."""
+    """Reports that readers are back: open responses without a generation get one."""
 
 
 class TitleWritten(msgspec.Struct, frozen=True):
@@ -179,7 +180,7 @@ class TitleWritten(msgspec.Struct, frozen=True):
 
 
 class ModelChosen(msgspec.Struct, frozen=True):
-    """The session is to go to another model, for this reason: on its way there from now on."""
+    """Reports that the session is to go to another model, for the reason in `routing`."""
 
     routing: ev.SessionRouting
 
@@ -198,11 +199,11 @@ class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
     tokens_after: int
     usage: Usage
     cause: Literal["limit", "command"]
-    last: bool = False  # the one that a command was promised, and not a piece before it
+    last: bool = False  # whether it is the one that a command was promised, and no piece before it
 
 
 class CompactionGivenUp(msgspec.Struct, frozen=True):
-    """A compaction that a command requested cannot be made."""
+    """Reports that a compaction that a command requested cannot be made."""
 
     compaction_id: ItemId
     error: SessileError
@@ -237,15 +238,15 @@ Input = (
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Run an engine for this response. `generation` counts this activation's runs, from 1."""
+    """Asks for an engine run for a response. `generation` counts this activation's runs, from 1."""
 
     response_id: ResponseId
     generation: int
-    behind: ResponseId | None = None  # the engine is to have let go of this one, which is stopped in the same step
+    behind: ResponseId | None = None  # a response stopped in the same step, which the engine must let go of first
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Abort the response's generation; its output is dropped."""
+    """Asks to abort a response's generation; its output is dropped."""
 
     response_id: ResponseId
 
@@ -256,46 +257,46 @@ class ArmToolDeadline(msgspec.Struct, frozen=True):
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """Carry out what this response called of the server's tools, as far as that has no output yet."""
+    """Asks to carry out the server tool calls of a response that have no output yet."""
 
     response_id: ResponseId
 
 
 class SendToolCall(msgspec.Struct, frozen=True):
-    """Send this call: that it is sent stands in the log."""
+    """Asks to send a call, whose intent stands in the log."""
 
     response_id: ResponseId
     call_id: CallId
 
 
 class StopTools(msgspec.Struct, frozen=True):
-    """Nobody waits for the outputs of this response's calls any more."""
+    """Asks to stop a response's tool calls: nobody waits for their outputs any more."""
 
     response_id: ResponseId
 
 
 class Erase(msgspec.Struct, frozen=True):
-    """The session is deleted: its KV goes now, the actor ends."""
+    """Asks to erase the session's KV and to end the actor: the session is deleted."""
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """Write this compaction, which a command requested."""
+    """Asks to write the compaction that a command requested."""
 
     compaction_id: ItemId
     principal: Principal
     keep_turns: int
-    leaf: ItemId | None  # of the branch; None: the newest, when it is written
+    leaf: ItemId | None  # the branch's last item; None: the newest item at the time of writing
 
 
 class ShortenedContext(msgspec.Struct, frozen=True):
-    """Prompts have another beginning from here on: its KV may be computed, or more be summarised."""
+    """Tells that prompts have another beginning from here on: its KV may be computed, or more be summarised."""
 
 
 Effect = Start | Stop | ArmToolDeadline | RunTools | SendToolCall | StopTools | Erase | Compact | ShortenedContext
 
 
 class Step(msgspec.Struct):
-    """One atomic advance: `records` (with what stands beside them) must be durable before anything else is done."""
+    """One atomic advance: `records`, and what stands beside them, must be durable before anything else is done."""
 
     records: list[ev.Record] = []
     commands: list[CommandRecord] = []
@@ -309,7 +310,7 @@ class Step(msgspec.Struct):
 
     @property
     def durable(self) -> bool:
-        """There is something to append."""
+        """Whether there is something to append."""
         beside = self.commands or self.usage or self.reviews or self.head is not None or self.audit
         return bool(self.records or beside)
 

@@ -24,7 +24,7 @@ def busy_conflict(code: str) -> Conflict:
 
 
 def parent_of(state: State, parent_id: ItemId | None | UnsetType) -> ItemId | None:
-    """The item that a command names as its parent; the newest where it names none. Raises NotFound."""
+    """Returns the item that a command names as its parent; the newest where it names none. Raises NotFound."""
     if parent_id is UNSET:
         return state.newest
     if parent_id is not None and parent_id not in state.items:
@@ -33,12 +33,12 @@ def parent_of(state: State, parent_id: ItemId | None | UnsetType) -> ItemId | No
 
 
 def branch(state: State, leaf: ItemId | None) -> list[Item]:
-    """The items from the root to `leaf`."""
+    """Returns the items from the root to `leaf`."""
     return list(reversed(list(ancestors(state, leaf))))
 
 
 def ancestors(state: State, leaf: ItemId | None) -> Iterator[Item]:
-    """The items from `leaf` to the root."""
+    """Yields the items from `leaf` to the root."""
     while leaf is not None:
         item = state.items[leaf]
         yield item
@@ -48,8 +48,9 @@ def ancestors(state: State, leaf: ItemId | None) -> Iterator[Item]:
 def blocker(
     state: State, parent: ItemId | None, *, implied: bool, answering: ResponseId | None = None
 ) -> tuple[ResponseId, str] | None:
-    """The open response or unfinished turn on the branch that ends in `parent`, with the code that says so; but not
-    the turn of `answering`, whose tool outputs are at hand.
+    """Returns the response to wait for before the branch that ends in `parent` goes on, and the code that says why (an
+    open response, a turn whose tools run); None if the branch is free. The turn of `answering`, whose tool outputs are
+    at hand, does not block.
 
     A parent that merely precedes an open response is free (a sibling), unless the client named none: then the
     newest item with an answer on the way counts as that answer's.
@@ -80,7 +81,7 @@ def blocker(
 
 
 def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
-    """The last of the queue behind a response: what a newcomer waits for."""
+    """Returns the last response in the queue behind a response: the one that a newcomer waits for."""
     for waiting in state.queue:
         if waiting.after == response_id:
             response_id = waiting.body.id
@@ -88,12 +89,14 @@ def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
 
 
 def steering_behind(state: State, response_id: ResponseId) -> Queued | None:
-    """What waits for a response as words for its turn: it stands in line before all that else waits."""
+    """Returns the steering message that waits for a response, which stands in the queue before all others; None for
+    none."""
     return next((waiting for waiting in state.queue if waiting.after == response_id and waiting.steers), None)
 
 
 def question(state: State, item_id: ItemId) -> ItemId | None:
-    """What the newest answer answers: to respond again without naming a parent means to regenerate it."""
+    """Returns the item that the answer at `item_id` answers: responding again without a parent regenerates that
+    answer."""
     at: ItemId | None = item_id
     while at is not None:
         made_by = state.made_by.get(at)

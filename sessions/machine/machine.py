@@ -69,7 +69,7 @@ from sessions.model.request import answer_of
 from sessions.model.types import CommandId, Principal, ResponseId, UnixMs, Usage, derived_session_id
 
 ITEMS_MAX = 20_000
-# What a full session still takes.
+# Commands that a full session still takes.
 _ALWAYS = (
     cm.SessionDelete
     | cm.ResponseCancel
@@ -82,12 +82,12 @@ _ALWAYS = (
     | cm.SessionCompact
     | cm.CompactionUndo
 )
-# What is put into a log under names that follow from its id.
+# Commands whose items and responses have ids that follow from the command's id.
 _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate
 
 
 class Machine:
-    """One session's machine. Owned by its actor; not thread-safe; see the module's docstring."""
+    """The machine of one session. Owned by its actor; not thread-safe; see the module's docstring."""
 
     def __init__(
         self,
@@ -115,7 +115,8 @@ class Machine:
         self._head: HeadPatch | None = None
 
     def step(self, input: Input, now: UnixMs) -> Step:
-        """Advances the state and returns what must be done about it. Never raises for what the world did."""
+        """Advances the state and returns what must be done about it. Never raises for bad commands or failed
+        engines."""
         build = StepBuilder(self.state, Step(), max(now, self.state.at), self._config, self._runs)
         match input:
             case Output():
@@ -170,38 +171,38 @@ class Machine:
 
     @property
     def at_work(self) -> bool:
-        """Some turn is open, and not only because all its answers are paused."""
+        """Whether some turn is open, and not only because all its answers are paused."""
         state = self.state
         paused = state.open and self._runs.paused.issuperset(state.open)
         return state.busy and (bool(state.awaiting) or not paused)
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
-        """Keeps what a response's prompt is made of, for the usage of one that is cut short."""
+        """Keeps the size of a response's prompt, in tokens, for the usage of a response that is cut short."""
         self._runs.prompts[response_id] = Usage(input_tokens, 0, cached_tokens)
 
     def other_model(self, open_: Open) -> str:
-        """The model that writes a response; "" where it is the session's own."""
+        """Returns the model that writes a response; "" where it is the session's own."""
         return responses.other_model(self.state, open_)
 
     # -- applied commands ----------------------------------------------------------------------------------------
 
     def known(self, principal: Principal, command_id: CommandId) -> CommandRecord | None:
-        """The record of a command that was applied before."""
+        """Returns the record of a command if it was applied before."""
         return self._applied.get((principal.id, command_id))
 
     def remember(self, record: CommandRecord) -> None:
-        """Adds a record: just applied, or read from the journal's older ones. The oldest is forgotten."""
+        """Adds the record of a command, just applied or read from the journal; forgets the oldest of too many."""
         self._applied[(record.principal_id, record.command_id)] = record
         if len(self._applied) > COMMANDS_LOADED_MAX:
             del self._applied[next(iter(self._applied))]
             self.forgetful = True
 
     def continues_turn(self, command: cm.ActorCommand) -> bool:
-        """Whether a command only goes on with a turn that was let in when it began."""
+        """Returns whether a command only goes on with a turn that was let in when it began."""
         return turn_commands.continues_turn(self.state, command)
 
     def is_visible_to(self, principal: Principal) -> bool:
-        """False: for the principal there is no such session."""
+        """Returns whether the session exists for this principal."""
         return self.state.info is None or may_see(principal, self.state.key, self.state.user)
 
     def _command(self, build: StepBuilder, input: Command) -> None:
@@ -234,7 +235,7 @@ class Machine:
         out.commands.append(record)
 
     def _patch_head(self, out: Step) -> None:
-        """Adds the head's descriptive columns to the step when they changed."""
+        """Adds the head's descriptive columns to the step if they changed."""
         state = self.state
         if state.info is None:
             return
@@ -252,7 +253,7 @@ class Machine:
 
 
 def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
-    """Does what a command says, once: its repeats were answered before. Raises its refusal, with nothing written."""
+    """Applies a new command (repeats were answered before). Raises its refusal, with nothing written."""
     state, principal, command = build.state, input.principal, input.command
     if isinstance(command, cm.SessionCreate):
         return session_commands.create_session(build, input, command)
@@ -311,7 +312,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
 
 
 def _stands(state: State, principal: Principal, command: cm.ActorCommand) -> bool:
-    """Something in the log, or the session itself, has its name by this command's id."""
+    """Returns whether something in the log, or the session itself, has an id that follows from this command's id."""
     response_id = responses.response_id_of(state.key, principal, command.id)
     if response_id in state.open or response_id in state.answers:
         return True

@@ -109,8 +109,8 @@ def _new_response(build: StepBuilder, input: Command, command: _Responding, pare
 def _respond(
     build: StepBuilder, input: Command, command: _Responding, parent: ItemId | None, *, item: Message | None = None
 ) -> cm.Ok:
-    """Begins the response to `parent`, if the command has one. The offset is that of `item`, which was just put, or
-    else of the response."""
+    """Begins the response to `parent`, if the command has one. The answer's offset is that of `item`, which was just
+    added, or else of the response."""
     offset, response_id = build.state.top, None
     if input.adopts:
         adopt_model(build, input.adopts)
@@ -130,7 +130,7 @@ def _queue(
     blocked: tuple[ResponseId, str],
     item: Message | None,
 ) -> cm.Ok:
-    """Has a response wait for the one that blocks its branch, or refuses it."""
+    """Queues a response behind the one that blocks its branch; raises Conflict where the client asks for no queue."""
     after, code = blocked
     if not command.queue:
         raise busy_conflict(code)
@@ -154,7 +154,7 @@ def _queue(
 
 
 def cancel_response(build: StepBuilder, command: cm.ResponseCancel) -> cm.Ok:
-    """Ends a response, or the turn that waits for its tools; one that has ended is left as it is."""
+    """Ends a response, or the turn that waits for its tools; one that has ended already is left as it is."""
     state, response_id = build.state, newest_of(build.state, command.response_id)
     open_ = state.open.get(response_id)
     queued = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
@@ -173,7 +173,7 @@ def cancel_response(build: StepBuilder, command: cm.ResponseCancel) -> cm.Ok:
 
 
 def add_tool_output(build: StepBuilder, input: Command, command: cm.ToolOutput) -> cm.Ok:
-    """Adds a tool's output; the last one that was missing begins the turn's next response."""
+    """Adds a tool's output; the last missing one begins the turn's next response. Raises Conflict, NotFound."""
     state = build.state
     waiting = next((turn for turn in state.awaiting.values() if command.call_id in turn.missing), None)
     if waiting is None:

@@ -27,20 +27,20 @@ def alias_of(info: ev.SessionInfo) -> str:
 
 
 def head_model_of(info: ev.SessionInfo) -> str:
-    """What the head says of the model: placement goes by it."""
+    """Returns the model, or alias, that the session's head names; placement goes by it."""
     return head_model(alias_of(info), info.model)
 
 
 def leave_for_model(build: StepBuilder, routing: ev.SessionRouting) -> None:
-    """Writes down where a session is going, between turns."""
+    """Writes into the log, between turns, that a session goes to another model."""
     info = build.state.info
     if info is not None and not build.state.deleted and not build.state.busy:
         build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, routing=routing)))
 
 
 def arrive_at_model(build: StepBuilder) -> bool:
-    """Gives a session the model of the replica that it is active at, if it was sent there or its pool was lost.
-    Returns whether that is another than before."""
+    """Gives a session the model of the replica where it is active, if it was sent there or its pool was lost. Returns
+    whether its model has changed."""
     info, here = build.state.info, build.config.default_model
     if info is None or info.routing is UNSET or info.model == here:
         return False
@@ -57,7 +57,7 @@ def arrive_at_model(build: StepBuilder) -> bool:
 
 
 def adopt_model(build: StepBuilder, name: str) -> None:
-    """Calls the session's model by another name from here on: the replica's own, or an alias that has it."""
+    """Renames the session's model from here on: to the replica's own model, or to an alias that has it."""
     info = build.state.info
     assert info is not None
     here = build.config.default_model
@@ -66,7 +66,7 @@ def adopt_model(build: StepBuilder, name: str) -> None:
 
 
 def routing_note(receipt: dict[str, Json]) -> str:
-    """A receipt of a routing decision as one line, for clients that show a response's metadata."""
+    """Returns the receipt of a routing decision as one line, for clients that show a response's metadata."""
     moved = f" from {receipt['from']}" if "from" in receipt else ""
     cost = f", {receipt['tokens']} tokens computed anew" if receipt.get("tokens") else ""
     return f"{receipt['model']}{moved}: {receipt['why']}, score {receipt['score']}{cost}"

@@ -15,13 +15,13 @@ from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId
 
 
 def call_tool(build: StepBuilder, input: ProgramCalling) -> None:
-    """Writes that a program has come to a call, once."""
+    """Writes, once, that a program has come to a call of its own."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or waiting.server is None or call is None or not waiting.is_due(call) or not call.execution_id:
         return
     made = waiting.server.made_by(call.call_id)
-    if any(each.output is None for each in made):
+    if any(call.output is None for call in made):
         return
     event = ev.ProgramCalled(
         response_id=input.response_id,
@@ -36,7 +36,7 @@ def call_tool(build: StepBuilder, input: ProgramCalling) -> None:
 
 
 def put_answer(build: StepBuilder, response_id: ResponseId, call_id: CallId, output: str, *, is_error: bool) -> None:
-    """Writes what a program's call was answered; the program goes on."""
+    """Writes the answer to a program's call; the program goes on."""
     returned = ev.ProgramReturned(response_id=response_id, call_id=call_id, is_error=is_error)
     build.put(returned, ev.Private(output=output))
     build.out.effects.append(RunTools(response_id))

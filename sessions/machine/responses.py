@@ -57,10 +57,10 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding, without_text
 
 RECOVERIES_MAX = 2
-TOOL_ROUNDS_MAX = 8  # of server tools in one turn
+TOOL_ROUNDS_MAX = 8  # rounds of server tools in one turn, at most
 OUTCOME_UNKNOWN = "outcome_unknown: this call was sent, and whether it took effect is not known. It is not sent again."
-_OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # of `service`
-# Of `service`, when a response that waited begins:
+_OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # keys of `service` about waiting for an engine
+# What stays in `service` when a response that waited begins:
 KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING, ITEMS_LEFT_OUT)
 
 _PREFIXES: dict[type[cm.NewItem], str] = {cm.NewMessage: "msg", cm.NewCall: "fc", cm.NewOutput: "fco"}
@@ -75,28 +75,28 @@ _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | 
 
 
 def derive(prefix: str, *parts: str) -> str:
-    """An id that follows from what it is made of; 80 bits, so that no two of a tenant's meet by chance."""
+    """Returns an id made from `parts`; 80 bits of their hash, so that no two of a tenant's meet by chance."""
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
     return f"{prefix}_{b32encode(digest).decode()[:24].lower()}"
 
 
 def response_id_of(key: SessionKey, principal: Principal, command_id: str) -> ResponseId:
-    """The response that a command begins, if it begins one: known before anybody has applied it."""
+    """Returns the id of the response that a command begins, if it begins one; known before the command is applied."""
     return ResponseId(derive("resp", key.tenant, key.session, principal.id, command_id))
 
 
 def compaction_id_of(key: SessionKey, principal: Principal, command_id: str) -> ItemId:
-    """The summary that a command requests, likewise."""
+    """Returns the id of the summary that a command requests; known before the command is applied."""
     return ItemId(derive("cmp", key.tenant, key.session, principal.id, command_id))
 
 
 def continuation_id_of(key: SessionKey, response_id: ResponseId) -> ResponseId:
-    """What goes on with a response behind the outputs of the server's tools."""
+    """Returns the id of the response that goes on with this one behind the outputs of server tools."""
     return ResponseId(derive("resp", key.tenant, key.session, response_id, "continued"))
 
 
 def item_ids_of(key: SessionKey, principal: Principal, command: cm.ActorCommand) -> tuple[ItemId, ...]:
-    """The items that a command puts into the log, as they are named."""
+    """Returns the ids of the items that a command adds to the log, in order."""
     whose = (key.session, principal.id, command.id)
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
@@ -127,7 +127,7 @@ def response_not_found(response_id: ResponseId, *, param: str = "response_id") -
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is to begin. `model` and `service` are what admission chose when it let the turn in."""
+    """A response that is about to begin. `model` and `service` are what admission chose when it let the turn in."""
 
     id: ResponseId
     parent: ItemId | None
@@ -139,18 +139,18 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     after: ResponseId | None = None
     metadata: dict[str, Json] | None = None
     request: dict[str, Json] | UnsetType = UNSET
-    behind: ResponseId | None = None  # whose generation ends in the same step
-    round: int = 0  # how often server tools have been called before it in its turn
+    behind: ResponseId | None = None  # the response whose generation ends in the same step
+    round: int = 0  # how often its turn has called server tools before it
 
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
-    """Creates a response and requests its first generation. Draws the seed where the client gave none."""
+    """Creates a response and starts its first generation. Draws the seed where the client gave none."""
     create(build, new)
     _start(build, build.state.open[new.id], behind=new.behind)
 
 
 def create(build: StepBuilder, new: NewResponse) -> None:
-    """Creates a response, and leaves open whether an engine ever writes any of it."""
+    """Creates a response without a generation; the caller decides whether an engine writes it."""
     sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=drawn_seed(new.id))
@@ -168,21 +168,22 @@ def create(build: StepBuilder, new: NewResponse) -> None:
 
 
 def _with_defaults(new: NewResponse, state: State) -> Sampling:
-    """Its sampling, with the session's own settings where the command names none. A brownout only ever shortens."""
+    """Returns the response's sampling, with the session's settings where the command names none. A brownout only
+    shortens."""
     sampling, info = new.sampling, state.info
     assert info is not None
     if info.temperature is not UNSET and sampling.temperature is None:
         sampling = msgspec.structs.replace(sampling, temperature=info.temperature)
-    longest, given = info.max_output_tokens, sampling.max_output_tokens
+    longest, requested = info.max_output_tokens, sampling.max_output_tokens
     if longest is not UNSET:
         cut = new.service is not None and "max_output_tokens" in new.service
-        if given is None or (cut and longest < given):
+        if requested is None or (cut and longest < requested):
             sampling = msgspec.structs.replace(sampling, max_output_tokens=longest)
     return sampling
 
 
 def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in_progress"]) -> ev.ResponseBody:
-    """`service` names a smaller model; one that this replica has not (any more) does not write."""
+    """Returns the body of a response that begins. A smaller model is named in `service` only if this replica has it."""
     info = build.state.info
     assert info is not None
     service, model = dict(new.service or {}), new.model
@@ -227,8 +228,8 @@ def start_all(build: StepBuilder) -> None:
 
 
 def note_lookup(state: State, step: Step, response_id: ResponseId, outcome: str) -> None:
-    """Says in a response that a step begins whether its answer was in the result cache. The step is not appended yet:
-    the response in the state stays the one of its `response.created`."""
+    """Notes in `service` of a response that a step begins whether the result cache had its answer. `step` is not
+    appended yet, so the state must show the same body as the step's `response.created`."""
     for index, record in enumerate(step.records):
         if isinstance(record.event, ev.ResponseCreated) and record.event.response_id == response_id:
             service = {**(record.event.response.service or {}), "cache": outcome}
@@ -241,7 +242,7 @@ def note_lookup(state: State, step: Step, response_id: ResponseId, outcome: str)
 
 
 def other_model(state: State, open_: Open) -> str:
-    """The model that writes a response; "" where it is the session's own."""
+    """Returns the model that writes a response; "" where it is the session's own."""
     assert state.info is not None
     return "" if open_.body.model == state.info.model else open_.body.model
 
@@ -250,8 +251,7 @@ def other_model(state: State, open_: Open) -> str:
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a response ends: with a reason it is incomplete, with an error it failed. `successor`: what goes on in its
-    place."""
+    """How a response ends: with `reason` it is incomplete, with `error` it failed. `successor` goes on in its place."""
 
     usage: Usage
     reason: IncompleteReason | None = None
@@ -276,7 +276,7 @@ def end_incomplete(
     go_on: bool = True,
     successor: ResponseId | None = None,
 ) -> None:
-    """Ends an open response with what was released; its generation, if one runs, is aborted."""
+    """Ends an open response as incomplete, with what was released; its generation, if one runs, is stopped."""
     build.out.effects.append(Stop(open_.id))
     end(build, open_, Ending(_used(build, open_), reason, successor), go_on=go_on)
 
@@ -286,12 +286,12 @@ def _details(reason: IncompleteReason, successor: ResponseId | None) -> dict[str
 
 
 def _used(build: StepBuilder, open_: Open) -> Usage:
-    """The usage of a response that did not end by itself."""
+    """Returns the usage of a response that did not end by itself."""
     prompt, output = build.runs.prompts.get(open_.id, Usage(0, 0)), len(open_.tokens) // 4
     service = open_.body.service
-    given_again = output if service and service.get("cache") == "hit" else 0
+    cached_output = output if service and service.get("cache") == "hit" else 0
     return msgspec.structs.replace(
-        prompt, output_tokens=output, reasoning_tokens=open_.reasoning_tokens, cached_output_tokens=given_again
+        prompt, output_tokens=output, reasoning_tokens=open_.reasoning_tokens, cached_output_tokens=cached_output
     )
 
 
@@ -307,7 +307,8 @@ def end_queued(
 
 
 def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) -> None:
-    """Writes the endings of the drafts and the one terminal event, with its usage; lets the next one begin."""
+    """Closes an open response: writes the ends of its drafts, its one terminal event and its usage; starts the next
+    response in line."""
     status, usage, config = ending.status, ending.usage, build.config
     for event in event_writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
         build.put(event)
@@ -361,7 +362,7 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
 
 
 def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> None:
-    """Starts what waited for `ended`, on the branch as it is now; what waited beside it waits on."""
+    """Starts the first response that waited for `ended`, below `last`; others that waited for it wait for that one."""
     first = next((waiting for waiting in build.state.queue if waiting.after == ended), None)
     if first is None:
         return
@@ -385,7 +386,7 @@ def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> 
 
 
 def _put_waiting(build: StepBuilder, waiting: Queued, parent: ItemId | None) -> ItemId:
-    """Lays the message of a response that waited below `parent`."""
+    """Adds the message of a response that waited, below `parent`; returns its id."""
     assert waiting.item is not None
     item = msgspec.structs.replace(waiting.item, parent_id=parent, status="completed", created_at=build.now)
     build.put_item(item, Prepared(waiting.tokens, waiting.fingerprint) if waiting.fingerprint else None)
@@ -393,8 +394,8 @@ def _put_waiting(build: StepBuilder, waiting: Queued, parent: ItemId | None) -> 
 
 
 def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: ResponseId) -> ItemId:
-    """Lays what a turn was steered with below the last of its tools' outputs: `successor`, which goes on with the turn,
-    answers it. Returns the last item."""
+    """Adds the messages that steer a turn below the last of its tools' outputs, for the response `successor` to
+    answer. Returns the id of the last item."""
     while (waiting := item_tree.steering_behind(build.state, turn)) is not None:
         end_queued(build, waiting, "steered", successor=successor)
         last = _put_waiting(build, waiting, last)
@@ -402,23 +403,24 @@ def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: Respo
 
 
 def inherited(sampling: Sampling, response_id: ResponseId) -> Sampling:
-    """How what goes on with a response is sampled: like it, but for a seed that was drawn for that response. Nobody has
-    chosen it, and answers of chosen seeds are kept to be given again."""
+    """Returns the sampling of a response that goes on with `response_id`: the same, but without a seed that was drawn
+    for that response, since nobody chose it."""
     if sampling.seed == drawn_seed(response_id):
         sampling = msgspec.structs.replace(sampling, seed=None)
     return sampling
 
 
 def free_tool_choice(sampling: Sampling) -> Sampling:
-    """A call that was required has been made: what follows its output is up to the model."""
+    """Returns sampling without a required tool call: that call was made, so what follows its output is up to the
+    model."""
     if sampling.tool_choice in (None, "none", "auto"):
         return sampling
     return msgspec.structs.replace(sampling, tool_choice=None)
 
 
 def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str, reason: IncompleteReason = "cancelled") -> None:
-    """Ends a turn whose tools did not answer: each missing output is an error that says why. Where the server's tools
-    were to answer, what would have gone on with it begins and ends at once, so that its readers see an end."""
+    """Ends a turn whose tools did not answer: each missing output becomes an error that says why. If they were server
+    tools, the response that would go on begins and ends at once, so that its readers see an end."""
     for call_id in list(waiting.missing):
         put_missing_output(build, waiting, call_id, why)
     answer = build.state.answers[waiting.response_id]
@@ -435,7 +437,7 @@ def end_tool_turn(build: StepBuilder, waiting: Awaiting, why: str, reason: Incom
 
 
 def put_missing_output(build: StepBuilder, waiting: Awaiting, call_id: CallId, why: str) -> None:
-    """Adds an error in the place of a tool's output; of a call that was sent, that its outcome is not known."""
+    """Adds an error in place of a tool's missing output; if the call was sent, it says that the outcome is unknown."""
     call = waiting.server.calls.get(call_id) if waiting.server is not None else None
     build.put_item(
         FunctionCallOutput(
@@ -452,7 +454,8 @@ def put_missing_output(build: StepBuilder, waiting: Awaiting, call_id: CallId, w
 
 
 def continuation(waiting: Awaiting, server: ServerCalls, response_id: ResponseId, parent: ItemId) -> NewResponse:
-    """What goes on with a turn behind the outputs of the server's tools. After so many rounds it may call none."""
+    """Returns the response that goes on with a turn behind server tools' outputs. After TOOL_ROUNDS_MAX rounds it
+    calls none."""
     sampling = free_tool_choice(inherited(waiting.sampling, waiting.response_id))
     if server.round + 1 >= TOOL_ROUNDS_MAX:
         sampling = msgspec.structs.replace(sampling, tool_choice="none")
@@ -473,14 +476,14 @@ def continuation(waiting: Awaiting, server: ServerCalls, response_id: ResponseId
 
 
 def current(build: StepBuilder, response_id: ResponseId, generation: int) -> Open | None:
-    """The response, if it is open and this generation is its present one; what other runs report is too late."""
+    """Returns the response if it is open and `generation` is its present run; None for a run that reports too late."""
     if build.runs.current.get(response_id) != generation:
         return None
     return build.state.open.get(response_id)
 
 
 def write_output(build: StepBuilder, input: Output) -> None:
-    """Writes what a generation released."""
+    """Writes the events of what a generation released; nothing if the run is not the response's present one."""
     if input.findings:
         open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
@@ -520,8 +523,8 @@ def write_output(build: StepBuilder, input: Output) -> None:
 
 
 def open_cases(build: StepBuilder, input: Output | GenerationFinished | GenerationFailed | GenerationStopped) -> None:
-    """Opens the review cases that findings of an answer require, whether or not its run is still the present one."""
-    if not input.findings or not any(each.review for each in input.findings):
+    """Opens the review cases that an answer's findings require, even if its run is no longer the present one."""
+    if not input.findings or not any(finding.review for finding in input.findings):
         return
     state, name = build.state, input.response_id
     of = state.open.get(name) or state.answers.get(name)
@@ -540,7 +543,7 @@ def open_cases(build: StepBuilder, input: Output | GenerationFinished | Generati
 
 
 def finish(build: StepBuilder, input: GenerationFinished) -> None:
-    """Ends a response whose generation ended by itself."""
+    """Ends a response whose generation has ended by itself."""
     open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
     if open_ is None:
@@ -559,7 +562,7 @@ def finish(build: StepBuilder, input: GenerationFinished) -> None:
 
 
 def fail(build: StepBuilder, input: GenerationFailed) -> None:
-    """Ends a response whose generation cannot go on; where the engine was lost, starts another run, within limits."""
+    """Ends a response whose generation failed; if the engine was lost, starts another run, within RECOVERIES_MAX."""
     open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
     if open_ is None:
@@ -568,9 +571,9 @@ def fail(build: StepBuilder, input: GenerationFailed) -> None:
     if not isinstance(input.error, EngineLost):
         end(build, open_, Ending(input.usage, error=input.error, findings=input.findings))
     elif input.generation > runs.num_lost and build.state.recoveries >= RECOVERIES_MAX:
-        rest = [each for each in build.state.open.values() if each is not open_]
+        rest = [other for other in build.state.open.values() if other is not open_]
         end(build, open_, Ending(input.usage, error=quarantined_error(), findings=input.findings))
-        build.out.effects += [Stop(each.id) for each in rest]
+        build.out.effects += [Stop(other.id) for other in rest]
         _quarantine(build, rest)
     else:
         if input.generation > runs.num_lost:  # one death, however many runs it ended
@@ -580,13 +583,13 @@ def fail(build: StepBuilder, input: GenerationFailed) -> None:
 
 
 def _quarantine(build: StepBuilder, all_open: Iterable[Open]) -> None:
-    """One of them keeps ending whoever works on it."""
+    """Ends open responses as failed: one of them keeps ending the replica that works on it."""
     for open_ in all_open:
         end(build, open_, Ending(_used(build, open_), error=quarantined_error()))
 
 
 def activate(build: StepBuilder, input: Activated) -> None:
-    """Goes on with whatever the log says is unfinished; a session that keeps killing its replica is quarantined."""
+    """Goes on with what the log says is unfinished; a session that keeps ending its replicas is quarantined."""
     state, config = build.state, build.config
     build.runs.replica = input.replica
     if state.info is None or state.deleted:

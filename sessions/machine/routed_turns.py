@@ -15,8 +15,9 @@ ROUTING: Final = "routing"  # of a response's `service`: which model was chosen,
 
 
 class RoutedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """`level` follows the scores of the session's turns, `calm` counts the easy ones in a row; `switched`: it has
-    another model since the last response. `displaced`: a lost or full pool sent it down."""
+    """The routing of a session so far, by its log. `level` follows the scores of its turns, `calm` counts easy ones in
+    a row; `switched`: its model has changed since the last response; `displaced`: a lost pool or a brownout took its
+    model away."""
 
     level: float | None = None
     calm: int = 0

@@ -36,7 +36,7 @@ from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, ItemI
 
 
 def start_call(build: StepBuilder, input: ToolStarting) -> None:
-    """Writes that a call is about to be sent, once."""
+    """Writes, once, that a call is about to be sent, and has it sent."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or call.execution_id or not waiting.is_due(call):
@@ -50,7 +50,7 @@ def start_call(build: StepBuilder, input: ToolStarting) -> None:
 
 
 def request_approval(build: StepBuilder, input: ToolApprovalNeeded) -> None:
-    """Writes that a call waits for somebody to agree, once."""
+    """Writes, once, that a call waits for somebody's approval."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or call.approval or call.execution_id or not waiting.is_due(call):
@@ -59,7 +59,7 @@ def request_approval(build: StepBuilder, input: ToolApprovalNeeded) -> None:
 
 
 def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolApprove) -> cm.Ok:
-    """Has a call carried out that waits for that, or answers it with a refusal."""
+    """Has a call carried out that waits for approval, or answers it with a refusal. Raises NotFound, Conflict."""
     state, call_id = build.state, command.call_id
     of = (each for each in state.awaiting.values() if each.server is not None and call_id in each.server.calls)
     waiting = next((each for each in of if each.server is not None and each.is_due(each.server.calls[call_id])), None)
@@ -86,7 +86,7 @@ def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolAppro
 
 
 def note_progress(build: StepBuilder, input: ToolProgressed) -> None:
-    """Writes how far a call has come that is under way."""
+    """Writes how far a running call has come."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or not call.execution_id or input.call_id not in waiting.missing:
@@ -103,7 +103,7 @@ def note_progress(build: StepBuilder, input: ToolProgressed) -> None:
 
 
 def answer_call(build: StepBuilder, input: ToolAnswered) -> None:
-    """Writes a call's output; the last one begins what goes on with the turn."""
+    """Writes a call's output; the last missing one begins the turn's next response."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or not waiting.is_due(call):
@@ -126,7 +126,7 @@ def answer_call(build: StepBuilder, input: ToolAnswered) -> None:
 
 
 def time_out(build: StepBuilder, input: ToolDeadline) -> None:
-    """Ends the wait for tools. Where they are the server's, the turn goes on without their outputs."""
+    """Ends the wait for a turn's tools. If they are server tools, the turn goes on without their outputs."""
     waiting = build.state.awaiting.get(input.response_id)
     if waiting is None:
         return
@@ -147,12 +147,12 @@ def _go_on(build: StepBuilder, waiting: Awaiting) -> None:
 
 
 def server_call_conflict(call_id: CallId) -> Conflict:
-    """What a client is answered that brings an output for a call of the server's own tools."""
+    """Returns the error for a client that sends an output for a server tool's call."""
     return Conflict("call_answered", f"The server itself carries the call {call_id!r} out.", param="call_id")
 
 
 def continuations_of(state: State, response_id: ResponseId) -> list[ResponseId]:
-    """What went on with an answer behind the outputs of the server's tools, in order."""
+    """Returns the responses that went on with an answer behind server tools' outputs, in order."""
     names: list[ResponseId] = []
     while (answer := state.answers.get(response_id)) is not None and answer.continued_by is not None:
         response_id = answer.continued_by
@@ -163,12 +163,12 @@ def continuations_of(state: State, response_id: ResponseId) -> list[ResponseId]:
 
 
 def newest_of(state: State, response_id: ResponseId) -> ResponseId:
-    """The response that an answer is at: itself, or the last that went on with it."""
+    """Returns the newest response of an answer: itself, or the last that went on with it."""
     return next(iter(reversed(continuations_of(state, response_id))), response_id)
 
 
 def outputs_of(state: State, answer: Answer) -> list[ItemId]:
-    """The outputs of the calls that an answer made of the server's tools: those that stand behind it, one below the
+    """Returns the ids of the outputs of an answer's server tool calls: those that stand behind it, one below the
     other. A client's history may have calls of the same ids elsewhere."""
     calls = {
         item.call_id
@@ -185,7 +185,7 @@ def outputs_of(state: State, answer: Answer) -> list[ItemId]:
 
 
 def arguments_of(state: State, response_id: ResponseId, call_id: CallId) -> str | None:
-    """What a response calls a server tool with; None where that was taken out of the tree."""
+    """Returns the arguments of a response's server tool call; None if the call was taken out of the tree."""
     answer = state.answers.get(response_id)
     for name in answer.items if answer is not None else ():
         item = state.items.get(name)

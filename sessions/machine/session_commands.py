@@ -34,12 +34,12 @@ from sessions.model.types import (
     words_of,
 )
 
-# What a session says of how its answers are drawn, and of its context.
+# The settings of a session about sampling and context.
 _SAMPLING: Final = ("temperature", "max_output_tokens", "context_policy", "compact_threshold")
 
 
 def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
-    """Raises BadInput for tools that nothing here would call: they would be dropped without a word."""
+    """Raises BadInput for tools if the model cannot call any: they would be dropped without a word."""
     if tools and not build.config.takes_tools:
         raise unsupported_tools(build.config.default_model)
 
@@ -54,7 +54,7 @@ def create_session(build: StepBuilder, input: Command, command: cm.SessionCreate
 
 
 def make_session(build: StepBuilder, input: Command, settings: cm.SessionCreate | cm.SessionSettings) -> None:
-    """Writes the session's first event. Raises BadInput for a name that belongs to another command."""
+    """Writes the session's first event. Raises BadInput for a session id that belongs to another command."""
     named, principal = build.state.key.session, input.principal
     if is_derived_session_id(named) and named != derived_session_id(principal, input.command.id):
         raise BadInput(
@@ -87,7 +87,7 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
         for name in ("title", "metadata", "instructions", "tools", *_SAMPLING)
         if (value := getattr(command, name)) is not UNSET
     }
-    for name, nothing in (("metadata", {}), ("tools", ()), *((each, UNSET) for each in _SAMPLING)):
+    for name, nothing in (("metadata", {}), ("tools", ()), *((option, UNSET) for option in _SAMPLING)):
         if changes.get(name, UNSET) is None:
             changes[name] = nothing
     if "title" in changes:
@@ -97,7 +97,7 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
 
 
 def set_title(build: StepBuilder, input: TitleWritten) -> None:
-    """Gives a session a title of the server's, unless it has got one meanwhile, or something was taken back."""
+    """Sets a title that the server wrote, unless the session has one by now, or something was taken back meanwhile."""
     state, info = build.state, build.state.info
     if info is not None and info.title is None and not state.deleted and state.retracted_at <= input.at:
         build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=input.title, title_made=True)))
@@ -108,7 +108,7 @@ def _unset_if_none(value: Any) -> Any:
 
 
 def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:
-    """Ends every response; `session.deleted` is the last offset."""
+    """Ends every response and deletes the session; `session.deleted` is its last record."""
     state = build.state
     for waiting in list(state.queue):
         end_queued(build, waiting, "session_deleted")
@@ -120,8 +120,8 @@ def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:
 
 
 def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
-    """Retracts all text of an answer that has ended, and of what went on with it behind the server's tools; its items
-    stay in the tree, empty."""
+    """Retracts all text of an ended answer, and of what went on with it behind server tools; its items stay in the
+    tree, empty. Raises Conflict, NotFound."""
     state, response_id = build.state, command.response_id
     parts = [response_id, *continuations_of(state, response_id)]
     if parts[-1] in state.open:
@@ -141,7 +141,7 @@ def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
 
 
 def delete_item(build: StepBuilder, command: cm.ItemDelete) -> cm.Ok:
-    """Takes an item out of the tree, where nothing is being written."""
+    """Takes an item out of the tree. Raises NotFound, and Conflict while an answer is under way."""
     state = build.state
     item = state.items.get(command.item_id)
     if item is None:
@@ -157,7 +157,7 @@ _Span = tuple[ItemId, int, int, str]  # item, part, length, what stays
 
 
 def _spans(item: Item) -> list[_Span]:
-    """All text of an item."""
+    """Returns the spans of all text of an item."""
     match item:
         case Message():
             texts = [words_of(part) for part in item.content]
@@ -169,7 +169,7 @@ def _spans(item: Item) -> list[_Span]:
 
 
 def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], category: str) -> None:
-    """Retracts texts, and the title that the server may have made of them: the next answer brings another."""
+    """Retracts texts, and a title by the server that may be made of them: the next answer brings another title."""
     compaction.void(build, [item_id for item_id, *_ in spans])
     for item_id, index, length, left in spans:
         build.put(

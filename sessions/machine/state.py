@@ -39,24 +39,24 @@ from sessions.model.types import (
 from sessions.model.verdicts import Finding
 
 STATE_VERSION = 7
-FINDINGS_MAX = 32  # of one answer that are remembered
+FINDINGS_MAX = 32  # findings of one answer that are kept, at most
 COMPACTIONS_MAX = 64  # of one session, on all its branches
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """An output item that is still being written. `text` is a message's text or a call's arguments, `reasoning` what
-    the model thought before it."""
+    """An output item that is being written. `text` is a message's text or a call's arguments; `reasoning` is what the
+    model thought before it."""
 
     item: Message | FunctionCall
     output_index: int
     text: list[str] = []
     refusal: list[str] = []
     reasoning: list[str] = []
-    part_open: bool = False  # the text part; a refusal's is there with its text
+    part_open: bool = False  # whether the text part is open; a refusal's part is there with its text
     done: bool = False
 
     def so_far(self) -> Message | FunctionCall:
-        """The item as a snapshot shows it."""
+        """Returns the item with what is written of it, as a snapshot shows it."""
         if self.done:
             return self.item
         text = "".join(self.text)
@@ -71,12 +71,12 @@ class Draft(msgspec.Struct, kw_only=True):
 
     @property
     def text_index(self) -> int:
-        """The place of the text among the parts of its message."""
+        """The index of the text among the parts of its message."""
         return 1 if self.reasoning else 0
 
     @property
     def is_thinking(self) -> bool:
-        """Whether thoughts are being written, and nothing behind them yet."""
+        """Whether thoughts are being written, with nothing behind them yet."""
         return bool(self.reasoning) and not (self.part_open or self.refusal or self.done)
 
 
@@ -88,12 +88,12 @@ class Open(msgspec.Struct, kw_only=True):
     sampling: Sampling
     sequence: int
     tokens: bytearray  # the ledger of what was released, packed
-    fingerprint: str = ""  # of the tokenizer whose ids they are
+    fingerprint: str = ""  # of the tokenizer that `tokens` are ids of
     tail: str = ""  # raw text released beyond the last wholly released token
     drafts: list[Draft] = []
     findings: tuple[Finding, ...] = ()
-    reasoning_tokens: int = 0  # of `tokens`, those of thoughts
-    round: int = 0  # how often server tools have been called before it in its turn
+    reasoning_tokens: int = 0  # how many of `tokens` are thoughts
+    round: int = 0  # how often its turn has called server tools before it
 
     @property
     def id(self) -> ResponseId:
@@ -105,7 +105,8 @@ class Open(msgspec.Struct, kw_only=True):
 
 
 class Queued(msgspec.Struct, kw_only=True):
-    """A response that waits for `after` to end; `item` becomes its user message, with a parent, then."""
+    """A response that waits for the response `after` to end; then `item` becomes its user message, and gets a
+    parent."""
 
     body: ev.ResponseBody
     principal: Principal
@@ -119,25 +120,26 @@ class Queued(msgspec.Struct, kw_only=True):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """A response that has ended. Its ledger is `tokens` and then `tail`, tokenised; good under `fingerprint`."""
+    """A response that has ended. Its token ids are `tokens`, then `tail` tokenised; valid under the tokenizer
+    `fingerprint`."""
 
     items: tuple[ItemId, ...]
     tokens: bytes = b""
     tail: str = ""
     fingerprint: str = ""
     findings: tuple[Finding, ...] = ()
-    parent: ItemId | None | UnsetType = UNSET  # of one without items; unset: it never began
+    parent: ItemId | None | UnsetType = UNSET  # of a response without items; unset: it never began
     reason: str = ""  # why it is incomplete
-    status: str = ""  # this and the next as its last event said them; "": this was folded before they were kept
+    status: str = ""  # `status`, `model` as the last event said; "": folded before they were kept
     model: str = ""
     created_at: UnixMs = UnixMs(0)
     completed_at: UnixMs = UnixMs(0)
     usage: dict[str, Json] | None = None
-    continued_by: ResponseId | None = None  # what goes on with it behind the outputs of server tools
+    continued_by: ResponseId | None = None  # the response that goes on behind the server tools' outputs
 
 
 class Feedback(msgspec.Struct, frozen=True):
-    """What one person thinks of an answer."""
+    """One person's rating of an answer."""
 
     rating: Rating
     reason: str
@@ -172,32 +174,33 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
-    """What stays known of a summary in the log, in force or not: the last item that it has read, and its length."""
+    """A summary that is in the log, whether in force or not: the last item that it has read, and its text's length."""
 
     read: ItemId
     length: int
 
 
 class Awaiting(msgspec.Struct, kw_only=True):
-    """A turn whose last response called tools. `last` is the newest item of the turn."""
+    """A turn that waits for the outputs of the tools that its last response called. `last` is the newest item of the
+    turn."""
 
     response_id: ResponseId
     sampling: Sampling
     missing: list[CallId]
     last: ItemId
     since: UnixMs
-    model: str = ""  # that wrote it, and goes on with the turn
-    server: tool_turns.ServerCalls | None = None  # what of it the server carries out
+    model: str = ""  # the model that wrote the response, and goes on with the turn
+    server: tool_turns.ServerCalls | None = None  # the calls that the server carries out; None: no call
 
     def is_due(self, call: tool_turns.ServerCall) -> bool:
-        """Whether a call of the server's tools has no output yet, and somebody waits for it."""
+        """Returns whether a server tool's call has no output yet, and somebody waits for one."""
         if call.program is not None:
             return call.output is None and call.program in self.missing
         return call.call_id in self.missing
 
 
 class State(msgspec.Struct, kw_only=True):
-    """What a session is after `top` records."""
+    """A session after the first `top` records of its log."""
 
     key: SessionKey
     version: int = STATE_VERSION
@@ -206,7 +209,7 @@ class State(msgspec.Struct, kw_only=True):
     user: str | None = None
     listed: bool = True
     info: ev.SessionInfo | None = None
-    titled_at: int = 0  # the offset of its present title
+    titled_at: int = 0  # the offset at which it got its present title
     deleted: bool = False
     items: dict[ItemId, Item] = {}
     newest: ItemId | None = None
@@ -216,19 +219,19 @@ class State(msgspec.Struct, kw_only=True):
     open: dict[ResponseId, Open] = {}
     queue: list[Queued] = []
     awaiting: dict[ResponseId, Awaiting] = {}
-    cuts: dict[str, ItemId] = {}  # first kept item, by response; behind an empty one, by its question
+    cuts: dict[str, ItemId] = {}  # first item that a prompt keeps, by response; of one without output, by its question
     compactions: dict[ItemId, Compaction] = {}  # in force, the oldest first
-    summaries: dict[ItemId, StoredSummary] = {}  # all whose text stands in the log
+    summaries: dict[ItemId, StoredSummary] = {}  # all whose text is in the log
     pinned: list[ItemId] = []
     retracted_at: int = 0  # the offset of the last retraction
     reviews: dict[ReviewId, Review] = {}
-    feedback: dict[ResponseId, dict[str, Feedback]] = {}  # of each who gave any
-    recoveries: int = 0  # activations that found a turn open, since anything was achieved
-    routed: routed_turns.RoutedTurns | None = None  # of a session whose model is an alias's
+    feedback: dict[ResponseId, dict[str, Feedback]] = {}  # by response and rater
+    recoveries: int = 0  # activations that found a turn open, since it last made progress
+    routed: routed_turns.RoutedTurns | None = None  # of a session whose model is an alias
 
     @property
     def busy(self) -> bool:
-        """Some turn is open."""
+        """Whether some turn is open."""
         return bool(self.open or self.queue or self.awaiting)
 
 
@@ -322,39 +325,39 @@ def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | Non
 
 
 def _void_compactions(state: State, retracted: ItemId) -> None:
-    """No summary outlives what it has read, nor its own retraction."""
+    """Drops the summaries that have read a retracted item, and a summary that is itself retracted."""
     for name in (retracted, *summaries_of(state, [retracted])):
         state.compactions.pop(name, None)
         state.summaries.pop(name, None)
 
 
 def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, StoredSummary]:
-    """The summaries in the log whose model had one of these items before it when it wrote, in force or not."""
+    """Returns the summaries in the log, in force or not, that have read one of these items, by their ids."""
     below = set(items)
     if not state.summaries or below.isdisjoint(state.items):
         return {}
     for item in state.items.values():  # a parent stands before its children
         if item.parent_id in below:
             below.add(item.id)
-    return {name: each for name, each in state.summaries.items() if each.read in below}
+    return {name: summary for name, summary in state.summaries.items() if summary.read in below}
 
 
 def compaction_of(state: State, leaf: ItemId | None) -> Compaction | None:
-    """The newest summary that holds on the branch that ends in `leaf`. One that has read what stands on another branch
-    is not for this one."""
-    for each in reversed(state.compactions.values()):
-        if stands_below(state, leaf, each.read):
-            return each
+    """Returns the newest summary that holds on the branch ending in `leaf`. One that has read items of another branch
+    does not."""
+    for compaction in reversed(state.compactions.values()):
+        if stands_below(state, leaf, compaction.read):
+            return compaction
     return None
 
 
 def _update_feedback(state: State, event: ev.FeedbackUpdated) -> None:
-    given = state.feedback.setdefault(event.response_id, {})
+    ratings = state.feedback.setdefault(event.response_id, {})
     if event.rating is not None:
-        given[event.by] = Feedback(event.rating, event.reason, state.at)
+        ratings[event.by] = Feedback(event.rating, event.reason, state.at)
         return
-    given.pop(event.by, None)
-    if not given:
+    ratings.pop(event.by, None)
+    if not ratings:
         del state.feedback[event.response_id]
 
 
@@ -453,7 +456,8 @@ def _released(open_: Open, private: ev.Private | None) -> None:
 
 
 def _leave_queue(state: State, response_id: ResponseId, instead: ResponseId | None) -> None:
-    """A queued response starts or is cancelled: what waited beside it waits for it now, or behind it for `instead`."""
+    """Takes a response out of the queue. `instead` None: what waited for it waits for its predecessor; else: what
+    waited for its predecessor waits for `instead`."""
     leaving = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
     if leaving is None:
         return
@@ -471,7 +475,7 @@ def _follow(state: State, after: ResponseId | None, instead: ResponseId) -> None
 
 
 def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
-    """A response has ended: its items are final, its ledger stands, its turn may wait for tools."""
+    """Closes an ended response: its items are final, its token ids stand, its turn may wait for tools."""
     state.recoveries = 0
     waited = next((each for each in state.queue if each.body.id == event.response_id), None)
     _leave_queue(state, event.response_id, None)
@@ -517,7 +521,7 @@ def _add(state: State, item: Item) -> None:
 
 
 def _set(state: State, item: Item) -> None:
-    """An item keeps the place that it had first, whatever is written of it later, so that no log makes a ring."""
+    """Stores an item. It keeps the parent that it had first, so that no log makes a ring."""
     there = state.items.get(item.id)
     if there is not None and there.parent_id != item.parent_id:
         item = msgspec.structs.replace(item, parent_id=there.parent_id)
@@ -525,15 +529,15 @@ def _set(state: State, item: Item) -> None:
 
 
 def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
-    """Whether `above` is `leaf`, or one of the items that lead to it."""
+    """Returns whether `above` is `leaf`, or one of the items that lead to it."""
     while leaf is not None and leaf != above:
         leaf = state.items[leaf].parent_id
     return leaf is not None
 
 
 def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
-    """Where a prompt begins that goes on from `leaf`: where the one began that its line went on from last. So what
-    another line needed leaves nothing out here, and what is being written keeps the cut that it began with."""
+    """Returns the first item of a prompt that goes on from `leaf`: the cut of the last prompt on its line, or None. So
+    what another line needed leaves nothing out here, and an answer keeps the cut that it began with."""
     while state.cuts and leaf is not None:
         made_by = state.made_by.get(leaf)
         if made_by is not None or leaf in state.cuts:
@@ -543,7 +547,8 @@ def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
 
 
 def _tool_answered(state: State, item: FunctionCallOutput) -> None:
-    """An output on another branch, repeated by a client that keeps its own history, answers nothing here."""
+    """Notes a tool's output for the turn that waits for it. An output on another branch, which a client repeats,
+    answers nothing here."""
     for waiting in state.awaiting.values():
         if item.call_id in waiting.missing and stands_below(state, item.parent_id, waiting.last):
             waiting.missing.remove(item.call_id)
@@ -554,7 +559,7 @@ def _tool_answered(state: State, item: FunctionCallOutput) -> None:
 
 
 def _retract(state: State, event: ev.ContentRetracted) -> None:
-    """Scrubs the span from whatever holds it: the final item, or the draft of an open one."""
+    """Replaces the retracted span wherever it stands: in the item, or in the draft of one that is open."""
     for open_ in state.open.values():
         for draft in open_.drafts:
             if draft.item.id == event.item_id and not draft.done:
@@ -589,8 +594,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
 
 
 def _remove(state: State, item_id: ItemId) -> None:
-    """Takes an item out of the tree. A cut that began with it, or was its own, is forgotten: the next prompt of that
-    line is fitted anew."""
+    """Takes an item out of the tree; its children get its parent. A cut that began with it, or was its own, is
+    forgotten: the next prompt of that line is fitted anew."""
     removed = state.items.pop(item_id, None)
     if removed is None:
         return
@@ -599,9 +604,9 @@ def _remove(state: State, item_id: ItemId) -> None:
             state.items[name] = msgspec.structs.replace(item, parent_id=removed.parent_id)
     if state.newest == item_id:
         state.newest = removed.parent_id
-    for each in state.answers.values():
-        if each.parent == item_id:
-            each.parent = removed.parent_id
+    for other in state.answers.values():
+        if other.parent == item_id:
+            other.parent = removed.parent_id
     state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
     if item_id in state.pinned:
         state.pinned.remove(item_id)
@@ -624,12 +629,12 @@ _decoder = msgspec.msgpack.Decoder(State)
 
 
 def pack_state(state: State) -> bytes:
-    """A snapshot's body. Derived: may be thrown away at any time."""
+    """Returns a snapshot's body. It is derived from the log, and may be thrown away at any time."""
     return _encoder.encode(state)
 
 
 def unpack_state(body: bytes) -> State | None:
-    """The state of a snapshot, or None when it is of another version or damaged: then fold the log."""
+    """Returns the state in a snapshot's body; None if that is damaged or of another version: then fold the log."""
     try:
         state = _decoder.decode(body)
     except (msgspec.DecodeError, ValueError):
@@ -644,7 +649,7 @@ def begin(head: Head, snapshot: State | None) -> State:
 
 
 def of_head(head: Head) -> State:
-    """The state of a session of which only the head can be read: good for its deletion, and nothing else."""
+    """Returns the state of a session of which only the head can be read: enough to delete it, and for nothing else."""
     state = empty(head.key, user=head.user, listed=head.listed)
     state.top, state.at = head.top, head.updated_at
     state.info = ev.SessionInfo(model=head.model, created_at=head.created_at)
@@ -652,7 +657,7 @@ def of_head(head: Head) -> State:
 
 
 def replay(loaded: Loaded) -> State:
-    """The state that a loaded log describes.
+    """Returns the state that a loaded log describes.
 
     Raises ValueError when the snapshot cannot be read and the log that it stood for was left out, or part of it: the
     caller loads the whole log instead.

@@ -50,7 +50,7 @@ def steer_response(build: StepBuilder, input: Command, command: cm.ResponseSteer
 
 
 def _turn_to(build: StepBuilder, input: Command, command: cm.ResponseSteer, open_: Open) -> cm.Ok:
-    """Ends the response where it is, and begins the one that goes on."""
+    """Ends a response where it is, adds the steering message, and begins the response that answers it."""
     body, successor = open_.body, response_id_of(build.state.key, input.principal, command.id)
     end_incomplete(build, open_, "steered", go_on=False, successor=successor)
     item = msgspec.structs.replace(_message(build, input, command), parent_id=open_.last_item)
@@ -79,8 +79,8 @@ def _turn_to(build: StepBuilder, input: Command, command: cm.ResponseSteer, open
 
 
 def _wait(build: StepBuilder, input: Command, command: cm.ResponseSteer, sampling: Sampling, model: str) -> cm.Ok:
-    """Has the words wait for the outputs of the response's tools. If none come, or it calls none after all, they are
-    answered when it has ended."""
+    """Queues the steering message until the outputs of the response's tools are there. If none come, or it calls no
+    tool after all, the message is answered when the response has ended."""
     after = command.response_id
     while (waiting := item_tree.steering_behind(build.state, after)) is not None:
         after = waiting.body.id

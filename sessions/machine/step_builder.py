@@ -16,23 +16,23 @@ from sessions.model.types import Item, ResponseId, Tool, UnixMs, Usage
 
 
 class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica gives each of its machines."""
+    """The settings that a replica gives each of its machines."""
 
     default_model: str
     fingerprint: str  # of the tokenizer whose ids `Output` carries
-    smaller_model: str = ""  # the only other model than the session's that writes here; "": none does
+    smaller_model: str = ""  # the only other model that writes here besides the session's; "": none does
     prices: PriceBook | None = None
-    takes_tools: bool = True  # the session's model calls functions
+    takes_tools: bool = True  # whether the session's model calls functions
 
 
 class ActiveRuns(msgspec.Struct):
     """The engine runs of one activation. They are numbered; the log does not know them."""
 
-    current: dict[ResponseId, int] = {}  # the present run of each response that has one
-    paused: set[ResponseId] = set()  # for nobody reads them
+    current: dict[ResponseId, int] = {}  # the number of the present run of each response that has one
+    paused: set[ResponseId] = set()  # responses whose runs were stopped because nobody reads
     prompts: dict[ResponseId, Usage] = {}  # what the present run's prompt cost, as far as is known
     num_begun: int = 0
-    num_lost: int = 0  # those begun when the engine last ended under one
+    num_lost: int = 0  # runs begun by the time the engine was last lost
     replica: str = ""  # where the session is active
 
 
@@ -49,12 +49,12 @@ class StepBuilder(msgspec.Struct):
         return self.state.info.tools if self.state.info is not None else ()
 
     def put(self, event: ev.AnyEvent, private: ev.Private | None = None) -> None:
-        """Adds an event as the next record; the state obeys it."""
+        """Adds an event as the next record, and advances the state by it."""
         record = ev.Record(self.state.top + 1, self.now, event, private)
         apply(self.state, record)
         self.out.records.append(record)
 
     def put_item(self, item: Item, prepared: Prepared | None) -> None:
-        """Adds a new item, with its ledger where it has one."""
+        """Adds a new item, with its token ids where it has some."""
         private = ev.Private(tokens=prepared.tokens, fingerprint=prepared.fingerprint) if prepared else None
         self.put(ev.ItemCreated(item=item), private)

@@ -26,10 +26,10 @@ ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | Prog
 
 
 class ServerCall(Struct, kw_only=True):
-    """One call. With an `execution_id` it was about to be sent; nothing else is known of it before its output.
+    """One call of a server tool. With an `execution_id` it was about to be sent; whether it was, only its output tells.
 
-    A program's has the `program` whose it is, and what only the model's calls have in their items; `point` is where the
-    program came to it."""
+    The call of a program has the `program` that made it, with `arguments` and `output` (the model's calls have these in
+    items); `point` is where the program waits for it."""
 
     call_id: CallId
     name: str
@@ -45,7 +45,7 @@ class ServerCall(Struct, kw_only=True):
 
 
 def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Private | None = None) -> None:
-    """Notes how far a call has come."""
+    """Notes in a call's state what an event says of it: sent, asked, approved or answered."""
     if isinstance(event, ProgramCalled):
         if server is not None and event.program_call_id in server.calls:
             _add_programs(server, event, private)
@@ -65,10 +65,10 @@ def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Priv
 
 
 def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | None) -> None:
-    """A call that a program has made; the snapshots before it are of no use any more."""
-    for each in server.made_by(event.program_call_id):
-        if each.point is not None and each.point.snapshot:
-            each.point = replace(each.point, snapshot=b"", printed="")
+    """Adds a call that a program has made, and drops the snapshots of its earlier calls."""
+    for call in server.made_by(event.program_call_id):
+        if call.point is not None and call.point.snapshot:
+            call.point = replace(call.point, snapshot=b"", printed="")
     server.calls[event.call_id] = ServerCall(
         call_id=event.call_id,
         name=event.name,
@@ -79,7 +79,7 @@ def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | 
 
 
 class ServerCalls(Struct, kw_only=True):
-    """The calls of one response, whose they are, and what goes on with its turn inherits."""
+    """The server tool calls of one response, for whom they are made, and what the rest of its turn inherits."""
 
     calls: dict[CallId, ServerCall]
     principal: Principal
@@ -88,12 +88,12 @@ class ServerCalls(Struct, kw_only=True):
     metadata: dict[str, Json] = {}
 
     def made_by(self, call_id: CallId) -> list[ServerCall]:
-        """The calls that a program has made, in order."""
+        """Returns the calls that a program has made, in order."""
         return [each for each in self.calls.values() if each.program == call_id]
 
 
 def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
-    """What goes on with a turn says nothing again of what MCP servers listed."""
+    """Returns a request without the listings of MCP servers, which the rest of the turn does not repeat."""
     tools = request.get("tools")
     if not isinstance(tools, list):
         return dict(request)
@@ -105,9 +105,9 @@ def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
 
 
 def _calls_of(request: dict[str, Json] | UnsetType) -> tuple[int, int | None]:
-    """How many server calls an answer has made before this response, and how many it may make."""
-    given = {} if request is UNSET else request
-    before, most = given.get(TOOL_CALLS_MADE, 0), given.get("max_tool_calls")
+    """Returns how many server tool calls an answer made before this response, and its limit; None: no limit."""
+    settings = {} if request is UNSET else request
+    before, most = settings.get(TOOL_CALLS_MADE, 0), settings.get("max_tool_calls")
     return before if isinstance(before, int) else 0, most if isinstance(most, int) else None
 
 
@@ -116,7 +116,7 @@ def _must_ask(item: FunctionCall) -> bool:
 
 
 def server_calls(body: ResponseBody, principal: Principal, round: int) -> ServerCalls | None:
-    """What of a response that has ended the server carries out; None: nothing."""
+    """Returns the server tool calls of a response that has ended; None if it has none."""
     made = [item for item in body.output if isinstance(item, FunctionCall) and item.server is True]
     if not made:
         return None

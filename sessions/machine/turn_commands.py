@@ -44,7 +44,7 @@ from sessions.model.types import (
 
 
 def continues_turn(state: State, command: cm.ActorCommand) -> bool:
-    """Whether it brings all that a turn of the session waits for: that turn was let in when it began."""
+    """Returns whether a command brings all outputs that an open turn waits for: that turn was let in when it began."""
     if not isinstance(command, cm.TurnCreate):
         return isinstance(command, cm.ToolOutput)
     answers = _answers(command)
@@ -104,7 +104,8 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
 
 
 def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, implied: bool) -> Awaiting | None:
-    """The turn whose tools it answers, if it answers one's. Raises where the branch is busy or an output is missing."""
+    """Returns the turn whose tool outputs the command brings, if any. Raises where the branch is busy or an output is
+    missing."""
     answers = _answers(command)
     turn = next(
         (
@@ -129,7 +130,7 @@ def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, i
 
 
 def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnCreate) -> None:
-    """Brings the session's instructions, tools and context to what the turn says."""
+    """Sets the session's instructions, tools and context settings to what the turn says."""
     changed = info
     if command.context_policy is not UNSET:
         changed = msgspec.structs.replace(changed, context_policy=command.context_policy)
@@ -144,8 +145,9 @@ def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnC
 
 
 def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
-    """Returns the last item of a response, which the turn goes on from; of one that wrote none, what it would have
-    answered. Raises BadInput for one that never began: its message stands in no branch."""
+    """Returns the last item of a response, from which the turn goes on; the item that it would have answered, if it
+    wrote none. Raises Conflict while it runs, NotFound, and BadInput if it never began: its message stands in no
+    branch."""
     response_id = newest_of(state, response_id)
     if response_id in state.open or any(waiting.body.id == response_id for waiting in state.queue):
         raise busy_conflict("response_in_progress")
@@ -161,7 +163,7 @@ def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
 
 
 def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:
-    """Returns the item that a turn brings, as the log has it."""
+    """Returns the item that a turn brings, as the log holds it."""
     match new:
         case cm.NewMessage():
             parts = cm.content_parts(new.content)
@@ -195,7 +197,7 @@ def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) 
 
 
 def _of_its_context(service: dict[str, Json] | None) -> dict[str, Json] | None:
-    """What admission did not say: a turn that goes on was let in when it began."""
+    """Returns the part of `service` that is not about admission: a turn that goes on was let in when it began."""
     return {ITEMS_LEFT_OUT: service[ITEMS_LEFT_OUT]} if service and ITEMS_LEFT_OUT in service else None
 
 

@@ -27,8 +27,8 @@ from sessions.model.types import Authority, Principal, Scope, TenantId, UnixMs
 PREFIX: Final = "sk-sessile-"
 ID_LENGTH: Final = 12
 SECRET_BYTES: Final = 32
-KEYS_MAX: Final = 100_000  # of an installation, those that usage may still be read for included
-KEPT_MS: Final = 400 * 86_400_000  # a key that has ended is remembered for so long
+KEYS_MAX: Final = 100_000  # per installation, with ended keys whose usage may still be read
+KEPT_MS: Final = 400 * 86_400_000  # how long a key that has ended is remembered
 
 _KEY: Final = re.compile(r"^sk-sessile-([a-z2-7]{12})-([a-z2-7]{52})$(?!\n)")
 _NAME: Final = re.compile(r"^[^\x00-\x1f\x7f]{1,128}$(?!\n)")
@@ -37,8 +37,8 @@ KeyState = Literal["active", "expired", "revoked"]
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it is stored. `version` is its place in the order of all changes, given by the store: whoever has read
-    up to one asks for what came later."""
+    """An API key as it is stored. `version` is its number in the order of all changes, set by the store: whoever has
+    read up to one version asks for later ones."""
 
     id: str
     digest: bytes  # SHA-256 of the secret
@@ -71,12 +71,12 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiKeyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new key is to be."""
+    """The properties of a key that is to be made."""
 
     tenant: str
     role: Authority = "user"
     user: str | None = None
-    scopes: tuple[Scope, ...] | None = None  # None: what the role usually needs
+    scopes: tuple[Scope, ...] | None = None  # None: those that the role usually needs
     name: str = ""
     expires_at: int | None = None
 
@@ -86,14 +86,15 @@ USUAL_SCOPES: Final[dict[Authority, tuple[Scope, ...]]] = {
     "service": ("chat", "read", "usage"),
     "operator": ("read", "usage", "review", "admin"),
 }
-"""An operator's key does not chat: who runs the place needs no way into conversations of their own making."""
+"""The scopes of a new key that names none. An operator's key does not chat: operators need no conversations of
+their own."""
 
 
 def make_api_key(
     request: ApiKeyRequest, random_bytes: bytes, *, now: UnixMs, created_by: str = ""
 ) -> tuple[ApiKey, str]:
-    """A new key and how it is written, which is shown once. `random_bytes` has 40. Raises BadInput, which says what is
-    wrong with `request`.
+    """Returns a new key and its written form, which is shown once. `random_bytes` has 40. Raises BadInput, which says
+    what is wrong with `request`.
 
     A user's key that names no user is a user of its own: it has the sessions that were made with it."""
     if len(random_bytes) != SECRET_BYTES + 8:
@@ -121,8 +122,8 @@ def make_api_key(
 
 
 def user_of_key(key_id: str, request: ApiKeyRequest, scopes: Sequence[Scope]) -> str | None:
-    """The end user that a key acts for: a user's key that names none is a user of its own, so that no key of theirs is
-    everybody's. Raises BadInput for what no key may be."""
+    """Returns the end user that a key acts for, if any. A user's key that names none is a user of its own, so that no
+    such key is everybody's. Raises BadInput for properties that no key may have."""
     for name, value in (("tenant", request.tenant), ("user", request.user)):
         if value is not None and not _NAME.match(value):
             raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
@@ -138,14 +139,14 @@ def user_of_key(key_id: str, request: ApiKeyRequest, scopes: Sequence[Scope]) ->
 
 
 def check_name(name: str) -> bool:
-    """Whether a tenant or an end user may be called that."""
+    """Returns whether a tenant or an end user may have this name."""
     return _NAME.match(name) is not None
 
 
 def parse_key(written: str) -> tuple[str, str] | None:
-    """A key's id and secret; None for what is not written like one."""
-    found = _KEY.match(written)
-    return (found[1], found[2]) if found else None
+    """Returns a written key's id and secret; None if it is not written like a key."""
+    match = _KEY.match(written)
+    return (match[1], match[2]) if match else None
 
 
 def digest_of(secret: str) -> bytes:
@@ -156,7 +157,7 @@ _NOBODY: Final = bytes(32)
 
 
 def secret_matches(key: ApiKey | None, secret: str) -> bool:
-    """True when `secret` is the key's. Takes the same time for a key that does not exist."""
+    """Returns whether `secret` is the key's. Takes the same time for a key that does not exist."""
     right = hmac.compare_digest(_NOBODY if key is None else key.digest, digest_of(secret))
     return right and key is not None
 
@@ -166,7 +167,7 @@ def _letters(data: bytes) -> str:
 
 
 class ApiKeyStore(Protocol):
-    """Where keys are stored, in the journal's database. Every method raises Unavailable."""
+    """The store of API keys, in the journal's database. Every method raises Unavailable."""
 
     async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
         """Stores a new key and returns it with its version; forgets keys that ended long ago. Raises Conflict where
@@ -174,13 +175,13 @@ class ApiKeyStore(Protocol):
         ...
 
     async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
-        """Durable when it returns. A key that was revoked stays as it is, and nothing is written down then; None where
-        there is none."""
+        """Revokes a key; durable when it returns. A key that is revoked already stays as it is, and `audit` is not
+        written; returns None if there is no such key."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
-        """Keys as they stand whose version lies behind `after`, in order of versions. Whoever has been given version n
-        has been given every change before n: a change that becomes visible later has a later version."""
+        """Returns the keys whose version is greater than `after`, as they stand, in order of versions. Whoever was
+        given version n was given every change before n: a change that becomes visible later has a later version."""
         ...
 
 

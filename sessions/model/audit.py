@@ -79,9 +79,9 @@ Action = Literal[
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is to be written down. `by` None: the server itself did it, as `role` "system".
+    """Something to write into the audit log. `by` None: the server itself did it, as `role` "system".
 
-    `user` is the end user whom it is about; `findings` may carry texts, which rows have hashed."""
+    `user` is the end user whom it is about; `findings` may carry texts, which rows have only as hashes."""
 
     action: Action
     at: UnixMs
@@ -97,7 +97,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditHead(NamedTuple):
-    """Where a chain ends."""
+    """The end of a chain: its last row's number and mac, and the seal over both."""
 
     seq: int
     mac: bytes
@@ -105,12 +105,12 @@ class AuditHead(NamedTuple):
 
 
 class AuditRow(NamedTuple):
-    """A row as it is stored."""
+    """A row of the audit log as it is stored."""
 
     tenant: TenantId
     seq: int
     at: int
-    about: str  # the pseudonym of the end user whom it is about; ""
+    about: str  # pseudonym of the end user whom it is about; "" for none
     key_id: str
     body: bytes  # JSON
     prev: bytes
@@ -118,7 +118,8 @@ class AuditRow(NamedTuple):
 
 
 class AuditFloor(NamedTuple):
-    """What was taken away from the front of a chain: everything up to `seq`, none of it later than `until`."""
+    """A record of what was taken away from the front of a chain: all rows up to `seq`, none of them later than
+    `until`."""
 
     seq: int
     mac: bytes
@@ -137,7 +138,7 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog(Protocol):
-    """Where chains are stored, in the journal's database. Every method raises Unavailable; `record` OutcomeUnknown too.
+    """The store of chains, in the journal's database. Every method raises Unavailable; `record` OutcomeUnknown too.
 
     What an append carries (`Append.audit`) and what the journal purges it chains by itself, in the same transaction."""
 
@@ -145,36 +146,36 @@ class AuditLog(Protocol):
     def sealer(self) -> Sealer: ...
 
     async def record(self, tenant: TenantId, audited: Sequence[Audited]) -> None:
-        """Durable, in this order and without a gap between them, when it returns."""
+        """Adds rows in this order, without a gap between them; durable when it returns."""
         ...
 
     async def rows(
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
     ) -> list[AuditRow]:
-        """Rows behind `after`, in order; `about` None: about anybody."""
+        """Returns rows behind number `after`, in order. `about`: only those about these pseudonyms; None: about
+        anybody."""
         ...
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
-        """None: nothing was ever written down."""
+        """Returns the end of a tenant's chain; None if nothing was ever written down."""
         ...
 
     async def floor(self, tenant: TenantId) -> AuditFloor | None:
-        """None: nothing was ever taken away."""
+        """Returns the floor of a tenant's chain; None if nothing was ever taken away."""
         ...
 
     async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
-        """Moves the floor, writes `audited` down and takes away the rows up to the floor, in one transaction. False:
-        the floor is not `expected` any more, and nothing was done. Not for anybody but
-        `sessions.governance.audit_trim`."""
+        """Moves the floor, writes `audited`, and takes away the rows up to the floor, in one transaction. Returns
+        False, having done nothing, if the floor is no longer `expected`. Only for `sessions.governance.audit_trim`."""
         ...
 
     async def tenants(self) -> list[TenantId]:
-        """Every chain's, in order."""
+        """Returns every tenant that has a chain, in order."""
         ...
 
 
 def _packed(*fields: str | bytes | int) -> bytes:
-    """Fields with their lengths, so that none can lend a byte to its neighbour."""
+    """Returns fields with their lengths, so that none can lend a byte to its neighbour."""
     parts = []
     for field in fields:
         raw = field if isinstance(field, bytes) else str(field).encode()
@@ -187,7 +188,7 @@ def _hmac(key: bytes, *fields: str | bytes | int) -> bytes:
 
 
 class _Key:
-    """One chain key with what is derived from it."""
+    """One key of a chain, with the keys that are derived from it."""
 
     def __init__(self, root: bytes) -> None:
         self.chain = _hmac(root, "sessile-audit-chain")
@@ -197,7 +198,8 @@ class _Key:
 
 
 class Sealer:
-    """Makes rows and checks them. `stored` is the secret that the journal keeps, `file` that of a file beside it."""
+    """Makes rows of the audit log and checks them. `stored` is the secret in the journal, `file` that of a file beside
+    it."""
 
     def __init__(self, stored: bytes, file: bytes | None = None) -> None:
         plain = _Key(_hmac(stored, "stored"))
@@ -205,14 +207,14 @@ class Sealer:
         self._known = {key.id: key for key in (plain, self._current)}
         self._stored = stored
         self.texts: Callable[[TenantId], bool] = lambda _: False
-        """Whose rows have texts as they are."""
+        """Whether a tenant's rows have texts as they are, besides their hashes."""
 
     @property
     def key_id(self) -> str:
         return self._current.id
 
     def names_key(self, purpose: str) -> bytes:
-        """A key for names of something that lies outside the journal, the same in all processes that share one."""
+        """Returns a key for naming things outside the journal, the same in all processes that share the journal."""
         return _hmac(self._stored, "sessile-names", purpose)
 
     # -- making -----------------------------------------------------------------------------------------------------
@@ -247,18 +249,19 @@ class Sealer:
         return row
 
     def pseudonym(self, tenant: TenantId, user: str) -> str:
-        """How an end user is called in rows."""
+        """Returns the name of an end user in rows."""
         return _named(self._current, tenant, user)
 
     def pseudonyms(self, tenant: TenantId, user: str) -> list[str]:
-        """Likewise, under every key that rows may have been written with."""
+        """Returns the names of an end user under every key that rows may have been written with."""
         return [_named(key, tenant, user) for key in self._known.values()]
 
     def text_hash(self, tenant: TenantId, text: str) -> str:
         return _hmac(self._current.texts, tenant, text.encode("utf-8", "surrogatepass")).hex()
 
     def chained(self, head: AuditHead | None, entries: Iterable[AuditEntry]) -> tuple[list[AuditRow], AuditHead]:
-        """The rows behind `head`, of one tenant, and the head behind them. There must be at least one."""
+        """Returns the rows of one tenant that follow `head`, and the head after them. There must be at least one
+        entry."""
         seq, prev = (0, NOTHING) if head is None else (head.seq, head.mac)
         rows: list[AuditRow] = []
         for entry in entries:
@@ -270,7 +273,7 @@ class Sealer:
         return rows, AuditHead(seq, prev, self._seal(self._current, tenant, seq, prev))
 
     def floor(self, last: AuditRow, until: int) -> AuditFloor:
-        """What says that a chain was taken away up to `last`."""
+        """Returns the sealed floor of a chain whose rows up to `last` are taken away."""
         bare = AuditFloor(last.seq, last.mac, until, self._current.id, b"")
         return bare._replace(seal=self._floor_seal(self._current, last.tenant, bare))
 
@@ -289,7 +292,7 @@ class Sealer:
     # -- checking ---------------------------------------------------------------------------------------------------
 
     def trouble_of(self, row: AuditRow) -> str | None:
-        """What is wrong with a row by itself."""
+        """Returns what is wrong with a row by itself, for people; None if nothing is."""
         key = self._known.get(row.key_id)
         if key is None:
             return "was written with a key that is not known here, or changed"
@@ -309,6 +312,6 @@ def _named(key: _Key, tenant: TenantId, user: str) -> str:
 
 
 def public(row: AuditRow) -> dict[str, Any]:
-    """A row as its readers see it."""
+    """Returns a row as its readers see it."""
     body: dict[str, Any] = msgspec.json.decode(row.body)
     return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}

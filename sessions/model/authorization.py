@@ -30,38 +30,39 @@ from sessions.model.errors import BadInput, Forbidden, Gone, NotFound
 from sessions.model.types import Authority, Principal, Scope, SessionKey, TenantId
 
 IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {"read": frozenset({"read", "chat"})}
-"""The scopes of which one is enough, where it is not just the scope itself."""
+"""For a scope: all scopes of which one is enough. A scope that is missing here needs just itself."""
 
 REASON_LENGTH_MIN: Final = 8
 
 
 def allows(principal: Principal, scope: Scope) -> bool:
-    """True when the principal's key has `scope`, or one that includes it."""
+    """Returns whether the principal's key has `scope`, or one that includes it."""
     enough = IMPLIED.get(scope)
     return scope in principal.scopes if enough is None else not enough.isdisjoint(principal.scopes)
 
 
 def demand(principal: Principal, scope: Scope) -> None:
-    """Raises Forbidden for a key without `scope`; says which one is missing, as its holder may know that."""
+    """Raises Forbidden for a key without `scope`; the message names the scope, as the key's holder may know that."""
     if not allows(principal, scope):
         raise Forbidden("forbidden", f"This key may not do that: it lacks the scope `{scope}`.")
 
 
 def demand_operator(principal: Principal) -> None:
-    """For what concerns all tenants: replicas, hand-off, drain, metrics, other tenants' keys. Raises Forbidden."""
+    """Raises Forbidden for whoever may not manage all tenants: replicas, hand-off, drain, metrics, other tenants'
+    keys."""
     if principal.role != "operator":
         raise Forbidden("forbidden", "Only operators may do that.")
     demand(principal, "admin")
 
 
 def operates(principal: Principal) -> bool:
-    """Whether `demand_operator` lets them in: for what is shown to them, never instead of it."""
+    """Returns whether `demand_operator` lets a principal in: for what is shown to them, never instead of it."""
     return principal.role == "operator" and allows(principal, "admin")
 
 
 def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
-    """For a tenant's own affairs: its keys, policies, audit log. The tenant that is meant (None: one's own); another's
-    is the operators'. An end user administers nothing, whatever their key says. Raises Forbidden."""
+    """Returns the tenant whose own affairs (keys, policies, audit log) are to be managed: `tenant`, or the principal's
+    own. Raises Forbidden for end users, whatever their key says, and for another tenant unless an operator asks."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "admin")
@@ -69,10 +70,9 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 
 
 def demand_custody(principal: Principal, tenant: str | None, reason: str | None) -> TenantId:
-    """For what shows or ends what a tenant's people said, or lets somebody else in to it: one's own tenant's needs
-    what `demand_administrator` needs; another's the scope `break_glass` and a reason beside it. The tenant that is
-    meant. Whoever goes on where it is another's (`is_foreign`) writes that down for both. Raises Forbidden,
-    BadInput."""
+    """Returns the tenant whose people's words are to be shown or ended, or to be opened to somebody else. One's own
+    tenant needs what `demand_administrator` needs; another's the scope `break_glass` and a reason, and the caller
+    (`is_foreign`) writes that into both audit logs. Raises Forbidden, BadInput."""
     owner = demand_administrator(principal, tenant)
     if is_foreign(principal, owner):
         demand(principal, "break_glass")
@@ -91,8 +91,8 @@ def is_foreign(principal: Principal, tenant: TenantId) -> bool:
 
 
 def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
-    """For the review queue. The tenant whose cases may be looked at; None: everybody's, for operators who name none. To
-    see a case is not to read its session: for that see `demand_visible`. Raises Forbidden."""
+    """Returns the tenant whose review cases the principal may look at; None: all tenants', for operators who name
+    none. To see a case is not to read its session: for that see `demand_visible`. Raises Forbidden."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "review")
@@ -103,17 +103,17 @@ def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId
 
 
 def may_grant(principal: Principal, role: Authority, scopes: Iterable[Scope] = ()) -> bool:
-    """Whether an administrator may make a key of this authority: of any but one above their own. `break_glass` comes
-    from who has it, and at first from the command line."""
+    """Returns whether an administrator may make a key of this role: any but one above their own. `break_glass` is
+    given by those who have it, and first by the command line."""
     if "break_glass" in scopes and not allows(principal, "break_glass"):
         return False
     return role != "operator" or principal.role == "operator"
 
 
 def acting_for(principal: Principal, user: str | None) -> Principal:
-    """A service's key that speaks for one of its tenant's end users: from here on it is that user's, with no more than
-    a user may do. None: it speaks for itself. Raises Forbidden for a key that is no service's, BadInput for a user
-    that cannot be."""
+    """Returns a service's principal narrowed to one of its tenant's end users, with no more than a user may do. `user`
+    None: the principal itself. Raises Forbidden for a key that is no service's, BadInput for a user's name that cannot
+    be."""
     if user is None:
         return principal
     if principal.role != "service":
@@ -125,8 +125,8 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
 
 
 def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
-    """The tenant whose affairs (keys, usage, policies) are requested; None: one's own. Another's is the operators' to
-    ask for. Raises Forbidden, BadInput for what is no name."""
+    """Returns the tenant whose affairs (keys, usage, policies) are requested; None: the principal's own. Only
+    operators may ask for another's. Raises Forbidden, BadInput for what is no name."""
     if tenant is None or tenant == principal.tenant:
         return principal.tenant
     demand_operator(principal)
@@ -136,7 +136,7 @@ def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
 
 
 def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
-    """True when `principal` may read and command the session `key`, which belongs to `user`."""
+    """Returns whether `principal` may read and command the session `key`, which belongs to `user`."""
     if principal.tenant != key.tenant:
         return False
     if principal.role == "user":
@@ -145,8 +145,8 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
 
 
 def demand_visible(principal: Principal, key: SessionKey, user: str | None) -> None:
-    """For whoever reads: may this session be read by this principal? Raises Forbidden for a key that may read nothing,
-    NotFound for a session that is not theirs."""
+    """Checks that a principal may read a session. Raises Forbidden for a key that may read nothing, NotFound for a
+    session that is not theirs."""
     demand(principal, "read")
     if not may_see(principal, key, user):
         raise not_found(key)

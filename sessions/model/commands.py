@@ -43,15 +43,15 @@ Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
 
 
 def content_parts(content: Content) -> tuple[InputText | InputFile, ...]:
-    """A user's content as parts; a string is one part."""
+    """Returns a user's content as parts; a string becomes one part."""
     if isinstance(content, str):
         return (InputText(text=content),)
     return tuple(part if isinstance(part, InputFile) else InputText(text=part.text) for part in content)
 
 
 def filtered_content(content: Content, text: str) -> Content:
-    """A content of which filters have left this text. Where a file's part ends in it nobody knows any more: its name
-    stays, its text is in the first part."""
+    """Returns a content after filtering: all of `text` in its first part. Where a file's text ends in it is no longer
+    known, so files keep their names and lose their texts."""
     files = [] if isinstance(content, str) else [part for part in content if isinstance(part, InputFile)]
     return (InputText(text=text), *(msgspec.structs.replace(file, text="") for file in files))
 
@@ -71,14 +71,14 @@ class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.crea
 
 
 class SessionCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the commands to one session that is there."""
+    """Base of the commands to a session that exists already."""
 
     id: Ulid
     session: SessionName
 
 
 class TurnCommand(Sampling, frozen=True, kw_only=True):
-    """Base of the commands that may begin an answer: they say how it is sampled."""
+    """Base of the commands that may begin an answer; they carry its sampling."""
 
     id: Ulid
     session: SessionName
@@ -114,8 +114,8 @@ class ResponseCancel(SessionCommand, frozen=True, kw_only=True, tag="response.ca
 
 
 class ResponseSteer(SessionCommand, frozen=True, kw_only=True, tag="response.steer"):
-    """A user's words for an answer that is being written: it ends with what was released, and another goes on behind
-    them. One that calls tools is let end; then the words stand behind the tools' outputs."""
+    """Steers an answer that is being written: it ends with what was released, and another one goes on behind the
+    user's words. An answer that calls tools may end first; then the words stand behind the tools' outputs."""
 
     response_id: ResponseId
     content: Content
@@ -128,14 +128,14 @@ class ToolOutput(SessionCommand, frozen=True, kw_only=True, tag="tool.output"):
 
 
 class ToolApprove(SessionCommand, frozen=True, kw_only=True, tag="tool.approve"):
-    """Whether the server may carry out a call that waits for that."""
+    """Approves or denies a call that the server carries out only with approval."""
 
     call_id: CallId
     approved: bool = True
 
 
 class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.update"):
-    """Fields that are absent stay; null clears."""
+    """Changes settings of a session: fields that are absent stay; null clears."""
 
     title: Title | None | UnsetType = UNSET
     metadata: Metadata | None | UnsetType = UNSET
@@ -156,29 +156,30 @@ class SessionWarm(SessionCommand, frozen=True, kw_only=True, tag="session.warm")
 
 
 class SessionCompact(SessionCommand, frozen=True, kw_only=True, tag="session.compact"):
-    """Has the conversation summarised now, all but its newest `keep_turns` turns; `ok` names the compaction, and
+    """Has all but the newest `keep_turns` turns of a conversation summarised now. `ok` names the compaction, and
     `context.compacted` or `context.compaction_failed` follows."""
 
     keep_turns: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1
-    item_id: ItemId | None = None  # the last one of the branch; None: the newest
+    item_id: ItemId | None = None  # the branch's last item; None: the newest
 
 
 class CompactionUndo(SessionCommand, frozen=True, kw_only=True, tag="compaction.undo"):
-    """Has prompts hold the messages again that a summary stands for; None: the one in force on the newest branch."""
+    """Takes a summary out of prompts, which hold its messages again; None: the summary in force on the newest
+    branch."""
 
     compaction_id: ItemId | None = None
 
 
 class ItemPin(SessionCommand, frozen=True, kw_only=True, tag="item.pin"):
-    """Keeps an item in prompts word by word, or no longer; a call and its output go together."""
+    """Pins an item, which then stays in prompts word by word, or unpins it; a call and its output go together."""
 
     item_id: ItemId
     pinned: bool = True
 
 
 class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal"):
-    """A person is to look again at what was withheld of a response, or at a message that was refused: then `content` is
-    its text, for nothing of it is stored. Exactly one of the two."""
+    """Asks for a person to review what was withheld of a response, or a message that was refused: then `content` is
+    its text, for nothing of it is stored. Exactly one of the two is given."""
 
     response_id: ResponseId | None = None
     content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -186,7 +187,7 @@ class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal
 
 
 class FeedbackSet(SessionCommand, frozen=True, kw_only=True, tag="feedback.set"):
-    """What the sender thinks of an answer that has ended, and why; None takes back what they thought before."""
+    """Rates an answer that has ended, with a reason; rating None takes the sender's earlier rating back."""
 
     response_id: ResponseId
     rating: Rating | None
@@ -197,7 +198,7 @@ class FeedbackSet(SessionCommand, frozen=True, kw_only=True, tag="feedback.set")
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session is made with where a turn finds none."""
+    """The settings of a session that a turn creates."""
 
     model: str | None = None
     instructions: str | None = None
@@ -205,7 +206,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
     title: Title | None = None
     listed: bool = True
-    context_policy: ContextPolicy | UnsetType = UNSET  # its turn says both
+    context_policy: ContextPolicy | UnsetType = UNSET  # set by the turn, as the next
     compact_threshold: CompactThreshold | UnsetType = UNSET
 
 
@@ -215,7 +216,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
 
 
 class NewCall(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
-    """A call that an earlier answer made, sent by a client that keeps the conversation itself."""
+    """A call of an earlier answer, sent by a client that keeps the conversation itself."""
 
     call_id: CallId
     name: str
@@ -232,10 +233,10 @@ NewItem = NewMessage | NewCall | NewOutput
 
 
 class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
-    """All that a request of a stateless client needs, at once: the session, its history, the answer.
+    """Does all that a stateless client's request needs at once: the session, its history, the answer.
 
     `create` says how the session is made where there is none; without it there must be one. `instructions`, `tools` and
-    what is said of its context change those of a session, where they differ. The items are laid one below the other
+    the context settings change those of a session, where they differ. The items are laid one below the other
     under `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown
     with it.
     """
@@ -254,20 +255,20 @@ class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
 
 
 class ResponseErase(SessionCommand, frozen=True, kw_only=True, tag="response.erase"):
-    """Takes back all text of a response, as category `deleted`, the arguments of its calls included. It stays in the
+    """Retracts all text of a response, the arguments of its calls included, as category `deleted`; it stays in the
     tree, empty."""
 
     response_id: ResponseId
 
 
 class ItemDelete(SessionCommand, frozen=True, kw_only=True, tag="item.delete"):
-    """Takes one item out of the tree, with its text; what stood below it stands below its parent."""
+    """Takes an item out of the tree, with its text; the items below it then stand below its parent."""
 
     item_id: ItemId
 
 
 class ReviewNotify(SessionCommand, frozen=True, kw_only=True, tag="review.tell"):
-    """What a reviewer decided, for the log."""
+    """Writes a reviewer's decision into the log."""
 
     review_id: ReviewId
     category: str
@@ -294,21 +295,22 @@ ClientCommand = (
     | ReviewAppeal
     | FeedbackSet
 )
-"""What a client may send for an actor. `session.get`, `session.list`, subscribe and the rest are the gateway's own."""
+"""The commands that clients send to an actor. The gateway itself answers `session.get`, `session.list`, subscribe and
+the rest."""
 
 ActorCommand = ClientCommand | TurnCreate | ResponseErase | ItemDelete | ReviewNotify
-"""What an actor answers."""
+"""The commands that an actor answers."""
 
 
 def session_settings_of(command: ActorCommand) -> SessionCreate | SessionSettings | None:
-    """How the command makes its session where there is none; None: it needs one."""
+    """Returns the settings of the session that a command creates; None if it needs an existing one."""
     if isinstance(command, TurnCreate):
         return command.create
     return command if isinstance(command, SessionCreate) else None
 
 
 def schemas_of(command: ActorCommand) -> tuple[Tools, TextOptions | None]:
-    """The tools and the answer's format that a command brings: where JSON schemas come in."""
+    """Returns the tools and the answer's format of a command: the places where JSON schemas come in."""
     tools: Tools | None | UnsetType = ()
     match command:
         case SessionCreate() | SessionUpdate():
@@ -336,10 +338,10 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"
 
 
 def sampling_of(command: Sampling) -> Sampling:
-    """Only the sampling fields of a command that has them."""
+    """Returns only the sampling fields of a command that has them."""
     return Sampling(**{name: getattr(command, name) for name in Sampling.__struct_fields__})
 
 
 def command_digest(command: ActorCommand) -> bytes:
-    """16 bytes that are equal exactly when two commands ask for the same thing."""
+    """Returns 16 bytes that are equal exactly when two commands ask for the same thing."""
     return hashlib.blake2b(msgspec.msgpack.encode(command, order="deterministic"), digest_size=16).digest()

@@ -50,7 +50,7 @@ class SessileError(Exception):
         self.retry_after_ms = retry_after_ms
 
     def public(self) -> dict[str, Any]:
-        """The `error` object of PROTOCOL.md §4."""
+        """Returns the `error` object of PROTOCOL.md §4."""
         body: dict[str, Any] = {
             "type": self.type,
             "code": self.code,
@@ -115,7 +115,7 @@ class Unavailable(SessileError):
 
 
 class EngineLost(Unavailable):
-    """The engine ended under a run and is being started again: whoever asks again goes on from what was released."""
+    """The engine ended under a run and is being restarted: whoever asks again goes on from what was released."""
 
 
 class OutcomeUnknown(Unavailable):
@@ -123,7 +123,8 @@ class OutcomeUnknown(Unavailable):
 
 
 class Fenced(SessileError):
-    """The fence is no longer ours. Whoever gets this stops writing for the session at once and for good."""
+    """This owner's fence has passed to another. Whoever gets this stops writing for the session, at once and for
+    good."""
 
     type = "server_error"
     status = 503

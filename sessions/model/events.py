@@ -54,7 +54,7 @@ class PartEvent(ResponseEvent, frozen=True, kw_only=True):
 
 
 class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The `response` object that created and terminal events carry whole."""
+    """The `response` object that created and terminal events carry in full."""
 
     id: ResponseId
     object: Literal["response"] = "response"
@@ -67,13 +67,13 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
     incomplete_details: dict[str, Json] | None = None
     error: dict[str, Json] | None = None
     metadata: dict[str, Json] = {}
-    service: dict[str, Json] | UnsetType = UNSET  # how it was let in: its place in the queue, what it is cut to
+    service: dict[str, Json] | UnsetType = UNSET  # how it was let in: place in the queue, limits by brownout
     request: dict[str, Json] | UnsetType = UNSET  # the settings of an HTTP request, as its API echoes them
-    continued_by: ResponseId | UnsetType = UNSET  # what goes on with the answer, behind the outputs of server tools
+    continued_by: ResponseId | UnsetType = UNSET  # the response that goes on behind the outputs of server tools
 
 
 class ModelHome(msgspec.Struct, frozen=True):
-    """Where a session was while it had a model: the KV of so many tokens may still lie there."""
+    """A replica where a session had a certain model; the KV of `tokens` tokens may still be there."""
 
     replica: str
     tokens: int
@@ -81,33 +81,33 @@ class ModelHome(msgspec.Struct, frozen=True):
 
 
 class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session whose model is an alias's: how it came to the one that it has, and where it was before; or, with the
-    alias "", one that is on its way to a model which a turn named."""
+    """The routing of a session whose model is an alias: how it came to its present model, and where it was before.
+    Alias "": a session that is on its way to a model which a turn named."""
 
     alias: str
     target: str = ""  # the model that it is on its way to
-    source: str = ""  # the one that it left last
+    source: str = ""  # the model that it left last
     why: str = ""
-    tokens: int = 0  # computed anew for that
+    tokens: int = 0  # how many had to be computed anew for that
     version: str = ""  # of the models file that was in force
-    command: str = ""  # the turn that it was for
+    command: str = ""  # id of the turn's command that it was for
     homes: dict[str, ModelHome] = {}  # by model
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a session, as `session.created` and `session.updated` carry them: whole, each time."""
+    """The settings of a session, all of them each time that `session.created` or `session.updated` carries them."""
 
     model: str
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
     metadata: dict[str, Json] = {}
     title: str | None = None
-    title_made: bool | UnsetType = UNSET  # true: by the server, of what is in the session
-    temperature: float | UnsetType = UNSET  # of answers whose command names none; likewise the next
+    title_made: bool | UnsetType = UNSET  # true: the server wrote the title, from the conversation
+    temperature: float | UnsetType = UNSET  # for answers whose command names none; the next one too
     max_output_tokens: int | UnsetType = UNSET
-    memories: tuple[str, ...] | UnsetType = UNSET  # what its user had written down when it was created
-    context_policy: ContextPolicy | UnsetType = UNSET  # what becomes of a full context window; unset: the tenant's
-    compact_threshold: int | UnsetType = UNSET  # tokens of prompt from which on the conversation is compacted
+    memories: tuple[str, ...] | UnsetType = UNSET  # the end user's memories when it was created
+    context_policy: ContextPolicy | UnsetType = UNSET  # for a full context window; unset: the tenant's policy
+    compact_threshold: int | UnsetType = UNSET  # prompt tokens above which the conversation is compacted
     routing: SessionRouting | UnsetType = UNSET  # unset: its model was named
     created_at: UnixMs
 
@@ -124,11 +124,11 @@ class SessionUpdated(Event, frozen=True, kw_only=True, tag="session.updated"):
 
 
 class SessionDeleted(Event, frozen=True, kw_only=True, tag="session.deleted"):
-    """Always the last offset of a log."""
+    """The session is deleted: always the last record of a log."""
 
 
 class SessionMigrated(Event, frozen=True, kw_only=True, tag="session.migrated"):
-    """Informative: the session is served by another activation now. `cause`: restart, failover, handoff."""
+    """Informs that another activation serves the session now. `cause`: restart, failover, handoff."""
 
     replica: str
     cause: str
@@ -142,11 +142,11 @@ class ItemCreated(Event, frozen=True, kw_only=True, tag="item.created"):
 
 
 class ResponseQueued(ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
-    """Accepted and waiting for the branch. `item` is the message that will be created when it starts."""
+    """A response is accepted and waits for its branch. `item` is the message that is created when it starts."""
 
     response: ResponseBody
     item: Item | None = None
-    steers: bool | UnsetType = UNSET  # true: what it waits for takes the item up together with its tools' outputs
+    steers: bool | UnsetType = UNSET  # true: the item is taken up with the tools' outputs of the turn that it waits for
 
 
 class ResponseCreated(ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
@@ -158,17 +158,17 @@ class ResponseInProgress(ResponseEvent, frozen=True, kw_only=True, tag="response
 
 
 class ContextFitted(Event, frozen=True, kw_only=True, tag="context.fitted"):
-    """The prompt leaves out the `dropped` oldest items of the branch; the log keeps them."""
+    """A response's prompt leaves out the `dropped` oldest items of the branch; the log keeps them."""
 
     response_id: ResponseId
     dropped: int
 
 
 class ContextCompacted(Event, frozen=True, kw_only=True, tag="context.compacted"):
-    """From here on prompts have a summary in the place of the `items` items from `first_item_id` to `last_item_id`, but
+    """From here on prompts have a summary in place of the `items` items from `first_item_id` to `last_item_id`, except
     for pinned ones; the log keeps them. It holds on branches that go on from `read_item_id`, the last item that the
-    model had read when it wrote it. `usage` is the server's own: nobody is billed for it. Where the conversation is too
-    long to be read at once there are several, one after the other, and `usage` is of all up to this one."""
+    model read for it. `usage` is not billed. A conversation too long to be read at once gets several summaries, one
+    after the other; `usage` is the total so far."""
 
     summary: Message
     model: str
@@ -183,20 +183,20 @@ class ContextCompacted(Event, frozen=True, kw_only=True, tag="context.compacted"
 
 
 class CompactionUndone(Event, frozen=True, kw_only=True, tag="context.compaction_undone"):
-    """Prompts have the messages again in the place of this summary."""
+    """A summary is out of force: prompts have its messages again."""
 
     compaction_id: ItemId
 
 
 class CompactionFailed(Event, frozen=True, kw_only=True, tag="context.compaction_failed"):
-    """A compaction that a command requested has come to nothing; the context is as it was."""
+    """A requested compaction has failed; the context is as it was."""
 
     compaction_id: ItemId
     error: dict[str, Json]
 
 
 class ItemPinned(Event, frozen=True, kw_only=True, tag="item.pinned"):
-    """A pinned item stays in prompts word by word, whatever is summarised or left out around it."""
+    """An item is pinned, or unpinned: a pinned one stays in prompts word by word, whatever is summarised around it."""
 
     item_id: ItemId
     pinned: bool
@@ -217,7 +217,7 @@ class ContentPartAdded(PartEvent, frozen=True, kw_only=True, tag="response.conte
 
 
 class DeltaUsage(msgspec.Struct, frozen=True):
-    """The tokens of a response up to a delta. Only where its request has `continuous_usage_stats`."""
+    """The tokens of a response up to a delta; present only if its request has `continuous_usage_stats`."""
 
     input_tokens: int
     cached_tokens: int
@@ -282,14 +282,14 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
     response: ResponseBody
 
 
-COMPACTION_VOIDED: Final = "compaction_voided"  # a category: of a summary, for something that it read was taken back
-ERASED: Final = "deleted"  # a category: of an answer that a client had erased
-ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree, what stood below it is its parent's
+COMPACTION_VOIDED: Final = "compaction_voided"  # a category: a summary that had read what was taken back
+ERASED: Final = "deleted"  # a category: text that a client had erased
+ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree; those below it stand below its parent
 
 
 class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"):
-    """Code points [start, end) of a part are replaced; replays, snapshots and exports obey it (I3). `response_id`: ""
-    where no response wrote it."""
+    """Replaces the code points [start, end) of a content part; replays, snapshots and exports obey it (I3).
+    `response_id` is "" if no response wrote the part."""
 
     response_id: ResponseId
     item_id: ItemId
@@ -301,8 +301,8 @@ class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"
 
 
 class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", omit_defaults=True):
-    """The session's user asks that a person looks again at what was withheld: an answer, or a message of theirs that
-    was refused (no `response_id`)."""
+    """The session's user has asked for a person to review what was withheld: an answer, or a refused message of theirs
+    (no `response_id`)."""
 
     review_id: ReviewId
     category: str
@@ -310,19 +310,18 @@ class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", om
 
 
 class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit_defaults=True):
-    """A person has looked. What was withheld stays withheld whatever they say: text that was never released has no
+    """A reviewer has decided. What was withheld stays withheld whatever they say: text that was never released has no
     place in the log, and what was taken back stays taken back (I3)."""
 
     review_id: ReviewId
     category: str
     outcome: Outcome
-    decision: int  # 1, or 2 after an appeal against the first
+    decision: int  # 1; or 2 after an appeal against the first
     response_id: ResponseId | None = None
 
 
 class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", omit_defaults=True):
-    """What somebody thinks of an answer that has ended; it replaces what they thought before. No rating: nothing any
-    more."""
+    """Somebody's rating of an answer; it replaces their earlier one. `rating` None: they took it back."""
 
     response_id: ResponseId
     by: str
@@ -331,8 +330,8 @@ class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", 
 
 
 class ToolCallStarted(Event, frozen=True, kw_only=True, tag="tool_call.started"):
-    """The server is about to carry a call out: this stands in the log before anything is sent. `execution_id` is the
-    key under which it is sent, each time; without an output behind it in the log, what became of it is not known."""
+    """The server is about to carry out a call: this is in the log before anything is sent. `execution_id` is the key
+    under which it is sent, each time. If no output follows in the log, the call's outcome is unknown."""
 
     response_id: ResponseId
     call_id: CallId
@@ -341,7 +340,7 @@ class ToolCallStarted(Event, frozen=True, kw_only=True, tag="tool_call.started")
 
 
 class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="tool_call.approval_requested"):
-    """The server is to carry this call out once somebody agrees (`tool.approve`); what it is, the call's item says."""
+    """A call waits for somebody's approval (`tool.approve`); its item says what it would do."""
 
     response_id: ResponseId
     call_id: CallId
@@ -349,7 +348,7 @@ class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="tool_call.app
 
 
 class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.approval_decided"):
-    """Somebody has agreed to a call, or has not: then its output says so."""
+    """A call was approved or denied; if denied, its output says so."""
 
     response_id: ResponseId
     call_id: CallId
@@ -358,8 +357,8 @@ class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.appro
 
 
 class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
-    """A program that the server runs for a call has come to a call of its own. It is carried out like the model's, but
-    stands in no branch; what it was answered goes to the program. `item_id`: of the call that the program is."""
+    """A program that the server runs (the call `program_call_id`, in item `item_id`) makes a call of its own. It is
+    carried out like the model's calls, but stands in no branch; its output goes to the program."""
 
     response_id: ResponseId
     call_id: CallId
@@ -370,7 +369,7 @@ class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
 
 
 class ProgramReturned(Event, frozen=True, kw_only=True, tag="program.returned"):
-    """A call of a program has been answered, and the program goes on."""
+    """A program's call was answered, and the program goes on."""
 
     response_id: ResponseId
     call_id: CallId
@@ -378,7 +377,7 @@ class ProgramReturned(Event, frozen=True, kw_only=True, tag="program.returned"):
 
 
 class ToolCallProgress(Event, frozen=True, kw_only=True, tag="tool_call.progress"):
-    """A tool says how far a call has come: `progress` of `total` where it knows that. The words passed the filters."""
+    """A call's progress as its tool reports it: `progress` of `total`, if known. The message has passed the filters."""
 
     response_id: ResponseId
     call_id: CallId
@@ -433,7 +432,7 @@ AnyEvent = (
 
 
 class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands beside an event for our own eyes.
+    """The part of a record that no reader gets, by kind of event:
 
     item.created         `tokens`: the item rendered and tokenised, under `fingerprint`
     response.queued      `after`: the response it waits for; `sampling`; `principal`; the item's `tokens`, `fingerprint`
@@ -466,7 +465,7 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One place in a log: immutable once durable (I3)."""
+    """One entry of a log: immutable once durable (I3)."""
 
     offset: int
     at: UnixMs

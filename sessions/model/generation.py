@@ -15,7 +15,7 @@ from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionK
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: its question's text, or these token ids, are its prompt
 CONTINUES: Final = "continues"  # in a response's request: it goes on with the words of the answer that it stands below
-BACKGROUND_PRIORITY: Final = 10  # behind every tenant's
+BACKGROUND_PRIORITY: Final = 10  # behind every tenant's turns
 TRUNCATION: Final = "truncation"  # in a response's request: `auto` leaves the oldest turns out where not all fits
 ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many items its prompt leaves out
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
@@ -26,36 +26,36 @@ ATTENDED: Final = "attended"  # in a response's request: its client's leaving ca
 
 
 def is_attended(request: object) -> bool:
-    """Whether a response with this request is written for a client that waits, and for nobody who comes back."""
+    """Returns whether a response with this request is for a client that waits, and for nobody who comes back later."""
     return isinstance(request, dict) and request.get(ATTENDED) is True
 
 
 def generates(request: object) -> bool:
-    """Whether a response with this request is to be written, and not only prepared for."""
+    """Returns whether a response with this request is to be generated; else only its KV is prepared."""
     return not (isinstance(request, dict) and request.get(GENERATE) is False)
 
 
 def continues(request: object) -> bool:
-    """Whether a response with this request goes on with the words of the answer that it stands below."""
+    """Returns whether a response with this request goes on with the words of the answer that it stands below."""
     return isinstance(request, dict) and bool(request.get(CONTINUES))
 
 
 class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
-    """What clients that prepare prompts by themselves need to know of a model's tokenizer."""
+    """A model's tokenizer, as far as clients that prepare prompts by themselves need to know it."""
 
     vocabulary_size: int
     bos_token: str | None = None
     eos_token: str | None = None
     chat_template: str | None = None
-    special_ids: dict[str, int] = {}  # of the two tokens above
+    special_ids: dict[str, int] = {}  # ids of the two tokens above
     ends: frozenset[int] = frozenset()  # tokens that end an answer
 
 
 class ThoughtMarks(msgspec.Struct, frozen=True):
-    """What a model's thoughts stand between in its text.
+    """The marks before and behind a model's thoughts in its text.
 
     `opened`: its chat template opens a thought at the end of each prompt, so that an answer begins inside one.
-    `none`: what stands at the end of a prompt whose answer is to have no thoughts.
+    `none`: the text at the end of a prompt whose answer is to have no thoughts.
     """
 
     open: str
@@ -65,7 +65,7 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine is; placement, KV and the capability checks go by it."""
+    """The properties of an engine, which placement, KV and the capability checks go by."""
 
     model: str  # the public name
     build: str  # engine and version; KV never crosses builds
@@ -73,14 +73,14 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
-    # It takes none, writes calls as text (in the `call_format`; Hermes' was the first), or parses them itself.
+    # `none`: no tool calls; `hermes`: calls are text, in `call_format` (Hermes' was the first); `engine`: it parses.
     tool_format: Literal["none", "hermes", "engine"] = "none"
-    call_format: str = "hermes"  # of `call_formats`: how the text has them
-    continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as soon as any other
+    call_format: str = "hermes"  # key of `sessions.turn.call_formats.FORMATS`: how calls are written in text
+    continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as fast as others
     kv_block_tokens: int = 1  # KV is reused in whole blocks of so many tokens
     aliases: tuple[str, ...] = ()  # other names that clients may request it by
-    thoughts: ThoughtMarks | None = None  # None: its model has none that are told apart
-    foldings: tuple[str, ...] = ()  # what its chat template refuses, and how it is told instead: see docs/models.md
+    thoughts: ThoughtMarks | None = None  # None: its thoughts, if any, are not told apart
+    foldings: tuple[str, ...] = ()  # what its chat template refuses, and how that is written instead: docs/models.md
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
     @property
@@ -93,27 +93,27 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def thinks(sampling: Sampling, request: Json) -> bool:
-    """Whether an answer may have thoughts: none that is requested without, goes on with an answer, is a completion of
-    a text, or is held to a format or a call from its first token."""
+    """Returns whether an answer may have thoughts. It has none if the request says so, if it goes on with an answer,
+    completes a text, or is held to a format or a call from its first token."""
     raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
-    held = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
+    formatted = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
     forced = sampling.tool_choice not in (None, "auto", "none")
-    return sampling.thinking is not False and not (raw or held or forced or continues(request))
+    return sampling.thinking is not False and not (raw or formatted or forced or continues(request))
 
 
 def unsupported_scores(model: str) -> BadInput:
-    """The refusal of log probabilities of a prompt where the engine cannot compute them."""
+    """Returns the error for log probabilities of a prompt where the engine cannot compute them."""
     message = f"The model {model!r} has no log probabilities of prompts here: leave out 'echo' or 'logprobs'."
     return BadInput("unsupported_parameter", message, param="echo")
 
 
 def unsupported_tools(model: str) -> BadInput:
-    """The refusal of tools that a model cannot call, the same at every door."""
+    """Returns the error for tools that a model cannot call, the same at every door."""
     return BadInput("unsupported_parameter", f"The model {model!r} cannot call tools.", param="tools")
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an engine. `prompt` is whole: the engine finds by itself what its KV already holds of it."""
+    """A request for one run of an engine. `prompt` is whole: the engine finds out what its KV already holds of it."""
 
     key: SessionKey
     response_id: ResponseId
@@ -122,17 +122,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     seed: int
     max_tokens: int  # at least 1; what is left for this response
-    emitted: Tokens = ()  # the tail of `prompt` that this response already emitted (penalties, grammar)
+    emitted: Tokens = ()  # the end of `prompt` that this response has emitted already (for penalties, grammar)
     priority: int = 0  # smaller is served earlier
-    weight: float = 1.0  # of its tenant's share among tenants of the priority
+    weight: float = 1.0  # of the tenant's share among tenants of the same priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
-    model: str = ""  # the name of the smaller one where that is to write; "": the engine's own
-    cache_scope: bytes = b""  # KV of other sessions whose runs had the same may be reused; b"": only its session's own
+    model: str = ""  # the smaller model's name, if that one is to write; "": the engine's own model
+    cache_scope: bytes = b""  # KV of sessions with the same scope may be reused; b"": only this session's own
 
 
 def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> bytes:
-    """The scope in which a response may reuse KV of other sessions: those of the same caller (tenant, key, user), and
-    of the same end user where the caller names one. b"": none.
+    """Returns the scope in which a response may reuse KV of other sessions: those of the same caller (tenant, key,
+    user), and of the same end user if the caller names one; b"" for none.
 
     Only responses to OpenAI's clients have one, whose `request` is kept: what such a client resends may lie in any of
     its sessions. Who calls is what the server has authenticated; what a request may choose, the end user, chooses among
@@ -145,12 +145,12 @@ def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> 
 
 
 def drawn_seed(response_id: ResponseId) -> int:
-    """The seed of a response whose request names none."""
+    """Returns the seed of a response whose request names none."""
     return int.from_bytes(hashlib.blake2b(response_id.encode(), digest_size=4).digest(), "big")
 
 
 def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
-    """The seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
+    """Returns the seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
     if emitted == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}\0{response_id}\0{emitted}".encode(), digest_size=4).digest()
@@ -158,9 +158,9 @@ def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Freshly decoded tokens with their text. Text never ends inside a character: bytes that do wait for the
-    token that completes them, so `text` may be empty and then stand for several tokens. `cached_tokens` of the prompt
-    were not computed (as in `Finish`): each chunk says so, for a run may be broken off after any."""
+    """Newly decoded tokens with their text. Text never ends inside a character: bytes that would wait for the token
+    that completes them, so `text` may be empty and later stand for several tokens. `cached_tokens` of the prompt were
+    not computed (as in `Finish`); each chunk says so, for a run may be broken off after any."""
 
     tokens: tuple[int, ...]
     text: str
@@ -169,7 +169,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The last thing that a generation yields.
+    """The last value that a generation yields.
 
     `prompt_tokens` = len(prompt); `cached_tokens` of them were not computed because their KV was there.
     """
@@ -180,24 +180,24 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class TokenScore(NamedTuple):
-    """What a model expects behind one token of a prompt: the log probability of the token that stands there (None
-    behind the last one), and the most probable tokens with theirs."""
+    """A model's prediction behind one token of a prompt: the log probability of the token that follows (None behind
+    the last token), and the most probable tokens, as (id, log probability)."""
 
     logprob: float | None
     top: tuple[tuple[int, float], ...]
 
 
 class KVPlace(msgspec.Struct, frozen=True):
-    """Where a session's KV is and how many leading tokens of its ledger it covers."""
+    """The tier that holds a session's KV, and how many leading tokens of its ledger the KV covers."""
 
     tier: Literal["none", "device", "host", "disk", "redis"]
     tokens: int
 
 
 class KVExport(NamedTuple):
-    """A session's KV on its way to another replica. Whoever requested it closes the chunks."""
+    """A session's KV on its way to another replica. The caller closes the chunks."""
 
-    ledger: array[int]  # the tokens that it covers
+    ledger: array[int]  # the token ids that it covers
     chunks: AsyncGenerator[bytes, None]
 
 
@@ -207,5 +207,5 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     counters: dict[str, float]  # monotonic: prefilled_tokens, reused_tokens, decoded_tokens, spills, restores, ...
     gauges: dict[str, float] = {}  # per KV tier: bytes held and allowed, snapshots, measured latency and bandwidth
-    smaller: EngineStats | None = None  # of the smaller model; nothing above counts with it
-    away: str | None = None  # why turns wait or are refused at present
+    smaller: EngineStats | None = None  # of the smaller model; not included above
+    away: str | None = None  # why turns wait or are refused at present; None: they are not

@@ -12,14 +12,14 @@ from sessions.model.types import CallId, Json, Role, Tool
 
 
 class TextTokens(msgspec.Struct, frozen=True, tag="text"):
-    """The ids of a text alone; `starts`: with what every prompt of the model begins with."""
+    """Asks for the token ids of a text alone; `starts`: with the tokens that every prompt of the model begins with."""
 
     text: str
     starts: bool = False
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as a chat template renders it."""
+    """A message as a chat template is given it."""
 
     role: Role
     text: str
@@ -29,7 +29,7 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, tag="prompt", kw_only=True):
-    """The ids of a whole prompt; `answer`: up to where the answer begins."""
+    """Asks for the token ids of a whole prompt; `answer`: with the tokens that begin the answer."""
 
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -38,30 +38,30 @@ class PromptTokens(msgspec.Struct, frozen=True, tag="prompt", kw_only=True):
 
 
 class JudgedTexts(msgspec.Struct, frozen=True, tag="judge"):
-    """What the principal's policy for messages finds in each of these texts."""
+    """Asks what the principal's policy for messages finds in each of these texts."""
 
     texts: tuple[str, ...]
 
 
 class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
-    """Whether the principal's filters of messages refuse a text."""
+    """Asks whether the principal's filters of messages refuse a text."""
 
     text: str
 
 
 class TokenTexts(msgspec.Struct, frozen=True, tag="detokenize"):
-    """The texts of some sequences of token ids."""
+    """Asks for the texts of sequences of token ids."""
 
     sequences: tuple[tuple[int, ...], ...]
 
 
 class AboutTokenizer(msgspec.Struct, frozen=True, tag="about_tokenizer"):
-    """What the model's tokenizer is."""
+    """Asks for the properties of the model's tokenizer."""
 
 
 class BarePrompt(msgspec.Struct, frozen=True, tag="score"):
-    """How probable each token of a bare prompt is: of a text, or of token ids as they are. `next_too`: also which token
-    is most probable behind it, unless filters have to judge what the model writes."""
+    """Asks how probable each token of a bare prompt (a text, or token ids) is. `next_too`: also which token is most
+    probable behind it, unless filters have to judge what the model writes."""
 
     prompt: str | tuple[int, ...]
     top: int = 0
@@ -77,20 +77,20 @@ class TokenIds(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The scores of what was found in a text, by category; nothing is found below the policy's thresholds."""
+    """The findings in one text: scores by category, none below the policy's thresholds."""
 
     scores: dict[str, float]
 
 
 class Judgements(msgspec.Struct, frozen=True, tag="judgements"):
-    """One for each text, and by what: the names and versions of detectors that found something."""
+    """One judgement for each text, and the names and versions of the detectors that found something."""
 
     texts: tuple[Judgement, ...]
     detectors: tuple[str, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refusal"):
-    """`message`: what its sender is shown; None: it is let in."""
+    """The answer to `RefusedText`: the message that the sender is shown; None: the text is let in."""
 
     message: str | None
 
@@ -101,7 +101,7 @@ class DecodedTexts(msgspec.Struct, frozen=True, tag="texts"):
 
 class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
     """Entries as in OpenAI's `logprobs`, one for each token of the prompt; the first has no log probability unless
-    every prompt begins with something else. `following` is the next token's entry, without text where the answer ends
+    every prompt begins with another token. `following` is the next token's entry, without text if the answer ends
     there."""
 
     entries: tuple[Json, ...]

@@ -26,7 +26,7 @@ from sessions.model.types import (
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The row that fences a log: who may append (fence) and where (top).
+    """The row that fences a log: it says who may append (fence) and where (top).
 
     `top` 0 means that the session was claimed but nothing was ever written: for readers it does not exist.
     `incarnation` is the journal's at the last grant; the epoch is only good while they agree.
@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The descriptive columns of a head, whole; written in the transaction of the append that carries it."""
+    """All descriptive columns of a head, written in the transaction of the append that carries them."""
 
     open: bool
     user: str | None
@@ -62,7 +62,7 @@ class HeadPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that was applied, with its answer (I5). Kept for 24 h."""
+    """An applied command with its answer (I5). Kept for 24 h."""
 
     principal_id: str
     command_id: CommandId
@@ -72,9 +72,9 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one response used; idempotent by response. Written in the transaction of its terminal event.
+    """The usage of one response; idempotent by response. Written in the transaction of its terminal event.
 
-    `cost` in picos of `currency`, by the price list `price_version` (`sessions.billing.prices`); "" where none says a
+    `cost` in picos of `currency`, by the price list `price_version` (`sessions.billing.prices`); "" if none has a
     price."""
 
     response_id: ResponseId
@@ -91,23 +91,23 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponsePlace(msgspec.Struct, frozen=True):
-    """Where a response is: its session, and the offset of the record that it begins with (queued or created)."""
+    """A response's session, and the offset of its first record (queued or created)."""
 
     key: SessionKey
     offset: int
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The machine's state folded up to and with `offset`: derived, never the truth; may be missing."""
+    """The machine's state, folded up to and including `offset`: derived, never the truth; may be missing."""
 
     offset: int
     body: bytes
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions are to be purged: those that a time says, whichever comes first. NEVER: not for that reason.
+    """The sessions to purge: those that are older than one of these times, by its reason. NEVER: not for that reason.
 
-    `tenant`: of this one alone, and of it `user`'s alone; `besides`: of none of these."""
+    `tenant`: only this tenant's, and with `user` only this end user's of them; `besides`: all tenants' but these."""
 
     deleted_before: UnixMs
     unlisted_before: UnixMs = NEVER
@@ -119,7 +119,8 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     def reason(
         self, *, user: str | None, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
     ) -> Literal["empty", "deleted", "unlisted", "idle"] | None:
-        """Why a session of the tenants meant is due; None: it is not. Deleting one never makes it stay for longer."""
+        """Returns why a session is to be purged; None if it is not. Deleting a session never makes it stay for
+        longer."""
         if self.user not in (None, user):
             return None
         if top == 0:
@@ -134,7 +135,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic write for one session: all of it stands afterwards, or none.
+    """One atomic write for one session: all of it is durable afterwards, or none.
 
     `records` take the offsets top+1 ... top+len(records). They may be empty: then only what stands beside
     is written, under the same fence check.
@@ -147,15 +148,15 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[CommandRecord, ...] = ()
     head: HeadPatch | None = None
     usage: tuple[UsageRow, ...] = ()
-    reviews: tuple[Case, ...] = ()  # opened by it; see `sessions.model.reviews` for those that are there already
+    reviews: tuple[Case, ...] = ()  # opened by it; for cases that exist already see `sessions.model.reviews`
     snapshot: Snapshot | None = None
-    audit: tuple[Audited, ...] = ()  # rows for the tenant's chain
+    audit: tuple[Audited, ...] = ()  # rows for the tenant's audit log
     push: PushNotice | None = None  # for the devices of a user who does not read
     at: UnixMs
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """All that an actor needs to come back: the newest snapshot, the records behind it, recent commands.
+    """All that an actor needs to be restored: the newest snapshot, the records behind it, recent commands.
 
     `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`;
     `commands_complete` is False where older ones were left out (ask `find_command`).
@@ -172,7 +173,7 @@ COMMANDS_LOADED_MAX = 1024
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A stretch of a log. `head` was read in the same transaction, so `head.top` is true of the page."""
+    """Consecutive records of a log. `head` was read in the same transaction, so `head.top` holds for the page."""
 
     head: Head
     records: tuple[Record, ...]

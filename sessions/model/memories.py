@@ -35,7 +35,8 @@ class UserMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner_of(principal: Principal) -> str:
-    """Whose memories a principal sees and changes. Raises BadInput for a key that speaks for nobody."""
+    """Returns the end user whose memories a principal sees and changes. Raises BadInput for a key without an end
+    user."""
     if principal.user is None:
         raise BadInput(
             "user_required",
@@ -46,7 +47,7 @@ def owner_of(principal: Principal) -> str:
 
 
 def with_memories(instructions: str | None, memories: Sequence[str]) -> str | None:
-    """A session's instructions with its memories behind them, as its model is shown them."""
+    """Returns a session's instructions with its memories behind them, as its model is shown them."""
     if not memories:
         return instructions
     written = "\n".join([HEADING, *(f"- {' '.join(text.split())}" for text in memories)])

@@ -16,8 +16,9 @@ _MOST: Final = 10**12
 
 
 def pattern_size(pattern: str) -> int:
-    """At least 1. An open repetition counts as its least number and one."""
-    sums, atom, at = [0], 0, 0  # of the groups that are open; of what a repetition would repeat
+    """Returns the characters of a pattern with repetitions written out, at least 1. An open one counts as its minimum
+    + 1."""
+    sums, atom, at = [0], 0, 0  # of the open groups; of the atom that a repetition would repeat
     while at < len(pattern):
         character = pattern[at]
         repeat = _REPEAT.match(pattern, at) if character == "{" else None
@@ -44,7 +45,8 @@ def pattern_size(pattern: str) -> int:
 
 
 def _atom(pattern: str, character: str, at: int) -> tuple[int, int]:
-    """Where the atom ends that begins with `character`, right before `at`, and what it counts."""
+    """Returns the index where the atom ends whose first `character` stands before `at`, and the characters it counts
+    as."""
     if character == "\\" and at < len(pattern):
         kind = pattern[at]
         if kind in "pP" and pattern[at + 1 : at + 2] == "{":

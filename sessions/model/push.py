@@ -28,14 +28,14 @@ PushKind = Literal["web_push", "apns", "fcm"]
 
 SUBSCRIPTIONS_MAX: Final = 16  # of one user
 GRACE_MS: Final = 2_000  # a device that was only cut off has come back and read by then
-KEPT_MS: Final = 24 * 3_600_000  # what could not be sent for so long is of no use
+KEPT_MS: Final = 24 * 3_600_000  # a notice that could not be sent for so long is dropped
 MINUTES_A_DAY: Final = 24 * 60
 
 Minute = Annotated[int, msgspec.Meta(ge=0, lt=MINUTES_A_DAY)]
 
 
 class WebPushTarget(msgspec.Struct, frozen=True, kw_only=True, tag="web_push"):
-    """Where a browser's push service takes messages, and what they are encrypted for (RFC 8291); base64url."""
+    """A browser's address at its push service, and the keys that messages are encrypted for (RFC 8291); base64url."""
 
     endpoint: str
     p256dh: str
@@ -43,14 +43,14 @@ class WebPushTarget(msgspec.Struct, frozen=True, kw_only=True, tag="web_push"):
 
 
 class ApnsTarget(msgspec.Struct, frozen=True, kw_only=True, tag="apns"):
-    """An app on an Apple device: its token, in lower-case hexadecimal. `sandbox`: of an app that a developer built."""
+    """An app on an Apple device: its token, in lower-case hexadecimal. `sandbox`: the app is a developer's build."""
 
     token: str
     sandbox: bool = False
 
 
 class FcmTarget(msgspec.Struct, frozen=True, kw_only=True, tag="fcm"):
-    """An app that registered with Firebase Cloud Messaging."""
+    """An app that is registered with Firebase Cloud Messaging."""
 
     token: str
 
@@ -59,7 +59,8 @@ PushTarget = WebPushTarget | ApnsTarget | FcmTarget
 
 
 class QuietHours(msgspec.Struct, frozen=True, kw_only=True):
-    """From minute `start` of the day to minute `end`, over midnight where it is less, in a time zone of IANA's."""
+    """The hours without push: from minute `start` of the day to minute `end` (past midnight if that is less), in an
+    IANA time zone."""
 
     start: Minute
     end: Minute
@@ -77,7 +78,7 @@ class PushSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """That something is there for a session's user; `offset` is where the log shows it."""
+    """A notice that something awaits a session's user; `offset` is where the log shows it."""
 
     user: str
     cause: PushCause
@@ -86,51 +87,51 @@ class PushNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the outbox, claimed for some time. No `subscription`: it has ended, or cannot be read any more."""
+    """A row of the outbox, claimed for some time. `subscription` None: it has ended, or cannot be read any more."""
 
     key: SessionKey
     subscription_id: PushId
     subscription: PushSubscription | None
     notice: PushNotice
     at: UnixMs  # when the answer ended
-    attempts: int  # this one counted
+    attempts: int  # including this one
 
 
 class PushStore(Protocol):
-    """Subscriptions and the outbox of a journal. All raise Unavailable; writes OutcomeUnknown too."""
+    """The push subscriptions and the outbox of a journal. All methods raise Unavailable; writes OutcomeUnknown too."""
 
     async def subscriptions(self, tenant: TenantId, user: str) -> list[PushSubscription]:
-        """A user's, the oldest first."""
+        """Returns an end user's subscriptions, the oldest first."""
         ...
 
     async def subscribe(self, subscription: PushSubscription) -> None:
-        """Adds one or replaces it. The same device for another user ends: it has one. Raises Limited beyond
-        `SUBSCRIPTIONS_MAX`."""
+        """Adds or replaces a subscription. If the device was subscribed for another user, that ends. Raises Limited
+        beyond `SUBSCRIPTIONS_MAX`."""
         ...
 
     async def unsubscribe(self, tenant: TenantId, user: str, push_id: PushId) -> bool:
-        """Takes it away with what waits for it. False: there was none."""
+        """Removes a subscription with the notices that wait for it. Returns False if there was none."""
         ...
 
     async def claim(self, now: UnixMs, *, until: UnixMs, limit: int) -> list[PushDelivery]:
-        """Rows that are due, for whoever asks first; they are due again at `until`, unless they are settled."""
+        """Returns due rows to the first caller that asks; they are due again at `until`, unless they are settled."""
         ...
 
     async def settle(self, delivery: PushDelivery) -> None:
-        """Takes a row out, unless a later notice stands in it by now."""
+        """Removes a row, unless a later notice has replaced it by now."""
         ...
 
     async def postpone(self, delivery: PushDelivery, until: UnixMs) -> None:
-        """Has it due at another time; likewise."""
+        """Makes a row due at `until`, unless a later notice has replaced it by now."""
         ...
 
     async def read_to(self, key: SessionKey, offset: int) -> None:
-        """A device has read the log so far: nobody needs to be told of it."""
+        """Drops notices up to `offset`: a device has read the log so far."""
         ...
 
 
 def subscriber_of(principal: Principal) -> str:
-    """Whose subscriptions a principal sees and changes. Raises BadInput for a key that speaks for nobody."""
+    """Returns the end user whose subscriptions a principal sees and changes. Raises BadInput for a key without one."""
     if principal.user is None:
         raise BadInput(
             "user_required",
@@ -151,17 +152,19 @@ def kind_of(target: PushTarget) -> PushKind:
 
 
 def address_of(target: PushTarget) -> str:
-    """What names the device: a URL of its push service, or a token with its kind."""
+    """Returns what names the device: a URL of its push service, or its token behind the kind."""
     return target.endpoint if isinstance(target, WebPushTarget) else f"{kind_of(target)}:{target.token}"
 
 
 def address_hash(target: PushTarget) -> bytes:
-    """What a device is found by. A plain hash will do: push services make addresses and tokens that nobody guesses."""
+    """Returns the hash that a device is found by. A plain hash will do: nobody guesses push services' addresses and
+    tokens."""
     return hashlib.sha256(address_of(target).encode()).digest()
 
 
 def push_id(tenant: TenantId, user: str, target: PushTarget) -> PushId:
-    """The same for the same device and user, so that an app may subscribe at every start."""
+    """Returns the id of a subscription: the same for the same device and user, so that an app may subscribe at each
+    start."""
     whose = hashlib.sha256("\0".join((tenant, user, address_of(target))).encode())
     return PushId(f"push_{whose.hexdigest()[:24]}")
 

@@ -20,17 +20,19 @@ from sessions.model.types import CommandId, Principal, SessionKey, derived_sessi
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """`digest` is of the command as it was sent: equal exactly where two commands ask for the same thing."""
+    """A command with its sender and session. `digest` is of the command as it was sent: equal exactly where two
+    commands ask for the same thing."""
 
     key: SessionKey
     principal: Principal
     command: ActorCommand
     digest: bytes
-    near: SessionKey | None = None  # where a session that is new is best placed: where this one is. A hint
+    near: SessionKey | None = None  # a hint: a new session is best placed where this session is
 
 
 def request_of(principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Request:
-    """A command that makes a session without a name gets the name that follows from the command."""
+    """Returns the request of a command. A command that creates a session without a name gets the name that follows
+    from it."""
     if principal.token is not None:  # the log of a session does not say by which token
         principal = msgspec.structs.replace(principal, token=None)
     session = command.session or derived_session_id(principal, command.id)
@@ -38,7 +40,7 @@ def request_of(principal: Principal, command: ActorCommand, near: SessionKey | N
 
 
 def answer_of(record: CommandRecord, digest: bytes) -> Ok | Conflict:
-    """What a repeat is answered: as when it was applied, or with a conflict where the id was another command's."""
+    """Returns the answer to a repeat: the recorded one, or a conflict if the id was used for another command."""
     if record.digest == digest:
         return record.answer
     return Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
@@ -49,7 +51,7 @@ class CommandRecords(Protocol):
 
 
 async def recorded_answer(records: CommandRecords, request: Request) -> Ok | None:
-    """The answer that a request got when it was applied; None: it was not. Raises Conflict, Unavailable."""
+    """Returns the answer that a request got when it was applied; None if it was not. Raises Conflict, Unavailable."""
     record = await records.find_command(request.key, request.principal.id, request.command.id)
     answer = None if record is None else answer_of(record, request.digest)
     if isinstance(answer, Conflict):

@@ -45,13 +45,13 @@ DECIDED_MS: Final = 365 * 86_400_000
 CASES_MAX: Final = 10_000  # per tenant
 APPEALS_MAX: Final = 64  # per session
 NOTE_MAX: Final = 4_000  # code points of a note
-KEPT_MAX: Final = 4_000  # of a text that is kept
+KEPT_MAX: Final = 4_000  # code points of a text that is kept, at most
 FEEDBACK: Final = "feedback"  # the category of a case that a rating opened
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One case as it stands. `kept`, `note` and `remark` are texts: of what was found, of who appeals, of who decides;
-    a list of cases leaves them out."""
+    """One review case. `kept`, `note` and `remark` are texts: of what was found, by who appeals, by who decides; lists
+    of cases leave them out."""
 
     id: ReviewId
     key: SessionKey
@@ -62,11 +62,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     model: str
     policy: str  # version
-    user: str | None  # whose session it is
-    response_id: ResponseId | None = None  # of an answer
-    item_id: ItemId | None = None  # of a message that went on
-    offset: int  # the log's top when it was found
-    start: int  # code points of the text as it came
+    user: str | None  # the end user of the session
+    response_id: ResponseId | None = None  # the answer that it is about
+    item_id: ItemId | None = None  # the message that it is about, if that was let in
+    offset: int  # the log's top at the time of the finding
+    start: int  # in code points of the original text
     end: int
     kept: str = ""
     note: str = ""
@@ -82,7 +82,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: UnixMs | None = None
     decide_command: str = ""
     decisions: int = 0
-    told: bool = True  # the session's log knows of the last decision, or need not
+    told: bool = True  # whether the session's log has the last decision, or need not
 
     @property
     def about(self) -> str:
@@ -90,61 +90,62 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concerns_user(self) -> bool:
-        """The user saw that something was withheld, or appealed: they learn what was decided. Of a mere flag nobody
-        informs them."""
+        """Whether the user learns the decision: they saw that something was withheld, or appealed. Nobody tells them
+        of a mere flag."""
         return self.action != "flag" or self.appealed_at is not None
 
     def standing(self, now: int) -> CaseState:
-        """Its state; a claim that has lapsed is none."""
+        """Returns the state at `now`; a claim that has lapsed does not count."""
         return "open" if self.state == "claimed" and self.claimed_until <= now else self.state
 
 
 class ReviewQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which cases; None: whatever. `state` as they stand at `now`."""
+    """A filter for review cases; None: any. `state` is the state at `now`."""
 
     now: UnixMs
     tenant: TenantId | None = None
-    category: str | None = None  # with its kind (`pii/email`), or without for all kinds
+    category: str | None = None  # with its kind (`pii/email`), or without it for all kinds
     state: CaseState | None = None
     opened_before: UnixMs | None = None
     appealed: bool | None = None
 
 
 class ReviewPosition(NamedTuple):
-    """Where a page of cases ends: oldest first."""
+    """The last case of a page; cases are ordered oldest first."""
 
     opened_at: int
     id: str
 
 
 class Tidied(NamedTuple):
-    """Cases that were let go: for their age, and for want of room."""
+    """How many cases were dropped: for their age, and for want of room."""
 
     aged: int
     crowded: int
 
 
 class ReviewStore(Protocol):
-    """The cases of a journal, beside what appends write. All raise Unavailable; writes OutcomeUnknown too."""
+    """The review cases of a journal, beside what appends write. All methods raise Unavailable; writes OutcomeUnknown
+    too."""
 
     async def find(self, review_id: ReviewId) -> Case | None: ...
 
     async def page(self, query: ReviewQuery, *, after: ReviewPosition | None, limit: int) -> list[Case]:
-        """Oldest first, without their texts."""
+        """Returns cases, oldest first, without their texts."""
         ...
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
-        """Until now + CLAIM_MS; one's own claim is prolonged. Raises NotFound, Conflict."""
+        """Claims a case until now + CLAIM_MS, or prolongs one's own claim. Raises NotFound, Conflict."""
         ...
 
     async def decide(
         self, review_id: ReviewId, *, by: str, outcome: Outcome, remark: str, now: UnixMs, command: str
     ) -> Case:
-        """By who claims it. Raises NotFound, Conflict."""
+        """Decides a case that `by` has claimed. Raises NotFound, Conflict."""
         ...
 
     async def undelivered(self, *, limit: int) -> list[Case]:
-        """Decided, and the session's log does not say so yet."""
+        """Returns decided cases whose decision is not in the session's log yet."""
         ...
 
     async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None: ...
@@ -156,28 +157,29 @@ class ReviewStore(Protocol):
 
 
 def case_id(key: SessionKey, subject: str, finding: Finding) -> ReviewId:
-    """120 bits of what the case is of."""
+    """Returns a case's id: 120 bits of a hash of the text, category and action that it is about."""
     parts = (key.tenant, key.session, subject, finding.about, finding.action)
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
     return ReviewId(f"rev_{b32encode(digest).decode()[:24].lower()}")
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that findings are about, and where it is."""
+    """A text that findings are about, and its place."""
 
     key: SessionKey
-    name: str  # of the answer, or of the sender and command of the message
+    name: str  # id of the answer; or the message's sender and command
     direction: Literal["input", "output"]
     user: str | None
-    offset: int  # the log's end
+    offset: int  # the log's top
     now: UnixMs
     response_id: ResponseId | None = None
     item_id: ItemId | None = None
 
 
 def cases_to_open(findings: Iterable[Finding], of: Subject, *, known: Sequence[Finding] = ()) -> list[Case]:
-    """The cases that findings marked for review open; not for what `known` ones of the same text have opened."""
-    seen = {(each.about, each.action) for each in known if each.review}
+    """Returns the cases that findings marked for review open, except those that `known` findings of the text have
+    opened."""
+    seen = {(finding.about, finding.action) for finding in known if finding.review}
     cases = []
     for finding in findings:
         if not finding.review or (finding.about, finding.action) in seen:
@@ -188,7 +190,7 @@ def cases_to_open(findings: Iterable[Finding], of: Subject, *, known: Sequence[F
 
 
 def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case:
-    """`appeal` is the note of who appeals; None: nobody did."""
+    """Returns a case about a finding. `appeal`: the note of whoever appeals; None: nobody did."""
     return Case(
         id=case_id(of.key, of.name, finding),
         key=of.key,
@@ -213,13 +215,13 @@ def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case
 
 
 def check_note(text: str, param: str) -> None:
-    """Raises BadInput for a note that some store cannot hold, before anything is written for it."""
+    """Raises BadInput for a note that some store cannot hold; to be called before anything is written."""
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         raise BadInput("invalid_text", f"Leave the NUL character or half surrogate pair out of `{param}`.", param=param)
 
 
 def feedback_case(of: Subject, reason: str, *, model: str) -> Case:
-    """Of an answer that somebody thinks badly of. `model` wrote it; `reason` is theirs."""
+    """Returns a case about an answer that was rated badly. `model` wrote the answer; `reason` is the rater's."""
     finding = Finding(category=FEEDBACK, action="flag", start=0, end=0, model=model)
     case = case_of(finding, of)
     return msgspec.structs.replace(case, cause="feedback", note=reason[:NOTE_MAX])
@@ -229,14 +231,15 @@ _GRAVEST: Final = {"block": 0, "retract": 1, "redact": 2}
 
 
 def appealable(findings: Sequence[Finding]) -> Finding | None:
-    """What an appeal is against: the gravest thing that was done, the last of its kind. None: nothing was withheld."""
-    acting = [each for each in reversed(findings) if each.action in _GRAVEST]
-    return min(acting, key=lambda each: _GRAVEST[each.action], default=None)
+    """Returns the finding that an appeal is against: the last one with the gravest action; None if nothing was
+    withheld."""
+    acting = [finding for finding in reversed(findings) if finding.action in _GRAVEST]
+    return min(acting, key=lambda finding: _GRAVEST[finding.action], default=None)
 
 
 def appealed(case: Case, appeal: Case) -> Case:
-    """A case that is there, after an append that brought it once more: an appeal opens it again, the first time; a
-    rating brings its new reason."""
+    """Returns an existing case after it was appended once more: its first appeal opens it again, and a rating brings a
+    new reason."""
     if appeal.cause == case.cause == FEEDBACK and case.state != "decided":
         return msgspec.structs.replace(case, note=appeal.note)
     if appeal.appealed_at is None or case.appealed_at is not None:
@@ -253,13 +256,13 @@ def appealed(case: Case, appeal: Case) -> Case:
 
 
 def command_mark(command_id: str, by: str, *content: str) -> str:
-    """Tells a repeat of a command id from its reuse for something else."""
+    """Returns a mark that tells a repeat of a command id from its reuse for something else."""
     digest = hashlib.blake2b("\0".join((by, *content)).encode(), digest_size=8).hexdigest()
     return f"{hashlib.blake2b(f'{by}{chr(0)}{command_id}'.encode(), digest_size=12).hexdigest()}.{digest}"
 
 
 def repeated_decision(case: Case | None, review_id: ReviewId, command: str, last: str) -> Case | None:
-    """The answer to a command that was carried out before; None: it was not. Raises NotFound, Conflict."""
+    """Returns the case if this command was carried out before; None if not. Raises NotFound, Conflict."""
     if case is None:
         raise review_not_found(review_id)
     if last == command:
@@ -270,7 +273,7 @@ def repeated_decision(case: Case | None, review_id: ReviewId, command: str, last
 
 
 def check_claimable(case: Case, by: str, now: int) -> None:
-    """Raises Conflict."""
+    """Raises Conflict if a reviewer cannot claim the case: it is decided, or claimed by another."""
     if case.state == "decided":
         raise Conflict("review_decided", "This case is decided.", param="review_id")
     if case.standing(now) == "claimed" and case.claimed_by != by:
@@ -278,7 +281,7 @@ def check_claimable(case: Case, by: str, now: int) -> None:
 
 
 def check_decidable(case: Case, by: str, now: int) -> None:
-    """Raises Conflict."""
+    """Raises Conflict if a reviewer cannot decide the case: it is decided, or not claimed by them."""
     check_claimable(case, by, now)
     if case.standing(now) != "claimed":
         raise Conflict("review_not_claimed", "Claim this case before you decide it.", param="review_id")

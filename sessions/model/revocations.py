@@ -16,13 +16,14 @@ from sessions.model.errors import BadInput, Limited
 from sessions.model.types import Json, Principal, TenantId, TokenRef, UnixMs
 
 REVOCATIONS_MAX: Final = 100_000  # of an installation
-KEPT_MS: Final = 400 * 86_400_000  # where nobody says when the tokens end
+KEPT_MS: Final = 400 * 86_400_000  # if nobody says when the tokens end
 
 RevocationKind = Literal["token", "subject"]
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` is its place in the order of all changes, given by the store."""
+    """The revocation of a token, or of all tokens of a subject. `version` is its number in the order of all changes,
+    set by the store."""
 
     issuer: str
     kind: RevocationKind
@@ -47,7 +48,8 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
 def make_revocation(
     issuer: str, *, subject: str | None, token_id: str | None, at: UnixMs, expires_at: int | None, by: str = ""
 ) -> Revocation:
-    """Of a subject or of a token. Without `expires_at` it is kept for `KEPT_MS`. Raises BadInput."""
+    """Returns a revocation of a subject or of a token. Without `expires_at` it is kept for `KEPT_MS`. Raises
+    BadInput."""
     if (subject is None) == (token_id is None):
         raise BadInput("invalid_request", "Give `subject` or `token_id`, one of the two.", param="subject")
     if expires_at is not None and expires_at <= at:
@@ -58,7 +60,7 @@ def make_revocation(
 
 
 def revocation_audit(revocation: Revocation, by: Principal | None) -> Audited:
-    """What the installation's log says of it."""
+    """Returns the row that a revocation writes into the installation's audit log."""
     user = revocation.name if revocation.kind == "subject" else None
     detail: dict[str, Json] = {"issuer": revocation.issuer, "kind": revocation.kind}
     if revocation.kind == "token":
@@ -67,7 +69,7 @@ def revocation_audit(revocation: Revocation, by: Principal | None) -> Audited:
 
 
 def merged(known: Revocation | None, new: Revocation) -> Revocation:
-    """Of two of the same: neither is shortened by the other."""
+    """Returns one revocation for two of the same token or subject: the later times of both."""
     if known is None:
         return new
     at, until = max(known.at, new.at), max(known.expires_at, new.expires_at)
@@ -75,24 +77,25 @@ def merged(known: Revocation | None, new: Revocation) -> Revocation:
 
 
 def places_of(token: TokenRef) -> Iterable[tuple[str, RevocationKind, str]]:
-    """Where a revocation of this token would stand."""
+    """Yields the keys of revocations that would cover this token."""
     yield token.issuer, "subject", token.subject
     if token.id:
         yield token.issuer, "token", token.id
 
 
 class RevocationStore(Protocol):
-    """Where revocations are stored, in the journal's database. Every method raises Unavailable."""
+    """The store of revocations, in the journal's database. Every method raises Unavailable."""
 
     async def add(
         self, revocation: Revocation, *, audit: Audited | None = None, tenant: TenantId | None = None
     ) -> Revocation:
-        """Durable when it returns; `merged` with one of the same. Forgets those that have expired by its `at`. Raises
-        Limited where there are `REVOCATIONS_MAX`. `audit` goes into the chain of `tenant` with it."""
+        """Stores a revocation, `merged` with an earlier one; durable when it returns. Forgets those that have expired
+        by its `at`. Raises Limited beyond `REVOCATIONS_MAX`. `audit` goes into the chain of `tenant` with it."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> list[Revocation]:
-        """Those whose version lies behind `after`, in order of versions, as `sessions.model.api_keys` has it."""
+        """Returns the revocations whose version is greater than `after`, in order of versions, as
+        `ApiKeyStore.changes` does."""
         ...
 
 

@@ -27,14 +27,14 @@ from sessions.model.types import Json
 
 
 class SchemaBounds(msgspec.Struct, frozen=True, kw_only=True):
-    values: int = 5_000  # objects, lists and what stands in them
-    depth: int = 60  # of objects and lists; engines read 64, and some levels are theirs
+    values: int = 5_000  # objects, lists and the values in them
+    depth: int = 60  # of objects and lists; engines read 64, and add some levels
     properties: int = 500  # names, and patterns of names, in one object
     choices: int = 2_000  # of one `enum`
     members: int = 256  # of one allOf, anyOf, oneOf or prefixItems
     literal_chars: int = 120_000  # in names, `const`, `enum` and patterns together
     literal: int = 10_000  # characters of one name or value
-    count: int = 4_000  # of items or properties
+    count: int = 4_000  # of items or properties, in one place
     counts: int = 10_000  # of items, all together
     length: int = 100_000  # of a string
     product: int = 1_000_000  # of counts that stand within each other
@@ -45,7 +45,7 @@ class SchemaBounds(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: int = 256  # ways in which the unions at one place combine
     place: int = 1_000  # schemas that hold at one place together
     place_patterns: int = 4  # patterns that a string is to match at once
-    place_multiple: int = 5_000  # the product of what a number is to be a multiple of
+    place_multiple: int = 5_000  # product of all `multipleOf` at one place
     expanded: int = 10_000  # schemas at all places
 
 
@@ -69,11 +69,11 @@ _ANY: Final = "*"
 _LARGE: Final = 10**9
 
 Node = dict[str, Json]
-Held = tuple[tuple[int, int], ...]  # the schemas that hold at a place: (identity, how often), in order
+Held = tuple[tuple[int, int], ...]  # the schemas that hold at one place: (identity, how often), in order
 
 
 class SchemaSize(msgspec.Struct, frozen=True, array_like=True):
-    """What a schema within the bounds counts, to be added up where several make one grammar."""
+    """The cost of a schema within the bounds; sizes add up where several schemas make one grammar."""
 
     values: int
     expanded: int
@@ -81,7 +81,7 @@ class SchemaSize(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchemaTooCostly(ValueError):
-    """A bound that a schema passes: `pointer` says where (a JSON pointer, "" for the whole)."""
+    """Raised for a schema that passes a bound: `pointer` says where (a JSON pointer, "" for the whole)."""
 
     def __init__(self, reason: str, pointer: str) -> None:
         super().__init__(reason)
@@ -89,7 +89,7 @@ class SchemaTooCostly(ValueError):
 
 
 def measure_schema(schema: Json, bounds: SchemaBounds = BOUNDS) -> SchemaSize:
-    """What a schema counts. Raises SchemaTooCostly at the first bound that it passes."""
+    """Returns the size of a schema. Raises SchemaTooCostly at the first bound that it passes."""
     document = _Document(bounds)
     document.read(schema)
     _Products(document).check(schema)
@@ -99,7 +99,7 @@ def measure_schema(schema: Json, bounds: SchemaBounds = BOUNDS) -> SchemaSize:
 
 
 class _Document:
-    """The first pass: every value once, and where references lead."""
+    """The first pass: counts every value once, and finds where references lead."""
 
     def __init__(self, bounds: SchemaBounds) -> None:
         self.bounds = bounds
@@ -185,7 +185,7 @@ class _Document:
             raise SchemaTooCostly(f"{under} has more than {self.bounds.members} members", pointer)
 
     def _enter(self, node: Node, pointer: str, base: str) -> str:
-        """Notes an object that may be a schema; returns the base of what is in it."""
+        """Notes an object that may be a schema; returns the base URI of what is in it."""
         identifier = node.get("$id", node.get("id"))
         if isinstance(identifier, str) and not identifier.startswith("#"):
             base = urldefrag(_joined(base, identifier))[0]
@@ -235,8 +235,8 @@ class _Document:
     # -- references ----------------------------------------------------------------------------------------------
 
     def targets(self, node: Node) -> Iterator[list[Json]]:
-        """What each reference of a schema may lead to; a dynamic one to one of several, by the way that led here.
-        Raises SchemaTooCostly for another document."""
+        """Yields, for each reference of a schema, what it may lead to: several targets for a dynamic one. Raises
+        SchemaTooCostly for another document."""
         for keyword in _REFERENCES:
             reference = node.get(keyword)
             if isinstance(reference, str):
@@ -244,7 +244,7 @@ class _Document:
                 options = [self._resolve(reference, self._base.get(id(node), ""), at)]
                 if keyword != "$ref":
                     options += self._dynamic.get(urldefrag(reference)[1], ())
-                yield list({id(each): each for each in options}.values())
+                yield list({id(target): target for target in options}.values())
 
     def _resolve(self, reference: str, base: str, at: str) -> Json:
         document, fragment = urldefrag(_joined(base, reference))
@@ -275,7 +275,7 @@ class _Document:
 
 
 class _Products:
-    """The most that counts which stand within each other make: a list of 1,000 lists of 1,000 is a million."""
+    """Bounds the product of counts that stand within each other: a list of 1,000 lists of 1,000 is a million."""
 
     def __init__(self, document: _Document) -> None:
         self._document = document
@@ -318,7 +318,7 @@ class _Products:
 
 
 class _Expansion:
-    """The second pass: which schemas hold together at each place that a value may have."""
+    """The second pass: finds which schemas hold together at each place of a document."""
 
     def __init__(self, document: _Document) -> None:
         self._document = document
@@ -346,7 +346,8 @@ class _Expansion:
             yield from self._below(nodes)
 
     def _combine(self, nodes: list[Node]) -> None:
-        """What an engine makes one automaton of: patterns that hold together, and numbers' multiples."""
+        """Raises SchemaTooCostly where too many patterns, or multiples of numbers, hold at one place: engines combine
+        them."""
         patterns, multiple = 0, 1
         for node in nodes:
             at = self._document.pointers.get(id(node), "")
@@ -358,7 +359,7 @@ class _Expansion:
                 raise SchemaTooCostly(f"multipleOf may be {self._bounds.place_multiple} at most at one place", at)
 
     def _below(self, nodes: list[Node]) -> Iterator[Held]:
-        """The places below one at which all of `nodes` hold."""
+        """Yields the places below one at which all of `nodes` hold."""
         consuming = [node for node in nodes if not _CONSUMING.isdisjoint(node)]
         if not consuming:
             return
@@ -394,7 +395,8 @@ class _Expansion:
         return held
 
     def _led(self, schema: Json) -> Json:
-        """Where a schema that is nothing but a reference leads to: what many refer to is one place, not many."""
+        """Follows a schema that is nothing but a reference to its target, so that many references to one are one
+        place."""
         led = schema
         for _ in range(self._bounds.chain):
             if not isinstance(led, dict) or not isinstance(led.get("$ref"), str) or len(_LEADING & led.keys()) > 1:
@@ -403,7 +405,8 @@ class _Expansion:
         return schema
 
     def _alternatives(self, node: Node, above: tuple[int, ...], level: int) -> list[list[Node]]:
-        """The sets of schemas one of which holds where `node` does, each with all that it refers to in place."""
+        """Returns the sets of schemas one of which holds where `node` does, each with what it refers to at that
+        place."""
         at = self._document.pointers.get(id(node), "")
         if id(node) in above:
             raise SchemaTooCostly("It refers to itself without consuming any input", at)
@@ -478,7 +481,7 @@ def _named(node: Node, keywords: Iterable[str]) -> Iterator[Json]:
 
 
 def _coefficient(value: Json) -> int:
-    """The digits of a number without its power of ten: 250 and 0.025 have 25; 1 for what is no number."""
+    """Returns a number's digits without its power of ten: 250 and 0.025 give 25; 1 for what is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return 1
     if value > _LARGE:

@@ -38,31 +38,31 @@ class ShareLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareStore(Protocol):
-    """The shares of a journal. All raise Unavailable; writes OutcomeUnknown too. A change and its row of the audit log
-    stand together."""
+    """The share links of a journal. All methods raise Unavailable; writes OutcomeUnknown too. A change and its audit
+    row are written together."""
 
     async def add(self, share: ShareLink, audit: Audited) -> None:
-        """Raises Limited beyond `SHARES_MAX`, NotFound where the session is purged."""
+        """Adds a share. Raises Limited beyond `SHARES_MAX`, NotFound if the session is purged."""
         ...
 
     async def of_session(self, key: SessionKey) -> list[ShareLink]:
-        """Newest first."""
+        """Returns a session's shares, newest first."""
         ...
 
     async def find(self, token_hash: bytes) -> ShareLink | None: ...
 
     async def remove(self, key: SessionKey, share_id: ShareId, audit: Audited) -> bool:
-        """False: there was none."""
+        """Removes a share. Returns False if there was none."""
         ...
 
 
 def token_hash_of(token: str) -> bytes:
-    """What is stored. A plain hash will do: nobody tries out 256 bits."""
+    """Returns the hash that is stored for a token. A plain hash will do: nobody tries out 256 bits."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def share_not_found() -> NotFound:
-    """Whatever the reason: unknown, revoked, deleted, switched off."""
+    """Returns the same error whatever the reason: unknown, revoked, deleted, switched off."""
     return NotFound(
         "share_not_found", "There is nothing shared here, or no longer: ask whoever sent you the link for a new one."
     )

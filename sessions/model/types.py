@@ -32,13 +32,13 @@ NEVER: Final = UnixMs(0)  # before everything
 
 INTEGER_MAX: Final = 2**53 - 1
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$(?!\n)"
-SHARED: Final = "~"  # no session's id begins so: a name, in a session's place, of what is its tenant's
-MEMORIES: Final = SessionId(f"{SHARED}memories")  # what users have written down for their sessions
-PUSH: Final = SessionId(f"{SHARED}push")  # where devices of users are sent messages
-FILES: Final = SessionId(f"{SHARED}files")  # what users have uploaded
-SCORES: Final = SessionId(f"{SHARED}scores")  # what prompts were scored for, in a session's place
-EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # what embeddings were used for, in a session's place
-OPENINGS: Final = SessionId(f"{SHARED}openings")  # what several sessions of a tenant begin with alike
+SHARED: Final = "~"  # no session's id begins with it: the prefix of names for a tenant's own records, as below
+MEMORIES: Final = SessionId(f"{SHARED}memories")  # end users' memories
+PUSH: Final = SessionId(f"{SHARED}push")  # end users' push subscriptions
+FILES: Final = SessionId(f"{SHARED}files")  # uploaded files
+SCORES: Final = SessionId(f"{SHARED}scores")  # usage for scoring prompts
+EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # usage for embeddings
+OPENINGS: Final = SessionId(f"{SHARED}openings")  # prompt beginnings that several sessions of a tenant share
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed"]
 Role = Literal["user", "assistant", "system", "developer", "tool"]
@@ -55,8 +55,8 @@ IncompleteReason = Literal[
 ]
 
 ContextPolicy = Literal["off", "truncate", "compact"]
-"""What becomes of a conversation that outgrows its window. `off`: its next turn is refused. `truncate`: the oldest
-turns are left out. `compact`: they are summarised before it is full, and left out where that fails."""
+"""What is done when a conversation outgrows its context window. `off`: its next turn is refused. `truncate`: the oldest
+turns are left out. `compact`: they are summarised before it is full, and left out if that fails."""
 DEFAULT_CONTEXT_POLICY: Final[ContextPolicy] = "truncate"
 
 Json = Any  # a value that came from JSON and is only carried, never interpreted
@@ -70,11 +70,11 @@ class SessionKey(NamedTuple):
 
 
 Authority = Literal["user", "service", "operator"]
-"""Whose hand holds the key. `user`: one end user's, who has their own sessions. `service`: a tenant's backend, which
-has every session of its tenant. `operator`: who runs the installation; only these are let into operators' routes."""
+"""Who holds a key. `user`: one end user, who has their own sessions. `service`: a tenant's backend, which has every
+session of its tenant. `operator`: whoever runs the installation; only they may use operators' routes."""
 
 Scope = Literal["chat", "read", "usage", "review", "admin", "break_glass"]
-"""What a key may do with what its authority lets it see (`sessions.model.authorization` decides):
+"""What a key may do, within what its authority lets it see (`sessions.model.authorization` decides):
 
 chat    talk: every command on a session, and reading what it says (so `chat` includes `read`)
 read    read: sessions, logs, events, exports, models; nothing that changes anything
@@ -90,7 +90,7 @@ DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
 
 
 class TokenRef(msgspec.Struct, frozen=True):
-    """A token, or somebody's sign-in, as its issuer names it: what revocations are compared with."""
+    """A token, or a sign-in, by its issuer's names; revocations are compared with it."""
 
     issuer: str
     subject: str
@@ -99,7 +99,7 @@ class TokenRef(msgspec.Struct, frozen=True):
 
 
 class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who acts: tenant, key and, where the key's holder names one, an end user; and what they may do.
+    """Who acts: tenant, key and, if the key names one, end user; and what they may do.
 
     `expires_at` is when the credential behind it ends (unix ms); None: not by itself. `token` stays at the doors."""
 
@@ -113,8 +113,8 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """Unique within the tenant; commands are deduplicated per (this, session). An issuer's address in `key_id` has
-        slashes, so a user's name has none here: the last one parts the two."""
+        """The principal's id, unique within the tenant; commands are deduplicated per (id, session). An issuer's
+        address in `key_id` has slashes, so they are escaped in a user's name: the last slash parts the two."""
         if self.user is None:
             return self.key_id
         return f"{self.key_id}/{self.user.replace('%', '%25').replace('/', '%2F')}"
@@ -127,14 +127,14 @@ _DERIVED: Final = re.compile(r"^ses_[a-z2-7]{26}$(?!\n)")
 
 
 def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId:
-    """The id of a session whose creator named none: a retry of the same command finds the same actor."""
+    """Returns the id of a session whose creator named none: a retry of the same command finds the same actor."""
     digest = hashlib.sha256(f"{principal.tenant}\0{principal.id}\0{command_id}".encode()).digest()
     return SessionId("ses_" + b32encode(digest[:16]).decode().rstrip("=").lower())
 
 
 def is_derived_session_id(session: SessionId) -> bool:
-    """Whether an id has the form of `derived_session_id`: such a session is made by the command that it follows
-    from, and by no other, or somebody could wait in the place where another's request will go."""
+    """Returns whether an id has the form of `derived_session_id`. Only the command that it follows from may create
+    such a session; else somebody could occupy the id of another's future session."""
     return _DERIVED.match(session) is not None
 
 
@@ -146,8 +146,8 @@ class InputText(msgspec.Struct, frozen=True, tag="input_text"):
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="input_file"):
-    """A file in a user's message: as its client names it, by `file_id` or with its bytes (`file_data`, never stored),
-    and from the gateway on with `text`, which is what the model reads of it."""
+    """A file in a user's message. Its client names it by `file_id`, or sends its bytes (`file_data`, never stored);
+    the gateway adds `text`, which is what the model reads of it."""
 
     file_id: str | None = None
     filename: str = ""
@@ -167,7 +167,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
-    """What a model thought before it answered. It is no part of a message's text."""
+    """The thoughts of a model before its answer; they are no part of a message's text."""
 
     reasoning: str
 
@@ -176,7 +176,7 @@ ContentPart = InputText | InputFile | OutputText | Refusal | Reasoning
 
 
 def words_of(part: ContentPart) -> str:
-    """The words of a part, of whatever kind."""
+    """Returns the words of a content part of any kind."""
     match part:
         case Refusal():
             return part.refusal
@@ -196,26 +196,26 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
 
     @property
     def text(self) -> str:
-        """All text parts, one after another; refusals and thoughts are not part of it."""
+        """All text parts, joined; refusals and thoughts are not part of it."""
         return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
 
     @property
     def reasoning(self) -> str:
-        """The thoughts of the model before its text."""
+        """The model's thoughts before the text."""
         return "".join(part.reasoning for part in self.content if isinstance(part, Reasoning))
 
 
 class McpSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Which MCP server a tool is of, and what it is called there. With no `tool` it stands for the server: a client
-    that names one gets the tools that it has, of them those `allowed`. `approval`: the client wants to be asked, of
-    all calls or of those of some tools."""
+    """The MCP server that a tool belongs to, and the tool's name there. Without `tool` it stands for the server: a
+    client that names one gets its tools, or those `allowed` of them. `approval`: the client wants to approve all
+    calls, or those of some tools."""
 
     server_label: str
     tool: str = ""
     allowed: tuple[str, ...] | None = None
-    read_only: bool = False  # only those that say that they change nothing
+    read_only: bool = False  # only tools that say that they change nothing
     approval: bool | tuple[str, ...] = False
-    unasked: tuple[str, ...] = ()  # those that need none, where `approval` is true
+    unasked: tuple[str, ...] = ()  # tools that need no approval, where `approval` is true
 
 
 class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=True):
@@ -226,8 +226,8 @@ class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=Tru
     arguments: str
     status: Status
     created_at: UnixMs
-    server: bool | UnsetType = UNSET  # true: the server carries it out; no client is to answer it
-    mcp: McpSource | UnsetType = UNSET  # whose tool it is, of those that MCP servers have
+    server: bool | UnsetType = UNSET  # true: the server carries it out, and no client may answer it
+    mcp: McpSource | UnsetType = UNSET  # the MCP server that the tool belongs to, if any
 
 
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", kw_only=True):
@@ -244,8 +244,8 @@ Item = Message | FunctionCall | FunctionCallOutput
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function that the client offers; `parameters` is its JSON schema. With `server` it is one of the server's own,
-    named by the client: what it is for and what it takes stand in the server's tools file."""
+    """A function that the model may call; `parameters` is its JSON schema. With `server` it is the server's own tool,
+    which the client only names: its description and parameters come from the tools file."""
 
     name: str
     description: str | None = None
@@ -257,17 +257,18 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program waits for a call of its own: what its interpreter needs to go on, and what is proof of that.
+    """The state of a program that waits for a call of its own: what its interpreter needs to go on, and the proof of
+    it.
 
-    `chain` hashes all that led here: the program, each call that it made and what it was answered, each snapshot. A
-    snapshot is good for the very version that made it; another runs the program anew on the recorded answers.
+    `chain` hashes all that led here: the program, its calls with their answers, and its snapshots. A snapshot works
+    only in the version that made it; another version runs the program anew on the recorded answers.
     """
 
     version: str
     chain: bytes
     digest: bytes  # of the snapshot
-    snapshot: bytes = b""  # of the newest point only
-    printed: str = ""  # up to here
+    snapshot: bytes = b""  # only at the newest point
+    printed: str = ""  # what the program has printed so far
 
 
 # -- sampling ------------------------------------------------------------------------------------------------
@@ -279,13 +280,13 @@ StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class TextOptions(msgspec.Struct, frozen=True):
-    """`text` of OpenAI's Responses: `format` is {"type": "text" | "json_object" | "json_schema", ...}."""
+    """The `text` option of OpenAI's Responses: `format` is {"type": "text" | "json_object" | "json_schema", ...}."""
 
     format: dict[str, Json] | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How an answer is drawn. Field names are OpenAI's Responses' with the local engines' beside them.
+    """How an answer is sampled. Fields have OpenAI's names, and local engines' where OpenAI has none.
 
     None means the engine's default. `seed` None means that the server draws one; the drawn one is journaled,
     because a continuation after a failure needs it.
@@ -301,7 +302,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)] | None = None
     max_output_tokens: MaxTokens | None = None
     stop: StopString | Annotated[tuple[StopString, ...], msgspec.Meta(max_length=16)] | None = None
-    ignore_eos: bool = False  # the model's own end of an answer is left out of what it may write
+    ignore_eos: bool = False  # whether the model may not end its answer by itself
     min_tokens: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
     stop_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=64)] = ()
     logit_bias: (
@@ -312,7 +313,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool = True
     thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
-    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after which the thought is closed
+    thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after these the thought is closed
     text: TextOptions | None = None
 
     @property
@@ -331,7 +332,7 @@ _pack_one = struct.Struct("<I").pack
 
 
 def pack_tokens(tokens: Tokens) -> bytes:
-    """Token ids as little-endian uint32, 4 bytes each: how the ledger is stored."""
+    """Returns token ids as little-endian uint32, 4 bytes each: the form that is stored."""
     if len(tokens) == 1:  # a chunk of nearly every engine
         return _pack_one(tokens[0])
     packed = array.array("I", tokens)
@@ -341,23 +342,24 @@ def pack_tokens(tokens: Tokens) -> bytes:
 
 
 def unpack_tokens(data: bytes) -> array.array[int]:
-    """The inverse of `pack_tokens`. Raises ValueError when `data` is not whole 4-byte words."""
+    """Returns the token ids that `pack_tokens` packed. Raises ValueError if `data` is not whole 4-byte words."""
     tokens = array.array("I")
     tokens.frombytes(data)
     return tokens
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """`usage` of a terminal event. Recomputed tokens are never billed, so they are not here."""
+    """The tokens that a response used, as in `usage` of its terminal event. Recomputed tokens are never billed or
+    counted."""
 
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
-    cached_output_tokens: int = 0  # of an answer that was given again: no engine wrote them
+    cached_output_tokens: int = 0  # from the result cache: no engine wrote them
 
     def public(self) -> dict[str, Json]:
-        """The shape of OpenAI's Responses."""
+        """Returns `usage` in the shape of OpenAI's Responses."""
         details: dict[str, Json] = {"reasoning_tokens": self.reasoning_tokens}
         if self.cached_output_tokens:
             details["cached_tokens"] = self.cached_output_tokens

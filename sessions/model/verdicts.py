@@ -10,9 +10,8 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a filter found, and what the policy does about it. Its text is for no log and no reader: `kept`
-    goes to the review case where the policy says that reviewers get it, and `text` to the audit log, which hashes it
-    (`without_text`)."""
+    """One thing that a filter found, and what the policy does about it. Its text goes into no log: `kept` goes to the
+    review case if the policy lets reviewers see it, and `text` to the audit log, which hashes it (`without_text`)."""
 
     category: str
     action: Literal["block", "redact", "flag", "retract"]
@@ -21,13 +20,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     score: float = 1.0
     model: str = ""  # name and version of the detector
     policy: str = ""  # version of the policy that decided
-    review: bool = False  # a person is to look at it
+    review: bool = False  # whether a person is to look at it
     kept: str = ""
-    text: str = ""  # where it is at hand
+    text: str = ""  # what was found, if the text is at hand
 
     @property
     def about(self) -> str:
-        """Its category without the kind: what is counted."""
+        """The category without its kind (`pii` of `pii/email`), as metrics count it."""
         return self.category.partition("/")[0]
 
     def __repr__(self) -> str:
@@ -35,31 +34,34 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """As they may stand in a log."""
+    """Returns findings without the texts, which may not stand in a log."""
     if not findings:
         return ()
     return tuple(
-        msgspec.structs.replace(each, kept="", text="") if each.kept or each.text else each for each in findings
+        msgspec.structs.replace(finding, kept="", text="") if finding.kept or finding.text else finding
+        for finding in findings
     )
 
 
 def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Finding, ...]:
-    """Findings with what they found in `text`, which begins at `start` in their count; those that began before it go
-    without."""
+    """Returns findings with what they found in `text`, which begins at `start` of the positions that they count; those
+    that begin before it get no text."""
     return tuple(
-        each
-        if each.start < start
-        else msgspec.structs.replace(each, text=text[each.start - start : max(each.start, each.end) - start])
-        for each in findings
+        finding
+        if finding.start < start
+        else msgspec.structs.replace(
+            finding, text=text[finding.start - start : max(finding.start, finding.end) - start]
+        )
+        for finding in findings
     )
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filter says of a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag` lets
-    through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with what
-    was shown before this run, and the answer goes on behind it unless `ends`.
+    """A filter's decision about a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag`
+    lets through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with
+    what was shown before this run, and the answer goes on behind it unless `ends`.
 
-    `findings` is what the verdict rests on; each is reported once.
+    `findings` are the reasons for the verdict; each is reported once.
     """
 
     action: Literal["pass", "block", "redact", "flag", "retract"]

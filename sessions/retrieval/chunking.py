@@ -29,14 +29,14 @@ _BREAKS: Final = (
 
 
 class Chunking(msgspec.Struct, frozen=True):
-    """How long chunks are, in tokens of the embedding model."""
+    """The length of chunks, in tokens of the embedding model."""
 
     tokens_max: int = 200
     overlap: int = 40
 
 
 class DocumentChunk(msgspec.Struct, frozen=True):
-    """`start` and `end`: code points of the document's text."""
+    """A chunk of a document: code points `start` to `end` of its text, and how many tokens that is."""
 
     start: int
     end: int
@@ -44,18 +44,18 @@ class DocumentChunk(msgspec.Struct, frozen=True):
 
 
 def _strengths(text: str, spans: TokenSpans) -> bytearray:
-    """How good it is to begin a chunk with each token; 0: only if it must be."""
-    found = bytearray(len(spans.starts))
+    """Returns for each token how good a place it is to begin a chunk, from 1 to 4; 0: only if it must be."""
+    strengths = bytearray(len(spans.starts))
     for strength, pattern in _BREAKS:
         for match in pattern.finditer(text):
             at = bisect_left(spans.starts, match.start() if strength == 4 else match.end())
-            if at < len(found) and found[at] < strength:
-                found[at] = strength
-    return found
+            if at < len(strengths) and strengths[at] < strength:
+                strengths[at] = strength
+    return strengths
 
 
 def chunks(text: str, spans: TokenSpans, how: Chunking) -> Iterator[DocumentChunk]:
-    """The chunks of a text whose tokens are `spans`; none of one without any."""
+    """Yields the chunks of a text whose tokens are `spans`; none for a text without tokens."""
     starts, ends = spans.starts, spans.ends
     strengths, begin = _strengths(text, spans), 0
     while begin < len(starts):

@@ -22,45 +22,45 @@ EmbeddingInput = str | tuple[int, ...]
 
 
 class EmbeddingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as its users know it."""
+    """An embedding model as its users know it."""
 
     name: str
     dimensions: int
-    tokens_max: int  # of one input
-    ranks: bool = False  # it has a vector for each token, so it can say how well a document answers a query
-    resizes: bool = False  # it makes shorter vectors where they are requested
+    tokens_max: int  # of one input, at most
+    ranks: bool = False  # whether it has a vector for each token, and so can score documents for a query
+    resizes: bool = False  # whether it makes shorter vectors on request
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """One vector for each input, and how many tokens they were together."""
+    """One vector for each input, and the number of tokens of all inputs together."""
 
     vectors: tuple[bytes, ...]
     tokens: int
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """One score for each document, in their order: 1 for every token of the query found as it is."""
+    """One score for each document, in the given order; 1: every token of the query stands in it as it is."""
 
     scores: tuple[float, ...]
     tokens: int
 
 
 class TokenSpans(msgspec.Struct, frozen=True):
-    """Where the tokens of a text begin and end, in characters; what is no token (spaces) is in none."""
+    """The begin and end of each token of a text, in characters; spaces that are no token belong to none."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
 
 
 class Embedder(Protocol):
-    """All models of a process, by name; fair between tenants, bounded, never in the way of answers.
+    """The embedding models of a process, by name; fair between tenants, bounded, never in the way of answers.
 
-    Errors of every call: NotFound for a model that there is none of, TooLarge and BadInput for inputs that it cannot
+    Errors of every call: NotFound for an unknown model, TooLarge and BadInput for inputs that it cannot
     take, Overloaded where too many wait, Unavailable where the model is away.
     """
 
     def models(self) -> Sequence[EmbeddingModel]:
-        """The first one is taken where none is named."""
+        """Returns all models; the first one is the default."""
         ...
 
     def model(self, name: str | None) -> EmbeddingModel: ...
@@ -72,9 +72,10 @@ class Embedder(Protocol):
     async def rank(self, tenant: TenantId, model: str, query: str, documents: Sequence[str]) -> Ranking: ...
 
     async def decode(self, tenant: TenantId, model: str, inputs: Sequence[EmbeddingInput]) -> Sequence[str]:
-        """The texts of the inputs, as filters judge them. Raises BadInput where token ids cannot be read here."""
+        """Returns the texts of the inputs, as filters judge them. Raises BadInput if token ids cannot be read here."""
         ...
 
     async def split(self, tenant: TenantId, model: str, text: str) -> TokenSpans:
-        """Of a model that keeps its tokenizer to itself it is an estimate, which never says too few."""
+        """Returns the tokens of a text. For a model that keeps its tokenizer to itself they are estimated, never too
+        few."""
         ...

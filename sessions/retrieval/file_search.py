@@ -24,7 +24,7 @@ from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, Vec
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 NAME: Final = "file_search"
-STORES_MAX: Final = 16  # that one call looks into
+STORES_MAX: Final = 16  # that one call may search
 RESULTS_MAX: Final = 20
 RESULTS: Final = 5
 CHARACTERS_MAX: Final = 12_000  # of all passages of one call: its budget in the prompt
@@ -46,7 +46,7 @@ TOOL: Final = ServerTool(
         },
         server=True,
     ),
-    takes_keys=True,  # it changes nothing: after a crash it is looked up again
+    takes_keys=True,  # it changes nothing, so after a crash it may search again
 )
 
 
@@ -57,7 +57,7 @@ class _Arguments(msgspec.Struct, frozen=True):
 
 
 class FileSearch:
-    """The port `ServerTools`: this tool, and those of `others`."""
+    """The port `ServerTools` with the tool `file_search` added to the tools of `others`."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class FileSearch:
         self._deadlines = deadlines
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
-        found = self._others.find(tenant, name) if self._others is not None else None
-        return TOOL if found is None and name == NAME else found
+        other = self._others.find(tenant, name) if self._others is not None else None
+        return TOOL if other is None and name == NAME else other
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         return self._others.offered(tenant) if self._others is not None else ()
@@ -92,17 +92,17 @@ class FileSearch:
         if request.name != NAME:
             return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
         try:
-            given = msgspec.json.decode(request.arguments, type=_Arguments)
+            arguments = msgspec.json.decode(request.arguments, type=_Arguments)
         except msgspec.MsgspecError:
             return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
         try:
-            stores = await self._stores(request, given)
-            limit = min(max(given.max_num_results, 1), RESULTS_MAX)
-            found = await self._search.search(stores, given.query, limit=limit, deadlines=self._deadlines)
+            stores = await self._stores(request, arguments)
+            limit = min(max(arguments.max_num_results, 1), RESULTS_MAX)
+            outcome = await self._search.search(stores, arguments.query, limit=limit, deadlines=self._deadlines)
         except SessileError as error:
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code)))
-        skipped = (SKIPPED, *found.skipped) if found.skipped else ()
-        return ToolResult(outcome="done", output=_output(within(found.passages, CHARACTERS_MAX), skipped))
+        skipped = (SKIPPED, *outcome.skipped) if outcome.skipped else ()
+        return ToolResult(outcome="done", output=_output(within(outcome.passages, CHARACTERS_MAX), skipped))
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         if self._others is None:
@@ -110,20 +110,20 @@ class FileSearch:
         return await self._others.advance(step)
 
     async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
-        """Those of the session's owner, of the ids that the model names where it names some."""
+        """Returns the stores of the session's owner; only those of the ids that the model names, if it names any."""
         have = await self._index.stores(request.key.tenant, request.user, anybody=False)
         named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
-        return [each for each in have if named is None or each.id in named][:STORES_MAX]
+        return [store for store in have if named is None or store.id in named][:STORES_MAX]
 
 
 def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
-    """As many of the best as fit."""
+    """Returns as many of the best passages as fit into `characters`."""
     kept: list[Passage] = []
-    for each in passages:
-        characters -= len(each.text)
+    for passage in passages:
+        characters -= len(passage.text)
         if characters < 0:
             break
-        kept.append(each)
+        kept.append(passage)
     return kept
 
 

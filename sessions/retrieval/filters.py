@@ -39,7 +39,7 @@ AttributeFilter = Comparison | Compound
 
 
 def parse_filter(given: object, *, param: str = "filters") -> AttributeFilter:
-    """A filter of a request. Raises BadInput that says what is wrong."""
+    """Parses the filter of a request. Raises BadInput that says what is wrong."""
     parsed = _parsed(given, param, 0)
     if sum(1 for _ in comparisons(parsed)) > COMPARISONS_MAX:
         raise _bad(param, f"it has at most {COMPARISONS_MAX} comparisons")
@@ -55,7 +55,7 @@ def comparisons(given: AttributeFilter) -> Iterator[Comparison]:
 
 
 def check_attributes(given: Attributes, *, param: str = "attributes") -> dict[str, Value]:
-    """Raises BadInput."""
+    """Returns a copy of a file's attributes. Raises BadInput for too many or too long ones."""
     if len(given) > ATTRIBUTES_MAX:
         raise _bad(param, f"a file has at most {ATTRIBUTES_MAX}")
     for key, value in given.items():
@@ -65,10 +65,10 @@ def check_attributes(given: Attributes, *, param: str = "attributes") -> dict[st
 
 
 def matches(given: AttributeFilter, attributes: Attributes) -> bool:
-    """Whether a file with these attributes passes."""
+    """Returns whether a file with these attributes passes the filter."""
     if isinstance(given, Compound):
-        found = (matches(each, attributes) for each in given.filters)
-        return all(found) if given.op == "and" else any(found)
+        results = (matches(each, attributes) for each in given.filters)
+        return all(results) if given.op == "and" else any(results)
     have = attributes.get(given.key)
     wanted = given.value if isinstance(given.value, tuple) else (given.value,)
     if given.op in ("eq", "in"):

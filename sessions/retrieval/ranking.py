@@ -13,8 +13,8 @@ FUSION_K: Final = 60
 
 
 def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]]:
-    """Each list has a weight and ids, the best first. The best id of all first, with a score from 0 to 1: 1 is the
-    first of every list."""
+    """Fuses lists of ids, each with a weight and the best first, into one. Returns (id, score), the best first; a
+    score is from 0 to 1, and 1 means first in every list."""
     best = sum(weight for weight, _ in lists) / (FUSION_K + 1)
     scores: dict[int, float] = {}
     for weight, ids in lists:
@@ -25,6 +25,6 @@ def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]
 
 
 def rescored(order: Sequence[int], scores: Mapping[int, float]) -> list[tuple[int, float]]:
-    """The ids by new scores; those that have none stay behind, in their order."""
+    """Returns the ids ordered by new scores; those without a score come last, in their old order."""
     known = sorted((each for each in order if each in scores), key=lambda each: -scores[each])
     return [(each, scores[each]) for each in known] + [(each, 0.0) for each in order if each not in scores]

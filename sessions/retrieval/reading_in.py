@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 
 CLAIM_MS: Final = 120_000
 PIECE_CHUNKS: Final = 32
-LOOK_S: Final = 5.0  # for files that another process was given
+LOOK_S: Final = 5.0  # between looks for files that other processes were given
 FIRST_PAUSE_S: Final = 1.0
 PAUSE_MAX_S: Final = 30.0
 
 
 class DocumentReader:
-    """`run` reads until it is cancelled; `wake` says that there is something."""
+    """Reads documents into vector stores. `run` works until it is cancelled; `wake` tells it that a file waits."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DocumentReader:
         record: Record,
         look_s: float = LOOK_S,
     ) -> None:
-        """`record` keeps what a store's documents used."""
+        """`record` is called with a store and the tokens that its documents used."""
         self._index = index
         self._embedder = embedder
         self._now_ms = now_ms
@@ -76,7 +76,8 @@ class DocumentReader:
                 continue
 
     async def read_one(self) -> bool:
-        """Reads the file that waits longest. False: none does. Raises SessileError for what is away."""
+        """Reads the file that waits longest. Returns False if none waits. Raises SessileError if the index or model is
+        away."""
         file = await self._index.claim(self._now_ms(), self._until())
         if file is None:
             return False

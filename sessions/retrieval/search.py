@@ -24,12 +24,12 @@ Ranker = Literal["auto", "none", "words", "maxsim"]
 Stage = Literal["embedding", "vectors", "words", "ranking"]
 
 CANDIDATES: Final = 50  # of each list
-RANKED: Final = 20  # documents that are re-ranked at most
+RANKED: Final = 20  # passages that are re-ranked, at most
 STAGE_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """In seconds, of each stage."""
+    """The longest time for each stage of a search, in seconds."""
 
     embedding: float = 5.0
     index: float = 5.0
@@ -37,7 +37,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class SearchOutcome(NamedTuple):
-    """The best first. `tokens`: what was embedded."""
+    """The passages found, the best first; the stages that were skipped; and how many tokens were embedded."""
 
     passages: list[Passage]
     skipped: tuple[Stage, ...] = ()
@@ -63,7 +63,7 @@ class PassageSearch:
         ranker: Ranker = "auto",
         deadlines: Deadlines | None = None,
     ) -> SearchOutcome:
-        """Raises Unavailable where no index answers in time."""
+        """Searches the stores; returns the best `limit` passages. Raises Unavailable if no index answers in time."""
         deadlines, passages, skipped, tokens = deadlines or Deadlines(), list[Passage](), dict[Stage, None](), 0
         vectors: dict[str, bytes | None] = {}
         for store in stores:
@@ -125,7 +125,7 @@ class PassageSearch:
                     lists = [(1.0, [number for number, _ in near])] if vector is not None else []
                     order = fuse([*lists, (1.0, worded)])
                 scores = dict(order[:CANDIDATES])
-                found = await index.passages(store.tenant, store.id, list(scores))
+                passages = await index.passages(store.tenant, store.id, list(scores))
         except TimeoutError as error:
             self._leave_out("vectors", "late", skipped)
             raise Unavailable("vector_stores_unavailable", "The vector stores do not answer in time.") from error
@@ -134,7 +134,7 @@ class PassageSearch:
             raise
         finally:
             self._stage_s.of("index").observe(clock() - begun_at)
-        return [msgspec.structs.replace(each, score=scores[each.number]) for each in found]
+        return [msgspec.structs.replace(each, score=scores[each.number]) for each in passages]
 
     async def _ranked(
         self,

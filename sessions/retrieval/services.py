@@ -17,7 +17,7 @@ class VectorStores(NamedTuple):
 
 
 class Retrieval(NamedTuple):
-    """`vector_stores` None: there are none here."""
+    """The embedding models and vector stores of a process. `vector_stores` None: it has none."""
 
     embedder: Embedder
     vector_stores: VectorStores | None = None

@@ -26,7 +26,7 @@ StoreId = NewType("StoreId", str)
 DocumentId = NewType("DocumentId", str)
 FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 
-PASSAGES: Final = SessionId("~passages")  # what is stored of documents, in a session's place
+PASSAGES: Final = SessionId("~passages")  # names, in place of a session, what is stored of documents
 TEXT_CHARACTERS_MAX: Final = 2_000_000
 STORES_MAX: Final = 1_000  # of a tenant
 FILES_MAX: Final = 10_000  # of a store
@@ -35,12 +35,12 @@ RESULTS_MAX: Final = 50
 
 
 class VectorStore(msgspec.Struct, frozen=True, kw_only=True):
-    """`user` None: of the tenant as a whole."""
+    """A vector store. `user` None: it belongs to the tenant as a whole."""
 
     id: StoreId
     tenant: TenantId
     user: str | None
-    model: str  # that its vectors are of
+    model: str  # the embedding model of its vectors
     dimensions: int
     created_at: UnixMs
     name: str = ""
@@ -58,7 +58,7 @@ class StoreFile(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Value] = {}
     chunking: Chunking = Chunking()
     batch: str = ""
-    size: int = 0  # bytes of its text
+    size: int = 0  # of its text, in bytes
 
 
 class NewChunk(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class NewChunk(msgspec.Struct, frozen=True):
 
 
 class Passage(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that was found. `text` stands at `start` to `end` of its file's text."""
+    """A chunk that a search found. `text` is characters `start` to `end` of its file's text."""
 
     number: int
     file: DocumentId
@@ -94,40 +94,40 @@ class FileCounts(msgspec.Struct, frozen=True):
 
 
 class PassageIndex(Protocol):
-    """The stores of all tenants. Every call names its tenant, which stands in every query. All raise Unavailable."""
+    """The vector stores of all tenants. Every call names its tenant, which is in every query. All raise Unavailable."""
 
     async def create(self, store: VectorStore) -> None:
-        """Raises Limited where the tenant has `STORES_MAX`."""
+        """Adds a store. Raises Limited if the tenant has `STORES_MAX`."""
         ...
 
     async def store(self, tenant: TenantId, store_id: StoreId) -> VectorStore | None: ...
 
     async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
-        """Newest first. `anybody`: every user's; else those of `user` alone."""
+        """Returns a tenant's stores, newest first. `anybody`: every user's; else only those of `user`."""
         ...
 
     async def change(self, store: VectorStore) -> None:
-        """Its name and metadata."""
+        """Changes a store's name and metadata."""
         ...
 
     async def delete(self, tenant: TenantId, store_id: StoreId) -> bool:
-        """With all that is in it. What was in it is found by no search that begins after this returns."""
+        """Deletes a store with all that is in it; no search that begins after this returns finds any of it."""
         ...
 
     async def forget_user(self, tenant: TenantId, user: str) -> int:
-        """Deletes the stores of an end user; how many."""
+        """Deletes the stores of an end user; returns how many."""
         ...
 
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts: ...
 
     async def add_file(self, file: StoreFile, text: str) -> None:
-        """Raises Limited where the store has `FILES_MAX`."""
+        """Adds a file that waits to be read. Raises Limited if the store has `FILES_MAX`."""
         ...
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
 
     async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
-        """Newest first."""
+        """Returns a store's files, newest first."""
         ...
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None: ...
@@ -139,20 +139,20 @@ class PassageIndex(Protocol):
     async def remove_file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> bool: ...
 
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
-        """Files of it that wait are not read any more; how many."""
+        """Cancels the reading of a batch's files that still wait; returns how many."""
         ...
 
     async def claim(self, now: UnixMs, until: UnixMs) -> StoreFile | None:
-        """The oldest file that waits and that nobody is reading, of any tenant. Until then it is the caller's."""
+        """Claims the oldest file, of any tenant, that waits and that nobody reads; it is the caller's `until` then."""
         ...
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
-        """Adds chunks behind those that are there and holds the claim; with `last` the file is completed, and from then
-        on found. False: it was removed or cancelled meanwhile, and nothing of it is left."""
+        """Adds chunks behind those that were added, and prolongs the claim; with `last` the file is completed, and
+        found from then on. Returns False if it was removed or cancelled meanwhile; then nothing of it is left."""
         ...
 
     async def begin_again(self, file: StoreFile) -> None:
-        """Takes away what a reader that died has put."""
+        """Removes the chunks that a reader which died has added."""
         ...
 
     async def fail(self, file: StoreFile, error: str) -> None: ...
@@ -160,22 +160,22 @@ class PassageIndex(Protocol):
     async def nearest(
         self, tenant: TenantId, store_id: StoreId, vector: bytes, only: AttributeFilter | None, limit: int
     ) -> list[tuple[int, float]]:
-        """Chunks by number with their cosine, the nearest first."""
+        """Returns the numbers of the nearest chunks with their cosine, the nearest first."""
         ...
 
     async def matching(
         self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int
     ) -> list[int]:
-        """Chunks in which some of these words stand, the best first."""
+        """Returns the numbers of chunks that contain some of these words, the best first."""
         ...
 
     async def passages(self, tenant: TenantId, store_id: StoreId, numbers: Sequence[int]) -> list[Passage]:
-        """Those that are there, in no order that matters."""
+        """Returns the chunks of these numbers that exist, in no particular order."""
         ...
 
 
 def may_see_store(principal: Principal, store: VectorStore) -> bool:
-    """As `authorization.may_see` has it of sessions."""
+    """Returns whether a principal may see a store, by the rules of `authorization.may_see`."""
     if principal.tenant != store.tenant:
         return False
     if principal.role == "user":
@@ -184,7 +184,7 @@ def may_see_store(principal: Principal, store: VectorStore) -> bool:
 
 
 def store_not_found(store_id: str) -> NotFound:
-    """In the same words for another tenant's, another user's and one that never was."""
+    """Returns the same error for another tenant's store, another user's, and one that never was."""
     return NotFound("vector_store_not_found", f"There is no vector store {store_id[:64]!r}.", param="vector_store_id")
 
 

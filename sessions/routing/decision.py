@@ -26,27 +26,28 @@ Why = Literal[
     "pool_lost", "unfit", "not_allowed", "no_replica",
 ]  # fmt: skip
 
-ANSWER_MIN: Final = 64  # tokens of the window that are left for an answer
+ANSWER_MIN: Final = 64  # tokens of the window that an answer needs at least
 DOWN_SHARE: Final = 0.5  # of `worth_tokens`: going down saves money, going up an answer
 
 
 class CandidateModel(NamedTuple):
-    """A model that a session may run on, as its pool is now. `kept`: tokens of the conversation whose KV it has."""
+    """A model that a session may run on, as its pool is now. `kept`: tokens of the conversation whose KV the pool
+    has."""
 
     name: str
     quality: int
     live: bool = True
     load: float = 0.0
     window: int = 1 << 30
-    able: bool = True  # does what the turn needs: tools, JSON
+    able: bool = True  # whether it has what the turn needs: tools, JSON
     kept: int = 0
-    on_device: bool = True  # else it is brought back first
+    on_device: bool = True  # else the KV is brought back to the device first
     prefill_per_s: float = 1_000.0
     restore_per_s: float = 50_000.0
 
 
 class TurnSituation(NamedTuple):
-    """A session before a turn. `level` None: it has had none that was decided."""
+    """A session before a turn. `level` None: no turn of it was routed yet."""
 
     current: str
     score: float
@@ -54,11 +55,11 @@ class TurnSituation(NamedTuple):
     in_turn: bool = False
     level: float | None = None
     calm: int = 0
-    displaced: bool = False  # it was sent down by a lost or full pool
+    displaced: bool = False  # whether a lost or full pool sent it to a lower model
 
 
 class RoutingDecision(NamedTuple):
-    """`tokens` and `seconds`: computed anew because of a switch."""
+    """The model for a turn, and why. `tokens` are computed anew because of a switch, which takes `seconds`."""
 
     model: str
     why: Why
@@ -70,7 +71,8 @@ class RoutingDecision(NamedTuple):
 
 
 def proposed_index(value: float, count: int, hard: float) -> int:
-    """Which of `count` models a score is for, the worst being 0."""
+    """Returns the index, among `count` models in order of quality, of the one that a score calls for; 0 is the
+    worst."""
     bounds = (hard + (1 - hard) * index / max(1, count - 1) for index in range(count - 1))
     return sum(value >= bound for bound in bounds)
 
@@ -78,19 +80,20 @@ def proposed_index(value: float, count: int, hard: float) -> int:
 def decide(
     situation: TurnSituation, candidates: Sequence[CandidateModel], rules: RoutingRules
 ) -> RoutingDecision | None:
-    """`candidates` come in the order of their quality. None: none of them can take the turn."""
+    """Decides the model of a turn. `candidates` are in order of quality, the worst first. None: none can take the
+    turn."""
     score = situation.score
     before = score if situation.level is None else situation.level
     level = rules.smoothing * score + (1 - rules.smoothing) * before
     if situation.in_turn:
         return RoutingDecision(situation.current, "in_turn", score, before, situation.calm)
-    able = [each for each in candidates if each.able and each.window >= situation.prompt_tokens + ANSWER_MIN]
-    usable = [each for each in able if each.live]
+    able = [model for model in candidates if model.able and model.window >= situation.prompt_tokens + ANSWER_MIN]
+    usable = [model for model in able if model.live]
     if not usable:
         return None
-    names = [each.name for each in usable]
+    names = [model.name for model in usable]
     if situation.current not in names:
-        listed = {each.name: each for each in candidates}
+        listed = {model.name: model for model in candidates}
         now = listed.get(situation.current)
         first = situation.level is None and (now is None or now.live)
         value = max(score, level) + (rules.margin if first else 0.0)
@@ -104,7 +107,7 @@ def decide(
 def _between(
     situation: TurnSituation, usable: list[CandidateModel], at: int, level: float, rules: RoutingRules
 ) -> RoutingDecision:
-    """The decision of a session whose model can go on."""
+    """Decides for a session whose present model can go on."""
     score, count, now = situation.score, len(usable), usable[at]
     easy = proposed_index(score, count, rules.hard) < at
     calm = situation.calm + 1 if easy else 0
@@ -113,7 +116,7 @@ def _between(
         return RoutingDecision(now.name, why, score, level, calm)
 
     if now.load >= rules.full:
-        below = [each for each in usable[:at] if each.load < rules.full]
+        below = [model for model in usable[:at] if model.load < rules.full]
         if below and extra_tokens(situation, now, below[-1]) <= rules.worth_tokens:
             return _switch(situation, below[-1], now, "brownout", level)
     new = situation.level is None
@@ -147,7 +150,7 @@ def _between(
 
 
 def extra_tokens(situation: TurnSituation, now: CandidateModel, target: CandidateModel) -> int:
-    """What `target` must compute of the prompt and `now` need not."""
+    """Returns how many tokens of the prompt `target` must compute that `now` need not."""
     return max(0, _missing(situation, target) - _missing(situation, now))
 
 
@@ -156,7 +159,7 @@ def _missing(situation: TurnSituation, model: CandidateModel) -> int:
 
 
 def prefill_s(situation: TurnSituation, model: CandidateModel) -> float:
-    """Until a model could begin its answer, if it had nothing else to do."""
+    """Returns the seconds until a model could begin its answer if it had nothing else to do."""
     kept = min(model.kept, situation.prompt_tokens)
     restored = 0.0 if model.on_device else kept / model.restore_per_s
     return _missing(situation, model) / model.prefill_per_s + restored
@@ -174,6 +177,6 @@ def _switch(
 
 
 def _roomy(usable: list[CandidateModel], index: int, rules: RoutingRules) -> CandidateModel:
-    """The candidate at `index`, or the nearest one, those below first, whose pool has room."""
+    """Returns the candidate at `index`, or else the nearest one whose pool has room, those below first."""
     order = [*range(index, -1, -1), *range(index + 1, len(usable))]
-    return usable[next((each for each in order if usable[each].load < rules.full), index)]
+    return usable[next((at for at in order if usable[at].load < rules.full), index)]

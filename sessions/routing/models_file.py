@@ -51,7 +51,7 @@ SEPARATOR: Final = "="  # between alias and model in a head: no name has it
 
 
 class PoolModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model. What is None is as its replicas announce it."""
+    """One model of the file. A field that is None is as its replicas announce it."""
 
     quality: Annotated[int, Meta(ge=0, le=1_000)]
     size_b: Annotated[float, Meta(gt=0, le=100_000)] | None = None
@@ -64,20 +64,20 @@ class PoolModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RoutingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a session changes its model."""
+    """The rules by which a session changes its model."""
 
     hard: Share = 0.5
-    margin: Annotated[float, Meta(ge=0, le=0.5)] = 0.1  # hysteresis around it
-    smoothing: Annotated[float, Meta(gt=0, le=1)] = 0.4  # of the score that a session's level follows
-    calm_turns: Annotated[int, Meta(ge=1, le=1_000)] = 3  # easy ones in a row, before it goes down
-    worth_tokens: Annotated[float, Meta(ge=0, le=10_000_000)] = 60_000.0  # at most computed anew, where worth most
-    kept_s: Annotated[float, Meta(ge=0, le=604_800)] = 600.0  # how long KV is counted on at a model that was left
-    full: Annotated[float, Meta(gt=0, le=1_000)] = 1.5  # load of a pool from which sessions go down
-    free: Annotated[float, Meta(gt=0, le=1_000)] = 0.8  # load up to which they come
+    margin: Annotated[float, Meta(ge=0, le=0.5)] = 0.1  # hysteresis around `hard`
+    smoothing: Annotated[float, Meta(gt=0, le=1)] = 0.4  # weight of a new score in the session's level
+    calm_turns: Annotated[int, Meta(ge=1, le=1_000)] = 3  # easy turns in a row before the session goes to a lower model
+    worth_tokens: Annotated[float, Meta(ge=0, le=10_000_000)] = 60_000.0  # computed anew for a switch, at most
+    kept_s: Annotated[float, Meta(ge=0, le=604_800)] = 600.0  # how long KV is expected at a model that was left
+    full: Annotated[float, Meta(gt=0, le=1_000)] = 1.5  # load of a pool from which on sessions leave for a lower model
+    free: Annotated[float, Meta(gt=0, le=1_000)] = 0.8  # load of a pool up to which sessions come to it
 
 
 class TenantModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one tenant may use."""
+    """The models that one tenant may use, and its wish."""
 
     allow: tuple[Name, ...] | None = None
     pin: Name | None = None
@@ -85,7 +85,7 @@ class TenantModels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole file. A tenant without a table may use everything."""
+    """A whole models file. A tenant without a table may use everything."""
 
     default: Name | None = None
     models: dict[Name, PoolModel] = {}
@@ -121,33 +121,34 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return (*self.models, *self.aliases)
 
     def members(self, alias: str) -> tuple[str, ...]:
-        """An alias's models."""
-        given = self.aliases[alias]
-        return (given,) if isinstance(given, str) else given
+        """Returns an alias's models."""
+        members = self.aliases[alias]
+        return (members,) if isinstance(members, str) else members
 
 
 class ModelChoice(NamedTuple):
-    """What a name means for a tenant: these models, the worse before the better. `alias` "": a model by its name."""
+    """The models that a name means for a tenant, the worse before the better. `alias` "": the name is a model's."""
 
     alias: str
     models: tuple[str, ...]
 
 
 class ModelPools(NamedTuple):
-    """A file and its version."""
+    """A models file and its version."""
 
     file: ModelsFile
     version: str
 
     def choice(self, tenant: TenantId, name: str | None) -> ModelChoice | None:
-        """None: the file does not say. Raises Forbidden for what the tenant may not use."""
+        """Returns what a name means for a tenant; None if the file does not say. Raises Forbidden if the tenant may
+        not use it."""
         file = self.file
         name = name or file.default
         if name is None or not file.models:
             return None
         table = file.tenants.get(tenant, EVERYTHING)
         if name in file.aliases:
-            models = tuple(each for each in file.members(name) if self._allows(table, each, name))
+            models = tuple(model for model in file.members(name) if self._allows(table, model, name))
             if table.pin is not None and len(file.members(name)) > 1:
                 models = (table.pin,)
             if not models:
@@ -158,7 +159,7 @@ class ModelPools(NamedTuple):
         return ModelChoice("", (name,)) if name in file.models else None
 
     def visible(self, tenant: TenantId, name: str) -> bool:
-        """Whether the tenant may use a name; one that the file does not know is refused only by an allow list."""
+        """Returns whether a tenant may use a name; one that the file does not know is refused only by an allow list."""
         try:
             self.choice(tenant, name)
         except Forbidden:
@@ -184,18 +185,18 @@ PoolsNow = Callable[[], ModelPools]
 
 
 def read_models(text: str) -> ModelPools:
-    """Raises ValueError, msgspec.ValidationError with what is wrong."""
+    """Parses a models file. Raises ValueError or msgspec.ValidationError that says what is wrong."""
     file = msgspec.convert(tomllib.loads(text), ModelsFile)
     packed = msgspec.json.encode(file, order="sorted")
     return ModelPools(file, hashlib.sha256(packed).hexdigest()[:12])
 
 
 def head_model(alias: str, model: str) -> str:
-    """What a session's head says of its model: placement knows by it what else the session may go to."""
+    """Returns the text in a session's head that names its model; with the alias, placement knows its other models."""
     return f"{alias}{SEPARATOR}{model}" if alias else model
 
 
 def split_head_model(text: str) -> tuple[str, str]:
-    """(alias, model); no alias where the model was named."""
+    """Returns (alias, model) of a head's text; alias "" if the model was named."""
     alias, separator, model = text.partition(SEPARATOR)
     return (alias, model) if separator else ("", text)

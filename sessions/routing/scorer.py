@@ -20,7 +20,7 @@ CODE_SHARE: Final = 0.3
 REASONING_SHARE: Final = 0.25
 TOOLS_SHARE: Final = 0.15
 LANGUAGE_SHARE: Final = 0.15
-FOREIGN: Final = 0.2  # of the letters
+FOREIGN: Final = 0.2  # share of the letters
 
 _CODE: Final = re.compile(
     r"```|^\s*(?:def|class|import|from|func|fn|public|private|const|let|var|#include|SELECT|INSERT|CREATE)\s"
@@ -41,7 +41,8 @@ class TurnScore(NamedTuple):
 
 
 def score_turn(text: str, *, tools: int = 0, wish: float = 0.0) -> TurnScore:
-    """`text` is what the turn adds; `tools` are the functions that it may call; `wish` is its tenant's."""
+    """Scores a turn. `text` is what the turn adds, `tools` how many functions it may call, `wish` its tenant's
+    offset."""
     half = LOOKED_AT // 2
     seen = text if len(text) <= LOOKED_AT else f"{text[:half]}\n{text[-half:]}"
     value, why = BASE, list[str]()
@@ -69,7 +70,7 @@ def score_turn(text: str, *, tools: int = 0, wish: float = 0.0) -> TurnScore:
 
 
 def _foreign_share(text: str) -> float:
-    """Of the letters, those of no Latin script: small models know those languages least."""
+    """Returns the share of letters in no Latin script: small models know those languages least."""
     if text.isascii():
         return 0.0
     letters = [each for each in text[:2_048] if each.isalpha()]

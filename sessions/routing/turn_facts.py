@@ -11,15 +11,14 @@ from sessions.routing.decision import CandidateModel
 from sessions.routing.models_file import ModelPools, PoolModel
 
 CHARACTERS_A_TOKEN = 4
-TEMPLATE_TOKENS = 16  # around a message
+TEMPLATE_TOKENS = 16  # that a chat template adds to a message
 
 
 class PoolState(NamedTuple):
-    """The replicas of one model that take sessions: of what they announce what all of them can do. `aliases`: the
-    model's other names."""
+    """The replicas of one model that take sessions, and what all of them can do. `aliases`: the model's other names."""
 
     replicas: int
-    load: float  # their mean
+    load: float  # the mean of the replicas
     window: int
     tools: bool
     json: bool
@@ -30,11 +29,11 @@ class TurnFacts(NamedTuple):
     text: str
     tools: int
     json: bool
-    tokens: int  # about as many as the command adds
+    tokens: int  # about how many tokens the command adds
 
 
 def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts | None:
-    """`tools` are the session's own. None: the command begins no turn of its own."""
+    """Returns what routing needs to know of a command; None if it begins no turn. `tools` are the session's own."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit():
             if not command.respond:
@@ -75,7 +74,7 @@ def candidate_of(
     kept: int = 0,
     here: bool = False,
 ) -> CandidateModel:
-    """A model as a turn could run on it now. `here`: its KV lies on the device."""
+    """Returns a model as a candidate for a turn now. `here`: the session's KV for it is on the device."""
     model, state = pools.file.models[name], states.get(name)
     return CandidateModel(
         name=name,
@@ -92,12 +91,13 @@ def candidate_of(
 
 
 def window_of(model: PoolModel, state: PoolState | None) -> int:
-    known = [each for each in (model.window, state.window if state is not None else None) if each is not None]
+    known = [window for window in (model.window, state.window if state is not None else None) if window is not None]
     return min(known, default=1 << 30)
 
 
 def _able(model: PoolModel, state: PoolState | None, facts: TurnFacts) -> bool:
-    """What the file denies is not done; what it does not say is as the replicas announce it."""
+    """Returns whether a model can do what the turn needs. The models file decides; where it says nothing, the replicas
+    do."""
     tools = model.tools is not False and (state is None or state.tools)
     json = model.json is not False and (state is None or state.json)
     return (tools or not facts.tools) and (json or not facts.json)

@@ -60,14 +60,14 @@ EndReason = Literal["stop", "max_output_tokens", "content_filter"]
 
 
 class GenerationRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation of one response: what is to be written, and how it stands in the engine's queue."""
+    """One generation of a response that is to be written, with its place in the engine's queue."""
 
     key: SessionKey
     open_: Open
     generation: int
-    model: str = ""  # the smaller one's name where that is to write; "": the engine's own
+    model: str = ""  # the smaller model's name, if that one is to write; "": the engine's own model
     share: Share = Share()
-    lookup: ResultLookup | None = None  # in the result cache, where the tenant has one
+    lookup: ResultLookup | None = None  # in the result cache, if the tenant uses that
 
 
 class TokenCounts(msgspec.Struct):
@@ -75,16 +75,16 @@ class TokenCounts(msgspec.Struct):
 
     prompt: int = 0
     emitted: int = 0  # by earlier generations of the response
-    generated: int = 0  # by the engine, for this one
-    reasoning: int = 0  # of all of them, those of thoughts
-    mute: int = 0  # of them, those that it ended on in the middle of a character: nobody gets them
+    generated: int = 0  # by the engine in this generation
+    reasoning: int = 0  # tokens of thoughts, in the whole answer
+    mute: int = 0  # of `generated`: at the end, in the middle of a character, so that nobody gets them
     replayed: int = 0  # of `generated`: from the result cache
-    cached: int | None = None  # of the first attempt's prompt, once it is known
+    cached: int | None = None  # prompt tokens of the first attempt that were in KV; None: not known yet
     recomputed: int = 0
     withheld: int = 0
 
     def usage(self) -> Usage:
-        """Of an answer that has ended."""
+        """Returns the usage of an answer that has ended."""
         output = self.emitted + self.generated - self.mute - self.withheld
         again = min(self.replayed, output)
         return Usage(
@@ -102,8 +102,8 @@ class AttemptsEnd(msgspec.Struct, frozen=True):
 
 
 class Attempts:
-    """The engine runs of one generation. Its attributes are many because a run that fails is followed by another one,
-    and what both have in common lives here for the whole generation."""
+    """The engine runs of one generation. It has many attributes because a run that fails is followed by another one,
+    and what the runs share lives here for the whole generation."""
 
     def __init__(
         self,
@@ -128,20 +128,20 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
-        self._leads = False  # a call may come in the place of an answer in the format that is to be held to
-        self._begins_anew = False  # what the run said is dropped, and another one is held to the format, or to a call
-        self._misfit: MisfitCall | None = None  # the call that the model did not make well, and is held to now
+        self._leads = False  # a call may come in place of an answer in the required format
+        self._begins_anew = False  # this run's output is dropped; the next run is held to the format, or to a call
+        self._misfit: MisfitCall | None = None  # the call that the model made badly, and is now held to
         self._num_before = 0  # tokens of the answer before that call
         self._is_answering = False
-        self._closed = False  # a thought, in the place of the model
-        self.filtered = False  # a filter had a word about the answer
+        self._closed = False  # a thought, by the server in the model's place
+        self.filtered = False  # whether a filter acted on the answer
         request = open_.body.request
         self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
         self._late_filter_s = metrics.filter_s.of("output")
 
     @property
     def must_call(self) -> tuple[Tool, ...]:
-        """The functions one of which the answer must call, where it is held to that here."""
+        """The functions one of which the answer must call, if this class enforces that; else empty."""
         if self._call_format is None:
             return ()
         if self._misfit is not None:
@@ -149,7 +149,7 @@ class Attempts:
         return forced_tools(self._run.open_.sampling, self._ledger.tools)
 
     async def generate(self, plan: PromptPlan) -> AttemptsEnd:
-        """Writes the answer that `plan` is for. When it returns or raises, the engine has let go of it."""
+        """Generates the answer of `plan`. When it returns or raises, the engine has let go of the answer."""
         counts, output = self.counts, self._output
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
         parser: ToolCallParser | None = None
@@ -203,7 +203,7 @@ class Attempts:
     async def _conclude(
         self, release: Release | None, finish: Finish | None, parser: ToolCallParser | None
     ) -> AttemptsEnd | None:
-        """Ends the answer behind a run, or returns None where another one goes on with it."""
+        """Ends the answer after a run; returns None if another run goes on with it."""
         if parser is not None and self._is_over_budget(parser):
             await self._close_thought(parser)
         elif release is not None:
@@ -220,8 +220,8 @@ class Attempts:
     async def _attempt(
         self, request: GenerationRequest, pipeline: OutputPipeline, parser: ToolCallParser | None, *, again: bool
     ) -> tuple[Release | None, Finish | None]:
-        """One run of the engine, to its end or to the release that ends it. Returns the last release and the finish.
-        `again`: what it computes of its prompt was computed before."""
+        """Runs the engine once, to its end or to the release that ends it. Returns the last release and the finish.
+        `again`: the prompt was computed before, so tokens that are not in KV count as recomputed."""
         counts, timing, output = self.counts, self.timing, self._output
         release: Release | None = None
         finish: Finish | None = None
@@ -282,9 +282,9 @@ class Attempts:
         return self._engine.generate(request)
 
     def _take_findings(self, pipeline: OutputPipeline) -> None:
-        found = pipeline.take_findings()
-        self.filtered |= bool(found)
-        self._output.findings += found
+        findings = pipeline.take_findings()
+        self.filtered |= bool(findings)
+        self._output.findings += findings
 
     def _request(self, prompt: Tokens, emitted: Tokens, left: int, *, shared_prefix: int) -> GenerationRequest:
         run, must_call = self._run, self.must_call
@@ -321,8 +321,8 @@ class Attempts:
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
 
     def _new_parser(self) -> ToolCallParser | None:
-        """The parser of an attempt; None where no tool may be called, or the engine parses itself, and there are no
-        thoughts."""
+        """Returns the parser of an attempt; None if no tool may be called (or the engine parses calls) and there are
+        no thoughts."""
         sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
         calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
         thoughts = self._thoughts
@@ -353,13 +353,13 @@ class Attempts:
 
     @property
     def _call_format(self) -> CallFormat | None:
-        """How the model writes calls; None where it makes none, or the engine parses them."""
+        """The format in which the model writes calls; None if it makes none, or the engine parses them."""
         info = self._engine.info
         return FORMATS[info.call_format] if info.tool_format == "hermes" else None
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
-        """The marks of thoughts that the answer may have; None where it has none."""
+        """The marks of thoughts that the answer may have; None if it has none."""
         open_ = self._run.open_
         return self._engine.info.thoughts if thinks(open_.sampling, open_.body.request) else None
 
@@ -380,26 +380,27 @@ class Attempts:
         self._output.accept_parsed(parsed, release.logprobs)
 
     def _may_call_first(self) -> bool:
-        """Whether a run is held to no format yet, for it may begin with a call. Whatever else it begins with is dropped
-        for a run that is held to the format."""
+        """Returns whether a run is held to no format yet because it may begin with a call. If it begins otherwise,
+        that is dropped for a run that is held to the format."""
         sampling, output = self._run.open_.sampling, self._output
         calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
         formatted = sampling.text is not None and self._call_format is not None
         return calls and formatted and not (output.begun or self._is_answering or self._misfit)
 
     def _is_over_budget(self, parser: ToolCallParser) -> bool:
-        """Whether the answer is still in a thought that has taken all the tokens that it may."""
+        """Returns whether the answer is in a thought that has used up its token budget."""
         budget = self._run.open_.sampling.thinking_tokens
         return budget is not None and parser.thinking and self.counts.reasoning >= budget
 
     async def _settled(self) -> array[int]:
-        """Returns the tokens of all that was released, all of them in the ledger now."""
+        """Returns the token ids of all released text, after moving the tail into the ledger."""
         ids = await self._engine.tokenizer.text(self._output.tail)
         self._output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         return unpack_tokens(bytes(self._output.written))
 
     async def _close_thought(self, parser: ToolCallParser) -> None:
-        """Ends a thought as the model would have: the mark goes to the ledger, and on with what follows it."""
+        """Ends a thought as the model would have: adds its closing mark to the ledger, for the model to go on behind
+        it."""
         assert self._thoughts is not None
         tokenizer, output = self._engine.tokenizer, self._output
         ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(f"\n{self._thoughts.close}\n\n")]
@@ -407,7 +408,7 @@ class Attempts:
         self._closed = True
 
     async def _check(self, calls: Sequence[ParsedCall]) -> None:
-        """Raises MisfitCall where the arguments of a call to check do not fit its tool's schema."""
+        """Raises MisfitCall if a call's arguments do not fit its tool's schema."""
         for call in calls:
             schema, arguments = call.tool.parameters, call.arguments
             if schema is not None:
@@ -416,9 +417,8 @@ class Attempts:
                     raise MisfitCall(call.tool, wrong)
 
     async def _wait_for_check(self, check: Callable[[], Awaitable[T]]) -> T:
-        """Returns what `check` does. Where too many schemas wait, or their worker was killed, it is called again for
-        `CHECK_WAIT_S`: the turn is accepted, and an answer that is computed would be lost. Then raises what it raises.
-        """
+        """Returns the result of `check`. If too many schemas wait, or the worker was killed, calls it again for
+        CHECK_WAIT_S, because the turn is accepted and its answer would be lost; then raises its error."""
         until = self._now() + CHECK_WAIT_S
         while True:
             try:

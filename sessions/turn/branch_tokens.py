@@ -12,21 +12,21 @@ from sessions.ports import ChatMessage
 from sessions.turn.context_fitting import Kept, Segment
 
 Packed = tuple[bytes, ...]
-"""Token ids of a piece, packed, in parts that the state holds as well."""
+"""The packed token ids of a piece, in parts that the state holds as well."""
 
 
 Pieces = tuple[tuple[Segment, Packed], ...]
-"""A branch, message by message."""
+"""The pieces of a branch: one for each message or answer."""
 
 
 class BranchTokens(msgspec.Struct, frozen=True):
-    """A branch, piece by piece. In its prompts a summary stands for the pieces before `base`."""
+    """The token ids of a branch, piece by piece. In prompts a summary stands for the pieces before `base`."""
 
     pieces: Pieces
     base: int = 0
     summary: Packed = ()
-    pinned: tuple[int, ...] = ()  # pieces that stay, in order
-    path: tuple[Item, ...] = ()  # what the pieces are made of
+    pinned: tuple[int, ...] = ()  # indices of pieces that stay in prompts, in order
+    path: tuple[Item, ...] = ()  # the items that the pieces are made of
     summarised: ChatMessage | None = None  # the summary as a message
 
     @property
@@ -42,12 +42,14 @@ class BranchTokens(msgspec.Struct, frozen=True):
         return sum(map(len, self.summary)) // 4
 
     def length(self, first: int) -> int:
-        """Tokens of the summary, of what is pinned before `first`, and of the pieces from there on."""
+        """Returns the number of tokens of the summary, the pieces pinned before `first`, and the pieces from `first`
+        on."""
         head = sum(self.pieces[index][0].length for index in self.pinned if index < first)
         return self.summary_length + head + sum(segment.length for segment, _ in self.pieces[first:])
 
     def packed(self, first: int, end: int | None = None) -> bytes:
-        """The ids of the summary, of what is pinned before `first`, and of the pieces from there on."""
+        """Returns the packed ids of the summary, the pieces pinned before `first`, and the pieces from `first` to
+        `end`."""
         head = chain.from_iterable(self.pieces[index][1] for index in self.pinned if index < first)
         kept = chain.from_iterable(packed for _, packed in self.pieces[first:end])
         return b"".join(chain(self.summary, head, kept))
@@ -67,7 +69,7 @@ def group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
 
 
 def segment_of(items: Sequence[Item], length: int) -> Segment:
-    """Returns how the items of one piece, `length` tokens of them, may be fitted."""
+    """Returns the segment of one piece, `length` tokens long, for context fitting."""
     first = items[0]
     return Segment(
         first.id,
@@ -80,13 +82,13 @@ def segment_of(items: Sequence[Item], length: int) -> Segment:
 
 
 def join_output(pieces: list[tuple[Segment, Packed]], call_id: CallId) -> None:
-    """Sees to it that no prompt begins between a call in `pieces` and its output, which comes behind them."""
+    """Keeps prompts from beginning between a call in `pieces` and its output, which comes behind them."""
     between: list[int] = []
     for index in range(len(pieces) - 1, -1, -1):
         segment = pieces[index][0]
         if call_id in segment.calls:
-            for each in between:
-                pieces[each] = (msgspec.structs.replace(pieces[each][0], begins_turn=False), pieces[each][1])
+            for at in between:
+                pieces[at] = (msgspec.structs.replace(pieces[at][0], begins_turn=False), pieces[at][1])
             return
         if segment.begins_turn:
             between.append(index)
@@ -99,8 +101,7 @@ def piece_behind(pieces: Pieces, count: int) -> int:
 
 
 def pinned_pieces(path: Sequence[Item], pieces: Pieces, pinned: Collection[ItemId]) -> list[int]:
-    """Returns the pieces that these items stand in, in order: those with calls and those with their outputs
-    together."""
+    """Returns the indices of the pieces that hold these items, in order; calls and their outputs stay together."""
     where: dict[ItemId, int] = {}
     at = 0
     for index, (segment, _) in enumerate(pieces):
@@ -120,7 +121,8 @@ def pinned_pieces(path: Sequence[Item], pieces: Pieces, pinned: Collection[ItemI
 
 
 def summary_message(text: str, model: str) -> ChatMessage:
-    """Returns a summary as prompts have it: by the user, for it may repeat what users and tools have put in."""
+    """Returns a summary as a user message of prompts: by the user, for it may repeat what users and tools have put
+    in."""
     return ChatMessage(role="user", text=f"[Summary of our conversation so far, written by {model}]\n{text}")
 
 

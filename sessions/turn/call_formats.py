@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from sessions.model.types import Json, Tool
 
-Read = tuple[list[tuple[str, str]], int]  # names with their arguments as JSON, and where they end
+Read = tuple[list[tuple[str, str]], int]  # the names of calls with their JSON arguments, and the index where they end
 Reader = Callable[[str, Mapping[str, Tool]], Read | None]
 
 
@@ -37,10 +37,10 @@ def may_be_json_call(text: str, tools: Mapping[str, Tool]) -> bool:
 
 
 class CallFormat(NamedTuple):
-    """How calls are written. `opens`: the marks before them, `closes`: those behind. `starts`: with what an answer
-    begins that may be a call without a mark (engines show no special tokens, and small models leave marks out), which
-    `read_bare` reads, else `read`; `may_be_bare` says early that a text is none. `between`: what may stand between two
-    calls."""
+    """How a family of models writes calls. `opens` are the marks before calls, `closes` those behind, and `between` is
+    what may stand between two. An answer that begins with one of `starts` may be a call without a mark (engines show
+    no special tokens, and small models leave marks out); `read_bare` reads it, else `read`, and `may_be_bare` tells
+    early that a text is no call."""
 
     opens: tuple[str, ...]
     read: Reader | None = None
@@ -111,8 +111,8 @@ def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _json_end(text: str, at: int) -> int | None:
-    """Returns where the JSON value that begins here ends; None: it is not whole. Strings are passed in one step each,
-    for a call that writes a file is looked at again with each piece that comes."""
+    """Returns the index where the JSON value at `at` ends; None if it is not whole. Strings are passed in one step
+    each, for a call that writes a file is read again with each piece that comes."""
     depth = 0
     for part in _STRUCTURE.finditer(text, at):
         match part[0]:
@@ -172,7 +172,7 @@ def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _typed(value: str, schema: Json) -> Json:
-    """A parameter's value, of the type that its schema says."""
+    """Returns a parameter's value, parsed unless its schema says that it is a string."""
     value = value.removeprefix("\n").removesuffix("\n")
     if isinstance(schema, dict) and schema.get("type") == "string":
         return value
@@ -208,8 +208,8 @@ def _lfm2(text: str, tools: Mapping[str, Tool]) -> Read | None:
 def _python_call(call: ast.expr) -> tuple[str, str]:
     if not isinstance(call, ast.Call) or call.args:
         raise ValueError("no call with named arguments")
-    given: dict[str, Any] = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-    return ast.unparse(call.func), _dumped(given)
+    arguments: dict[str, Any] = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return ast.unparse(call.func), _dumped(arguments)
 
 
 def _dumped(value: Json) -> str:
@@ -232,7 +232,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
     "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2),
 }
 
-_SIGNS: Final = (  # what a template has in it whose model writes a format, the surest first
+_SIGNS: Final = (  # (text in a chat template, format that it shows), the surest first
     ("<parameter=", "qwen_xml"),
     ("[TOOL_CALLS]", "mistral"),
     ("<｜tool▁calls▁begin｜>", "deepseek"),
@@ -245,5 +245,5 @@ _SIGNS: Final = (  # what a template has in it whose model writes a format, the 
 
 
 def format_of(template: str) -> str:
-    """The name of the format in which a model writes calls whose chat template tells it of tools."""
+    """Returns the name of the format of calls that a model with this chat template writes."""
     return next((name for sign, name in _SIGNS if sign in template), "hermes")

@@ -32,8 +32,8 @@ _UNFIT: Final = "recovery_incompatible"  # the code of a grammar that does not g
 
 
 def call_opening(info: EngineInfo, tools: Sequence[Tool]) -> str:
-    """The words that a call of one of `tools` begins with in any case; "" where they are not decided, or the engine
-    writes them just as well."""
+    """Returns the words that a call of one of `tools` must begin with; "" if they are not decided, or the engine
+    cannot go on behind them."""
     if not info.continues_formats or len(tools) != 1 or not tools[0].name.isascii():
         return ""
     return f'{{"name": {json.dumps(tools[0].name)}, "arguments":'
@@ -42,7 +42,7 @@ def call_opening(info: EngineInfo, tools: Sequence[Tool]) -> str:
 async def generate_behind(
     engine: Engine, request: GenerationRequest, opening: str
 ) -> AsyncGenerator[Chunk | Finish, None]:
-    """A run of the engine whose answer begins with `opening`, which it does not write."""
+    """Yields a run of the engine whose answer begins with `opening`, which the engine does not have to write."""
     tokens = await engine.tokenizer.text(opening)
     if request.max_tokens - len(tokens) < LEFT_MIN:
         begun, behind = False, request
@@ -73,7 +73,8 @@ def _behind(request: GenerationRequest, tokens: Tokens) -> GenerationRequest:
 
 
 def _joined(part: Chunk | Finish, tokens: Tokens, opening: str, num_prompt: int) -> Chunk | Finish:
-    """What the engine wrote, with the opening before the first of it (`tokens`)."""
+    """Returns an engine's output as it would be without the opening in the prompt: `tokens` and `opening` come before
+    the first of it."""
     cached = min(part.cached_tokens, num_prompt)
     if isinstance(part, Finish):
         return Finish(part.reason, num_prompt, cached)

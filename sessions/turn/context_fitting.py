@@ -25,10 +25,10 @@ from sessions.model.types import CallId, ItemId
 
 LOW_WATER = 0.6
 ANSWER_ROOM: Final = 256  # tokens that a prompt leaves to its answer,
-ANSWER_SHARE: Final = 4  # but never more than window // ANSWER_SHARE
+ANSWER_SHARE: Final = 4  # but at most window // ANSWER_SHARE
 COMPACT_AT: Final = 0.85
 COMPACT_TO: Final = 0.5
-COMPACT_NOW: Final = 0.95  # a summary that is there is put in force whatever it is worth to wait
+COMPACT_NOW: Final = 0.95  # of the room: a summary that waits is put in force now
 SUMMARY_SHARE: Final = 8  # a summary has at most room // SUMMARY_SHARE tokens
 SUMMARY_MAX: Final = 2_048
 PINNED_SHARE: Final = 4  # pinned messages take at most window // PINNED_SHARE
@@ -41,12 +41,12 @@ class Segment(msgspec.Struct, frozen=True):
     length: int
     begins_turn: bool
     items: int = 1
-    calls: tuple[CallId, ...] = ()  # that an answer makes
-    output: CallId | None = None  # of the call that this answers
+    calls: tuple[CallId, ...] = ()  # of the calls that this answer makes
+    output: CallId | None = None  # of the call that this is the output of
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What prompts have of a branch: its segments from `base` on, and of those before it the `pinned` ones."""
+    """The segments of a branch that prompts keep: those from `base` on, and the `pinned` ones before it."""
 
     base: int = 0
     pinned: Collection[int] = ()
@@ -56,7 +56,7 @@ NONE_KEPT: Final = Kept()
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """`first` is the index of the first segment that is kept; `moved` says that the cut is a new one."""
+    """The beginning of a prompt: `first` is the index of its first segment; `moved` says that this cut is new."""
 
     first: int
     moved: bool
@@ -75,20 +75,20 @@ def fit(
     kept: Kept = NONE_KEPT,
     truncate: bool = True,
 ) -> Fit:
-    """Where the prompt begins, given where it began last time (`cut`).
+    """Returns where a prompt begins, if the one before began at the item `cut`.
 
     `opening` and `closing` tokens frame whatever is kept; `answer` is the longest that the request allows, which
-    reserves nothing beyond `answer_room`; `kept` says
-    what stays for segments that are summarised in the opening. Raises BadInput
-    `context_length_exceeded` when the newest turn alone does not fit, or not all and nothing may be left out.
+    reserves nothing beyond `answer_room`; `kept` says what stays for segments that are summarised in the opening.
+    Raises BadInput `context_length_exceeded` when the newest turn alone does not fit, or when not all fits and nothing
+    may be left out.
     """
     base, pinned = kept.base, kept.pinned
     reserve = reserved(window, answer, answer_room)
     room = window - opening - closing - reserve
     first = base
     if cut is not None:
-        first = max(base, next((index for index, each in enumerate(segments) if each.item_id == cut), 0))
-    total = sum(each.length for each in segments[first:]) + _pinned_length(segments, pinned, first)
+        first = max(base, next((index for index, segment in enumerate(segments) if segment.item_id == cut), 0))
+    total = sum(segment.length for segment in segments[first:]) + _pinned_length(segments, pinned, first)
     if total <= room:
         return Fit(first, False, _left_out(segments, pinned, base, first))
     if not truncate:
@@ -103,13 +103,13 @@ def fit(
         if index not in pinned:
             total -= segments[index].length
     if best is None:
-        needed = opening + closing + sum(each.length for each in segments[last_turn(segments) :])
+        needed = opening + closing + sum(segment.length for segment in segments[last_turn(segments) :])
         raise too_long(needed, window - reserve)
     return Fit(best, True, _left_out(segments, pinned, base, best))
 
 
 def reserved(window: int, answer: int | None, answer_room: int = ANSWER_ROOM) -> int:
-    """The tokens of the window that a prompt leaves to its answer, which may have `answer` at most."""
+    """Returns how many tokens of the window a prompt leaves to its answer, which may have `answer` at most."""
     return min(answer_room if answer is None else min(answer, answer_room), window // ANSWER_SHARE)
 
 
@@ -122,11 +122,11 @@ def _left_out(segments: Sequence[Segment], pinned: Collection[int], base: int, f
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
-    """The lengths of prompts that a conversation is compacted at, and to."""
+    """Prompt lengths, in tokens: a conversation is compacted when it reaches `high`, down to `low`."""
 
     high: int
     low: int
-    summary: int  # tokens that a summary has at most
+    summary: int  # tokens of a summary, at most
 
     @classmethod
     def of(cls, window: int, answer: int | None, threshold: int | None, answer_room: int = ANSWER_ROOM) -> Marks:
@@ -142,7 +142,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummarySpan(msgspec.Struct, frozen=True):
-    """What is to be summarised: the segments before `end`, by a model that reads those before `read`."""
+    """The segments to summarise: those before `end`, by a model that reads those before `read`."""
 
     end: int
     read: int
@@ -159,7 +159,8 @@ def compact(
     kept: Kept = NONE_KEPT,
     keep_turns: int | None = None,
 ) -> SummarySpan | None:
-    """What of a conversation that is at rest to summarise; None: nothing, or nothing that would make it shorter.
+    """Returns which segments of an idle conversation to summarise; None if that is not due, or would not make it
+    shorter.
 
     `opening` is what prompts begin with now, the summary of the segments before `kept.base` included; `instruction`
     requests the new one behind what is read, and where not all can be read at once the rest waits for the next.
@@ -189,13 +190,13 @@ def compact(
 
     end = next((end for end in readable if after(end) <= marks.low), None)
     if end is None:
-        between = [each for each in readable if each < count and after(each) <= (marks.low + marks.high) // 2]
+        between = [end_ for end_ in readable if end_ < count and after(end_) <= (marks.low + marks.high) // 2]
         end = between[-1] if between else read
     return SummarySpan(end, read) if after(end) < now else None
 
 
 def last_turn(segments: Sequence[Segment]) -> int:
-    return max((index for index, each in enumerate(segments) if each.begins_turn), default=0)
+    return max((index for index, segment in enumerate(segments) if segment.begins_turn), default=0)
 
 
 def whole_too_long(needed: int, room: int) -> BadInput:

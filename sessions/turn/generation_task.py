@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class GenerationTask:
-    """The run of one generation of one response."""
+    """The task that writes one generation of one response."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class GenerationTask:
 
     @property
     def begun(self) -> bool:
-        """The engine has made a token."""
+        """Whether the engine has produced a token."""
         return self.generated > 0
 
     @property
     def generated(self) -> int:
-        """The tokens that the engine has made."""
+        """How many tokens the engine has produced."""
         return self._attempts.counts.generated
 
     async def run(self) -> None:
-        """Runs to the end of the answer, or until cancelled."""
+        """Generates the answer to its end, or until cancelled."""
         output, counts, timing = self._output, self._attempts.counts, self._attempts.timing
         try:
             lookup = self._run.lookup
@@ -120,7 +120,8 @@ class GenerationTask:
         self._inbox.post(GenerationFailed(self.response_id, self._generation, error, usage, findings))
 
     def _explain_schema_error(self, error: SessileError) -> SessileError:
-        """What an engine has against a schema, in the words of who sent it: it may have been made of tools."""
+        """Returns an engine's complaint about a schema in the client's words: a schema that was made of tools names
+        these."""
         must_call = self._attempts.must_call
         if error.code != "invalid_schema" or not must_call:
             return error

@@ -34,14 +34,14 @@ from sessions.turn.context_fitting import too_long
 
 class Inspector:
     def __init__(self, engine: Engine, filters: FilterSet, bytes_max: int) -> None:
-        """`bytes_max`: of one text, as of a message."""
+        """`bytes_max`: the longest text, in bytes, as for a message."""
         self._engine = engine
         self._filters = filters
         self._bytes_max = bytes_max
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Raises TooLarge for a text that no message may have, BadInput where nothing judges texts for the principal,
-        and what the engine raises."""
+        """Answers a question. Raises TooLarge for a text that no message may have, BadInput where nothing judges texts
+        for the principal, and what the engine raises."""
         for text in _texts(question):
             if len(text) > self._bytes_max or len(text.encode()) > self._bytes_max:
                 raise TooLarge(

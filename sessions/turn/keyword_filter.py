@@ -22,7 +22,7 @@ OUTPUT_REFUSAL = "The rest of this answer was withheld."
 
 
 def fold(text: str) -> str:
-    """Text as it is compared: case folded code point by code point, so that positions stay what they are."""
+    """Returns text as it is compared: case folded code point by code point, so that positions stay what they are."""
     return text.lower() if text.isascii() else "".join(map(_fold_one, text))
 
 
@@ -34,23 +34,23 @@ def _fold_one(character: str) -> str:
 
 
 def _pattern(phrases: Sequence[str]) -> re.Pattern[str]:
-    """Finds the leftmost of the phrases in folded text; no phrases match nothing."""
+    """Returns a pattern that finds the leftmost of the phrases in folded text; without phrases it matches nothing."""
     return re.compile("|".join(re.escape(phrase) for phrase in phrases) or "(?!)")
 
 
 def _over_seam(pattern: re.Pattern[str], text: str, last: int, first: int) -> tuple[int, int] | None:
-    """The first match that begins before `last` and ends behind `first`."""
+    """Returns the span of the first match that begins before `last` and ends behind `first`."""
     at = 0
-    while (found := pattern.search(text, at)) is not None and found.start() < last:
-        if found.end() > first:
-            return found.span()
-        at = found.start() + 1
+    while (match := pattern.search(text, at)) is not None and match.start() < last:
+        if match.end() > first:
+            return match.span()
+        at = match.start() + 1
     return None
 
 
 def _block(start: int, end: int, message: str) -> Verdict:
-    found = Finding(category="keyword", action="block", start=start, end=end, model="keywords")
-    return Verdict(action="block", category="keyword", start=start, end=end, message=message, findings=(found,))
+    finding = Finding(category="keyword", action="block", start=start, end=end, model="keywords")
+    return Verdict(action="block", category="keyword", start=start, end=end, message=message, findings=(finding,))
 
 
 class KeywordInputFilter:
@@ -61,10 +61,10 @@ class KeywordInputFilter:
         self._pattern = re.compile("|".join(folded) or "(?!)")
 
     async def check(self, principal: Principal, text: str) -> Verdict:
-        found = self._pattern.search(fold(text))
-        if found is None:
+        match = self._pattern.search(fold(text))
+        if match is None:
             return PASS
-        return _block(found.start(), found.end(), INPUT_REFUSAL)
+        return _block(match.start(), match.end(), INPUT_REFUSAL)
 
     def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
         over = _over_seam(self._pattern, fold(text), last, first)
@@ -72,7 +72,7 @@ class KeywordInputFilter:
 
 
 class KeywordRules:
-    """What all output filters of one phrase list share: compiled once, used by every answer."""
+    """A compiled phrase list, which all output filters of that list share."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
         folded = [fold(phrase) for phrase in phrases if phrase]
@@ -90,34 +90,34 @@ class KeywordOutputFilter:
 
     def __init__(self, rules: KeywordRules) -> None:
         self._rules = rules
-        self._held = ""  # fed and not yet releasable, folded
+        self._held = ""  # text that may not be released yet, folded
         self._released = 0
 
     def feed(self, text: str) -> tuple[int, Verdict]:
         self._held += fold(text)
         free = len(self._held) - held_back(self._held, self._rules.beginnings, self._rules.reach)
-        found = self._rules.pattern.search(self._held)
-        if found is not None and found.start() <= free:
-            return self._block(found)
+        match = self._rules.pattern.search(self._held)
+        if match is not None and match.start() <= free:
+            return self._block(match)
         self._held = self._held[free:]
         self._released += free
         return self._released, PASS
 
     def finish(self) -> tuple[int, Verdict]:
-        found = self._rules.pattern.search(self._held)
-        if found is not None:
-            return self._block(found)
+        match = self._rules.pattern.search(self._held)
+        if match is not None:
+            return self._block(match)
         self._released += len(self._held)
         self._held = ""
         return self._released, PASS
 
-    def _block(self, found: re.Match[str]) -> tuple[int, Verdict]:
-        start, end = self._released + found.start(), self._released + found.end()
+    def _block(self, match: re.Match[str]) -> tuple[int, Verdict]:
+        start, end = self._released + match.start(), self._released + match.end()
         return start, _block(start, end, OUTPUT_REFUSAL)
 
 
 class KeywordFilterSet:
-    """The same phrases for everyone: what `serve` configures."""
+    """The filters that `serve` configures: the same phrases for everyone."""
 
     def __init__(self, *, input_phrases: Sequence[str] = (), output_phrases: Sequence[str] = ()) -> None:
         self._input: tuple[InputFilter, ...] = (KeywordInputFilter(input_phrases),) if input_phrases else ()

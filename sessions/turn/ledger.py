@@ -76,11 +76,11 @@ from sessions.turn.prompt_rendering import (
 )
 from sessions.turn.retokenisation import as_written, shared_length
 
-ANSWERS_LOOKED_AT: Final = 256  # for the one that a client has changed
+ANSWERS_LOOKED_AT: Final = 256  # at most, to find the one that a client has changed
 
 
 class PromptPlan(msgspec.Struct, frozen=True):
-    """What an engine is to run for a response, and whether a new context cut must be journaled first."""
+    """The prompt that an engine is to run for a response, and the context cut to journal first, if any."""
 
     prompt: array[int]
     emitted: array[int]  # the end of the prompt: what the response has written already
@@ -95,23 +95,23 @@ class PromptPlan(msgspec.Struct, frozen=True):
 
 
 class CompactionPlan(msgspec.Struct, frozen=True):
-    """What a model is to run for a summary, and what it will stand for."""
+    """The prompt that a model is to run for a summary, and the part of the branch that the summary will stand for."""
 
     prompt: array[int]
-    items: int  # of the branch, from its first, that it stands for
-    read: ItemId  # the last one that the model reads
+    items: int  # how many items of the branch, from its first on, the summary stands for
+    read: ItemId  # the last item that the model reads
     tokens_before: int  # of a prompt as it is now
-    tokens_kept: int  # of one with the summary, but for the summary
+    tokens_kept: int  # of a prompt with the summary, less the summary's
     tokens_max: int
-    more: bool  # not all could be read: another is due behind it
+    more: bool  # whether not all could be read, so that another summary is due
 
 
 class ShortenedPrompt(NamedTuple):
-    """What prompts begin with once a summary is in force."""
+    """The beginning of prompts once a summary is in force."""
 
     prompt: array[int]
-    tokens_before: int  # of a prompt without it
-    full: bool  # prompts leave something out without it, or the next one may
+    tokens_before: int  # length of a prompt without the summary
+    full: bool  # whether prompts without the summary leave something out, or soon will
 
 
 class Ledger:
@@ -127,7 +127,7 @@ class Ledger:
         answer_room: int = ANSWER_ROOM,
         answer_tokens: int | None = None,
     ) -> None:
-        """`answer_tokens`: the most of an answer whose request and session name no limit; None: what fits."""
+        """`answer_tokens`: the longest answer where request and session name no limit; None: as long as the window."""
         self.state = state
         self.messages = MessageTokens(state, tokenizer, engine)
         self._answer_tokens = answer_tokens
@@ -148,33 +148,33 @@ class Ledger:
 
     @property
     def begun(self) -> bool:
-        """The session is there."""
+        """Whether the session exists."""
         return self.state.info is not None
 
     @property
     def policy(self) -> ContextPolicy:
-        """What becomes of this conversation when its window is full."""
+        """What this conversation does when its window is full."""
         return self._chosen_policy or DEFAULT_CONTEXT_POLICY
 
     @property
     def _chosen_policy(self) -> ContextPolicy | None:
-        """The policy that the session has, or its tenant."""
+        """The policy that the session sets, else its tenant's, if any."""
         info = self.state.info
         if info is not None and info.context_policy is not UNSET:
             return info.context_policy
         return None if self._tenant_policy is None else self._tenant_policy(self.state.key.tenant)
 
     def _truncates(self, request: Any, chosen: ContextPolicy | None) -> bool:
-        """Returns whether an answer's prompt may leave the oldest turns out. Where a request came by OpenAI's doors,
-        only if it, its session or its tenant says so."""
+        """Returns whether an answer's prompt may leave the oldest turns out. For a request by OpenAI's API, only if
+        the request, its session or its tenant says so."""
         if not isinstance(request, dict):
             return (chosen or DEFAULT_CONTEXT_POLICY) != "off"
-        asked = request.get(TRUNCATION)
-        return asked == "auto" if asked is not None else chosen not in (None, "off")
+        truncation = request.get(TRUNCATION)
+        return truncation == "auto" if truncation is not None else chosen not in (None, "off")
 
     async def prepare(self, message: ChatMessage, *, bounded: bool = True) -> Prepared:
-        """Returns the ids of a new message. Raises BadInput when it could never fit the window, unless something else
-        looks at that."""
+        """Returns the token ids of a new message. Raises BadInput if it could never fit the window; `bounded` False:
+        the caller checks that."""
         tokens = await self._tokenizer.message(message)
         room = self._engine.context_window - len(self._tokenizer.answer_opening) - 1
         if bounded and len(tokens) > room:
@@ -182,9 +182,9 @@ class Ledger:
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
 
     async def prepare_answer(self, text: str, question: ItemId | None, *, bounded: bool = True) -> Prepared:
-        """Returns the ids of an answer that a client brings in the place of one of ours: cut, edited, with parts taken
-        out. As far as the two read alike they are those of ours, whose KV is there; text that a model wrote may have
-        others than it is tokenised to."""
+        """Returns the token ids of an answer that a client sends back, maybe changed. As far as it reads like an
+        answer of ours it gets that one's ids, whose KV is there: text that a model wrote may have other ids than it is
+        tokenised to."""
         prepared = await self.prepare(ChatMessage(role="assistant", text=text), bounded=bounded)
         for answer, ours in self._answers_to(question):
             written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]
@@ -199,7 +199,7 @@ class Ledger:
         return prepared
 
     def _answers_to(self, question: ItemId | None) -> Iterator[tuple[Answer, str]]:
-        """Yields our newest answers to it whose ids are known, with their texts."""
+        """Yields our newest answers to `question` whose token ids are known, with their texts."""
         for answer in islice(reversed(self.state.answers.values()), ANSWERS_LOOKED_AT):
             if answer.tail or len(answer.items) != 1 or answer.fingerprint != self._tokenizer.fingerprint:
                 continue
@@ -254,7 +254,8 @@ class Ledger:
     def _fitting(
         self, frame: PromptFrame, begun: int, answer: int | None, cut: ItemId | None, *, truncates: bool
     ) -> partial[Fit]:
-        """Returns `fit` but for the segments. `begun`: tokens of the answer that are there before its first word."""
+        """Returns `fit` with all arguments but the segments. `begun`: how many tokens of the answer stand before its
+        first word."""
         return partial(
             fit,
             opening=frame.head,
@@ -323,7 +324,7 @@ class Ledger:
             raise BadInput(error.code, f"{error.public_message}{takes}", param=error.param) from None
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
-        """Returns the prompt of a completion: its question's text, behind what every prompt begins with."""
+        """Returns the plan of a completion: the prompt is its question's text, without a chat template."""
         assert open_.body.parent_id is not None
         question = self.state.items[open_.body.parent_id]
         text = question.text if isinstance(question, Message) else ""
@@ -340,35 +341,35 @@ class Ledger:
         return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
 
     def _left(self, room: int, answer_max: int | None, emitted: array[int]) -> int:
-        """How many tokens an answer may still have in a window with this room."""
+        """Returns how many tokens an answer may still have if `room` are left in the window."""
         longest = self._answer_tokens if answer_max is None else answer_max
         return room if longest is None else min(room, longest - len(emitted))
 
     async def _raw_prompt(self, request: Json, text: str) -> array[int]:
-        """Returns the token ids that a completion's client sent; else those of its text."""
+        """Returns the token ids that a completion's client sent, else those of its text."""
         ids = request.get(RAW_PROMPT) if isinstance(request, dict) else None
         if isinstance(ids, list | tuple):
             return array("I", ids)
         return array("I", [*self._tokenizer.starts, *await self._tokenizer.text(text)])
 
     async def requested(self, leaf: ItemId | None, message: ChatMessage) -> array[int]:
-        """Returns the ids of a prompt with a branch, a message behind it, and the beginning of its answer."""
+        """Returns the ids of a prompt: a branch, `message` behind it, and the beginning of an answer."""
         branch, first = await self._written(leaf)
         prompt = await self._renderer.render(await self._frame(branch, (message,)), first)
         prompt.extend(await self._no_thoughts())
         return prompt
 
     async def whole(self, leaf: ItemId | None) -> array[int]:
-        """Returns the ids that the next prompt would begin with, up to an answer that is being written: KV is warmed
-        for them."""
+        """Returns the ids that the next prompt would begin with, up to an answer that is being written; KV is computed
+        ahead for them."""
         branch, first = await self._written(leaf)
         return await self._renderer.prefix(await self._frame(branch), first)
 
     async def compaction(
         self, leaf: ItemId | None, instruction: ChatMessage, *, keep_turns: int | None = None
     ) -> CompactionPlan | None:
-        """Returns the prompt that a summary is requested with: the conversation as it stands, and `instruction` behind
-        it, so that the rest is in its KV. None where there is nothing to summarise."""
+        """Returns the plan of a summary's request: the conversation as it stands, whose KV is there, and `instruction`
+        behind it. None if there is nothing to summarise."""
         info, tokenizer, window = self.state.info, self._tokenizer, self._engine.context_window
         if info is None or leaf is None:
             return None
@@ -409,8 +410,8 @@ class Ledger:
         )
 
     async def shortened(self, leaf: ItemId | None, written: CompactionWritten) -> ShortenedPrompt | None:
-        """Returns what the next prompt would begin with if this summary, which is not in force, were; None where it
-        does not hold."""
+        """Returns what the next prompt would begin with if this summary were in force; None if it does not hold on the
+        branch."""
         state, info, window = self.state, self.state.info, self._engine.context_window
         if info is None or leaf is None or not stands_below(state, leaf, written.read):
             return None
@@ -431,7 +432,8 @@ class Ledger:
         return ShortenedPrompt(prompt, before, full)
 
     async def _written(self, leaf: ItemId | None) -> tuple[BranchTokens, int]:
-        """Returns a branch up to an answer that is being written, and the piece that its prompts begin with."""
+        """Returns a branch up to an answer that is being written, and the index of the piece that its prompts begin
+        with."""
         cut, end = cut_of(self.state, leaf), leaf
         while end is not None and self.state.made_by.get(end) in self.state.open:
             end = self.state.items[end].parent_id
@@ -440,7 +442,8 @@ class Ledger:
         return branch, max(branch.base, begin)
 
     async def _no_thoughts(self) -> Tokens:
-        """Returns the end of a prompt whose answer is to have no thoughts."""
+        """Returns the ids at the end of a prompt that keep its answer from having thoughts; none if the model has
+        none."""
         marks = self._engine.thoughts
         return () if marks is None else await self._tokenizer.scaffold(marks.none)
 
@@ -451,7 +454,7 @@ class Ledger:
         return PromptSettings(info.instructions, info.memories or (), info.tools)
 
     def _settings_of(self, command: cm.TurnCreate, memories: tuple[str, ...]) -> PromptSettings:
-        """Returns what the prompt of a turn will begin with."""
+        """Returns the instructions, memories and tools that the prompt of a turn will begin with."""
         info, made = self.state.info, command.create
         if info is None:
             return (

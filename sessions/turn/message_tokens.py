@@ -45,7 +45,7 @@ from sessions.turn.past_texts import name_of
 
 
 class _Settled(NamedTuple):
-    """The last branch, whose pieces stay."""
+    """The branch that was asked for last, with its pieces, which the next one takes over as far as it can."""
 
     items: tuple[Item, ...]
     names: tuple[ItemId, ...]
@@ -53,13 +53,13 @@ class _Settled(NamedTuple):
 
 
 class MessageTokens:
-    """The pieces of one session's branches."""
+    """The token ids of one session's messages, as the pieces of its branches."""
 
     def __init__(self, state: State, tokenizer: Tokenizer, engine: EngineInfo) -> None:
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
-        # Tokenised here because the log's ids do not fit; good for the items as they were (one may be taken back).
+        # Tokenised here because the log's ids do not fit; valid while the items are the same (text may be retracted).
         self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
@@ -67,7 +67,7 @@ class MessageTokens:
         self._settled = _Settled((), (), ())
 
     async def branch(self, leaf: ItemId | None) -> BranchTokens:
-        """Returns the branch that ends in `leaf`."""
+        """Returns the tokens of the branch that ends in `leaf`."""
         state = self._state
         path = self._path(leaf)
         pieces = await self.pieces(path)
@@ -85,7 +85,8 @@ class MessageTokens:
         return BranchTokens(pieces, base, summary, pinned, tuple(path), summarised)
 
     def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:
-        """Returns the pieces that stay whatever is left out: the newest of them, where there is no room for all."""
+        """Returns the indices of pieces that prompts always keep; only the newest of them if there is no room for
+        all."""
         room, kept = self._engine.context_window // PINNED_SHARE, list[int]()
         for index in reversed(pinned_pieces(path, pieces, self._state.pinned)):
             room -= pieces[index][0].length
@@ -95,8 +96,8 @@ class MessageTokens:
         return tuple(reversed(kept))
 
     def rendered(self, item: Item, leaf: ItemId | None = None) -> ChatMessage:
-        """Returns an item that is not an answer of ours as the template sees it. `leaf`: what it will stand below,
-        where it does not yet. Raises BadInput for a call, which stands only inside an answer."""
+        """Returns a message or tool output as the chat template sees it. `leaf`: the item that it will stand below, if
+        it stands nowhere yet. Raises BadInput for a call, which stands only inside an answer."""
         match item:
             case Message():
                 return ChatMessage(role=item.role, text=self._with_thoughts(item))
@@ -107,7 +108,7 @@ class MessageTokens:
                 raise BadInput("invalid_request", "A call stands only inside an answer.")
 
     def as_message(self, items: Sequence[Item]) -> ChatMessage:
-        """Returns the items of one piece as a template that sees whole conversations has them."""
+        """Returns the items of one piece as one message for a template that sees whole conversations."""
         first, message = items[0], answer_message(items)
         if len(items) == 1 and not isinstance(first, FunctionCall):
             return self.rendered(first)
@@ -115,7 +116,8 @@ class MessageTokens:
         return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
 
     async def pinned_too_long(self, item_id: ItemId) -> bool:
-        """Returns whether an item, with what goes with it, has no place among the pinned ones of its branch."""
+        """Returns whether an item would make the pinned pieces of its branch too long for the window's share for
+        them."""
         leaf = self._state.newest
         if not stands_below(self._state, leaf, item_id):
             leaf = item_id
@@ -125,15 +127,15 @@ class MessageTokens:
         return sum(pieces[index][0].length for index in pinned) > self._engine.context_window // PINNED_SHARE
 
     def _with_thoughts(self, item: Message) -> str:
-        """Returns a message's text with its thoughts, which such a template keeps or drops as its authors meant.
-        Elsewhere thoughts stand in the ids of their answer alone."""
+        """Returns a message's text, with its thoughts for a template that sees whole conversations and decides whether
+        to keep them. For others, thoughts stand only in the ids of their answer."""
         marks, thoughts = self._engine.thoughts, item.reasoning
         if self._tokenizer.gap is None or marks is None or not thoughts:
             return item.text
         return f"{marks.open}\n{thoughts}\n{marks.close}\n\n{item.text}"
 
     def _path(self, leaf: ItemId | None) -> list[Item]:
-        """Returns the branch that ends in `leaf`. What the last one had of it is not walked again."""
+        """Returns the items from the root to `leaf`; what it shares with the last branch is not walked again."""
         (settled, names, _), items = self._settled, self._state.items
         if not settled:
             return item_tree.branch(self._state, leaf)
@@ -147,8 +149,8 @@ class MessageTokens:
         return item_tree.branch(self._state, leaf)
 
     async def pieces(self, path: list[Item]) -> Pieces:
-        """Returns the pieces of a branch, message by message. Those of the branch before it, up to where the two part,
-        are taken over: a turn costs its own items. Nothing stands behind an answer that has not ended."""
+        """Returns the pieces of a branch, message by message. Pieces that it shares with the last branch are taken
+        over, so a turn costs only its own items. Nothing stands behind an answer that has not ended."""
         settled, names, pieces = self._settled
         count = len(settled)
         if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
@@ -171,7 +173,7 @@ class MessageTokens:
         return self._settled.pieces
 
     def _goes_on(self, path: list[Item], count: int) -> bool:
-        """Returns whether the message that ends the first `count` items of a path goes on behind them."""
+        """Returns whether the piece that the first `count` items of a path end with goes on behind them."""
         if count >= len(path):
             return count > len(path)
         made_by = self._state.made_by.get(path[count].id)
@@ -198,7 +200,7 @@ class MessageTokens:
         return made
 
     async def _render_group(self, items: tuple[Item, ...]) -> Packed:
-        """Returns the ids of a message that a client sent, or of an answer with calls that it brought along."""
+        """Returns the packed ids of a message that a client sent, or of an answer with calls that it brought along."""
         if not isinstance(items[-1], FunctionCall):
             return await self._message(items[0])
         made = self._kept(items)

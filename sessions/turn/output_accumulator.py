@@ -29,20 +29,20 @@ class GenerationLimits(msgspec.Struct, frozen=True):
 
 
 class Inbox(Protocol):
-    """What a generation needs of its actor."""
+    """The actor, as a generation reports to it."""
 
     def ready(self, output: OutputAccumulator) -> None:
-        """There is something to take. Called once per take."""
+        """Tells the actor that `output` has something to take. Called once per take."""
 
     def post(self, input: Input) -> None:
-        """Something that comes after all that was released so far."""
+        """Passes an input that comes after all that was released so far."""
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None: ...
 
 
 class OutputAccumulator:
-    """The released output of one generation. `written` is the ledger as released so far, packed, `tail` the raw text
-    behind it; both hold what the actor has not taken, too. Its attributes are many because everything that one flush
+    """The released output of one generation. `written` is the packed token ids released so far, `tail` the raw text
+    behind them; both include what the actor has not taken. It has many attributes because everything that one flush
     takes is emptied in one place."""
 
     def __init__(self, open_: Open, generation: int, inbox: Inbox, limits: GenerationLimits, *, whole: bool) -> None:
@@ -50,25 +50,25 @@ class OutputAccumulator:
         self.generation = generation
         self.written = bytearray(open_.tokens)
         self.tail = open_.tail
-        self.thinking = bool(open_.drafts) and open_.drafts[-1].is_thinking  # it ends with thoughts
+        self.thinking = bool(open_.drafts) and open_.drafts[-1].is_thinking  # whether the answer ends with thoughts
         self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message) and not self.thinking
         self.begun = bool(open_.drafts)
         self.began_with_call = self.begun and isinstance(open_.drafts[0].item, FunctionCall)
-        self.findings: list[Finding] = []  # that the actor has not taken
+        self.findings: list[Finding] = []  # those that the actor has not taken
         self._open = open_
         self._inbox = inbox
         self._limits = limits
         self._whole = whole
         self._loop = asyncio.get_running_loop()
-        self._pieces: list[event_writer.Piece] = []  # of an answer that may call tools
-        self._texts: list[str] = []  # of one that may not
+        self._pieces: list[event_writer.Piece] = []  # the released pieces of an answer that may call tools
+        self._texts: list[str] = []  # the released texts of an answer that may not
         self._bytes = 0
         self._logprobs: list[Json] = []
-        self._unplaced: tuple[Json, ...] = ()  # of text that a parser holds back
+        self._unplaced: tuple[Json, ...] = ()  # log probabilities of text that a parser holds back
         self._tokens: list[bytes] = []
         self._retracted: Verdict | None = None
-        self._taken = asyncio.Event()  # whenever the actor takes something
-        self._notified = False  # the actor is about to take
+        self._taken = asyncio.Event()  # set whenever the actor takes something
+        self._notified = False  # whether the actor is about to take
         self._flushed_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,7 +88,7 @@ class OutputAccumulator:
         self._schedule()
 
     def accept_parsed(self, parsed: ParsedRelease, logprobs: tuple[Json, ...] = ()) -> None:
-        """Adds what a parser let through; texts of one kind are laid together."""
+        """Adds what a parser let through; joins neighbouring pieces of one kind."""
         if parsed.tokens:
             self._tokens.append(parsed.tokens)
             self.written += parsed.tokens
@@ -120,22 +120,23 @@ class OutputAccumulator:
             self._schedule()
 
     def shown_text(self) -> str:
-        """The text of the answer so far, what the actor is about to take included; of answers without calls."""
+        """Returns the text of the answer so far, including what the actor has not taken; for answers without calls."""
         drafts = self._open.drafts
         shown = drafts[-1].text if drafts and isinstance(drafts[-1].item, Message) and not drafts[-1].done else []
         return "".join([*shown, *self._texts])
 
     async def retract(self, verdict: Verdict) -> None:
-        """Has the actor write a retraction behind all that was released; the model goes on from what is left of it."""
+        """Has the actor write a retraction behind all that was released, and keeps the text that it leaves as
+        `tail`."""
         self._retracted = verdict
         self._taken.clear()
         self.flush()
         await self._taken.wait()
-        self.written.clear()  # as the state's ledger is, once it has obeyed
+        self.written.clear()  # as the state clears its ledger for the retraction
         self.tail = self.shown_text()
 
     def complete(self, *, withheld: bool) -> bool:
-        """The answer has ended: what waited for all of it is flushed, or dropped where that was `withheld`. Returns
+        """Ends the output: flushes what waited for the whole answer, or drops it if that was `withheld`. Returns
         whether it was dropped."""
         dropped = self._whole and withheld
         if dropped:
@@ -147,7 +148,8 @@ class OutputAccumulator:
     # -- what the actor takes ------------------------------------------------------------------------------------
 
     def take(self) -> Output | None:
-        """All that was released since the last take, as one output. Called by the actor when it can append."""
+        """Returns all that was released since the last take as one output; None if nothing was. The actor calls it
+        when it can append."""
         self._notified = False
         if not self._texts and not self._pieces and self._retracted is None:
             return None
@@ -167,11 +169,11 @@ class OutputAccumulator:
         return taken
 
     def take_last_findings(self) -> tuple[Finding, ...]:
-        """Those that nothing carries which the actor is about to take."""
+        """Returns the findings that no pending output will carry."""
         return () if self._notified else self.take_findings()
 
     def flush(self) -> None:
-        """Notifies the actor of what there is, roll-up or not."""
+        """Notifies the actor of what was released, without waiting for the roll-up."""
         self.disarm()
         if self._whole:
             self._drop()
@@ -181,7 +183,7 @@ class OutputAccumulator:
             self._inbox.ready(self)
 
     def disarm(self) -> None:
-        """Nothing is flushed later by itself."""
+        """Cancels the scheduled flush."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -26,7 +26,7 @@ from sessions.ports import LateFilter, OutputFilter
 
 
 class Release(msgspec.Struct, frozen=True):
-    """What may now be written to the log. `tokens` is packed; `tail` is the raw text behind them.
+    """Text and tokens that may now be written to the log. `tokens` is packed; `tail` is the raw text behind them.
 
     `ended` says that the answer ends here by itself: what comes later is dropped. `restart` says that the
     tail is not what the engine wrote: its run must be begun again from the ledger and the tail.
@@ -40,11 +40,11 @@ class Release(msgspec.Struct, frozen=True):
     restart: bool = False
     message: str = ""
     withheld_tokens: int = 0
-    retracted: Verdict | None = None  # to be taken back of what readers have, this release included
+    retracted: Verdict | None = None  # a span to take back from readers, which may reach into this release
 
 
 class OutputPipeline:
-    """Feeds on chunks, gives releases. After one with `ended` or `restart` the object is spent.
+    """Turns an engine's chunks into releases. After a release with `ended` or `restart` the object is spent.
 
     A filter that has blocked or redacted is fed no more; its verdict counts once all the others have let through what
     stands before it, so that none depends on how the engine splits the text. Its attributes are many because text,
@@ -59,20 +59,20 @@ class OutputPipeline:
         tail: str = "",
         tail_tokens: Tokens = (),
     ) -> None:
-        """`tail` is what was released beyond the ledger before this run began, `tail_tokens` what the run's prompt
-        has for it: they go to the ledger with the first token that follows them."""
+        """`tail`: text that was released beyond the ledger before this run; `tail_tokens`: its token ids in the run's
+        prompt. They go to the ledger with the first token that follows them."""
         self._stops = tuple(stops)
         self._beginnings = beginnings(self._stops)
         self._reach = reach(self._stops)
         self._filters = tuple(filters)
-        self._late = tuple(each for each in self._filters if isinstance(each, LateFilter))
+        self._late = tuple(filter_ for filter_ in self._filters if isinstance(filter_, LateFilter))
         self.findings: list[Finding] = []  # since `take_findings`
-        self.closing: Literal["stop", "end"] | None = None  # all is fed; `close` ends it
-        self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # those that act
+        self.closing: Literal["stop", "end"] | None = None  # set once `close` has to be called
+        self._verdicts: list[Verdict | None] = [None] * len(self._filters)  # by filter; None for those that do not act
         self._text = ""  # from the end of the last wholly released token on
         self._start = 0  # position of self._text's beginning; positions count code points of everything fed
         self._released = 0
-        self._cleared = 0  # what the stop strings let through
+        self._cleared = 0  # position up to which the stop strings let text through
         self._pending: deque[tuple[int, tuple[int, ...], tuple[Json, ...]]] = deque()  # (end position, tokens,
         # logprobs) of what is not wholly released
         self._mute: tuple[int, ...] = ()  # tokens whose text is still to come
@@ -81,7 +81,7 @@ class OutputPipeline:
         self._tail_tokens = tail_tokens
 
     def feed(self, chunk: Chunk) -> Release | None:
-        """The release that `chunk` makes possible, or None when everything is held back."""
+        """Takes a chunk; returns the release that it makes possible, or None if everything is held back."""
         if not chunk.text:
             self._mute += chunk.tokens
             self._mute_logprobs += chunk.logprobs
@@ -95,18 +95,18 @@ class OutputPipeline:
         return self._pass_on(end)
 
     def finish(self) -> Release | None:
-        """The engine has ended by itself: nothing waits for a continuation any more."""
+        """Ends the text, as the engine has: returns the last release, for nothing waits for a continuation any more."""
         stop = self._stop_in(self._text[self._cleared - self._start :])
         end = self._start + len(self._text) if stop is None else self._cleared + stop
         return self._last(end, stopped=stop is not None)
 
     @property
     def num_mute(self) -> int:
-        """Tokens that no text has come for, and that are not counted as withheld."""
+        """How many tokens have brought no text yet; they are not counted as withheld."""
         return len(self._mute)
 
     def _pass_through(self, chunk: Chunk) -> Release:
-        """All of a chunk: there is nothing that holds anything back."""
+        """Releases all of a chunk, where no filter or stop string is set."""
         tokens, logprobs = chunk.tokens, chunk.logprobs
         if self._mute:
             tokens, logprobs = self._mute + tokens, self._mute_logprobs + logprobs
@@ -135,7 +135,7 @@ class OutputPipeline:
         return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
 
     def _last(self, limit: int, *, stopped: bool) -> Release | None:
-        """Passes on what is left up to `limit`; behind it nothing comes, or it is dropped."""
+        """Passes on what is left up to `limit`, which is the end: text behind it is dropped."""
         release = self._filter(limit)
         if self._late and (release is None or not (release.ended or release.restart)):
             self.closing = "stop" if stopped else "end"
@@ -145,16 +145,16 @@ class OutputPipeline:
         return self._stopped(release) if stopped else release
 
     async def close(self) -> Release | None:
-        """Once `closing` is set and what came with it was accepted: waits for the late filters, and ends."""
+        """Waits for the late filters and returns the last release; to be called once `closing` is set."""
         for each in self._late:
             await each.settle()
         release = self._run_filters(None)
         return self._stopped(release) if self.closing == "stop" else release
 
     def take_findings(self) -> list[Finding]:
-        """What filters have found since the last time."""
-        found, self.findings = self.findings, []
-        return found
+        """Returns the filters' findings since the last call."""
+        findings, self.findings = self.findings, []
+        return findings
 
     def _stopped(self, release: Release | None) -> Release:
         if release is None:
@@ -162,7 +162,7 @@ class OutputPipeline:
         return release if release.ended or release.restart else msgspec.structs.replace(release, ended="stop")
 
     def _filter(self, limit: int) -> Release | None:
-        """Lets the filters see up to `limit`, and releases what they all agree to."""
+        """Shows the filters the text up to `limit`, and releases what they all agree to."""
         text = self._text[self._cleared - self._start : limit - self._start]
         self._cleared = max(self._cleared, limit)
         if not self._filters:
@@ -170,7 +170,8 @@ class OutputPipeline:
         return self._run_filters(text) if text else None
 
     def _run_filters(self, text: str | None) -> Release | None:
-        """Gives the filters more text, or its end (None): the earliest limit, or the verdict at the earliest place."""
+        """Feeds the filters with text, or ends them (None). Releases up to the earliest limit, or acts on the earliest
+        verdict."""
         limit = self._cleared
         for index, each in enumerate(self._filters):
             if self._verdicts[index] is None:
@@ -187,7 +188,7 @@ class OutputPipeline:
                     limit = min(limit, allowed)
         acting = [verdict for verdict in self._verdicts if verdict is not None]
         if acting:
-            first = min(acting, key=lambda each: (each.start, each.action != "block"))
+            first = min(acting, key=lambda verdict: (verdict.start, verdict.action != "block"))
             # What is held back from the very place of a redaction may still be blocked there.
             if first.start < limit or (first.start == limit and (first.action == "block" or text is None)):
                 return self._act(first)
@@ -212,7 +213,7 @@ class OutputPipeline:
         )
 
     def _take_back(self, verdict: Verdict, limit: int) -> Release:
-        """Shows what may be shown, so that the span is whole, and has it taken back."""
+        """Releases what may be shown, so that the span to retract is whole, and asks for its retraction."""
         before = self._release(limit) if limit > self._released else Release("", b"", self._present_tail())
         withheld = self._withhold()
         return msgspec.structs.replace(
@@ -225,7 +226,7 @@ class OutputPipeline:
         )
 
     def _withhold(self) -> int:
-        """How many tokens nobody gets for a verdict's sake: each is counted once."""
+        """Counts the tokens that a verdict withholds, each once, and forgets the mute ones."""
         withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
         self._mute = self._mute_logprobs = ()
         return withheld
@@ -253,17 +254,17 @@ class OutputPipeline:
 
 
 def beginnings(phrases: Sequence[str]) -> frozenset[str]:
-    """The proper prefixes of all phrases."""
+    """Returns the proper prefixes of all phrases."""
     return frozenset(phrase[:length] for phrase in phrases for length in range(1, len(phrase)))
 
 
 def reach(phrases: Sequence[str]) -> int:
-    """The length of the longest proper prefix."""
+    """Returns the length of the longest proper prefix of a phrase, in code points."""
     return max((len(phrase) for phrase in phrases), default=1) - 1
 
 
 def held_back(text: str, beginnings: frozenset[str], reach: int) -> int:
-    """How many code points at the end of `text` may be the beginning of a phrase: the longest such suffix."""
+    """Returns how many code points at the end of `text` may begin a phrase: the longest such suffix."""
     end = text[-reach:] if reach else ""
     for length in range(len(end), 0, -1):
         if end[-length:] in beginnings:

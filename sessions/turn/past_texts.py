@@ -13,21 +13,21 @@ from sessions.model import commands as cm
 from sessions.model.memories import with_memories
 from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, ItemId, Message, Role
 
-NEIGHBOURS_REACH: Final = 512  # code points of what stands before a text that it is judged together with
+NEIGHBOURS_REACH: Final = 512  # code points of the text before that a new text is judged together with
 
 Continuing = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput | cm.TurnCreate
-"""Commands whose items will stand below one that is there."""
+"""Commands whose items will stand below an item that exists."""
 
 
 class PromptText(NamedTuple):
-    """A text of a prompt, and whether it is the model's, as far as the prompt says."""
+    """A text of a prompt, and whether the prompt says that the model wrote it."""
 
     text: str
     by_model: bool
 
 
 def prompt_text(item: Item) -> PromptText:
-    """Returns what an item says in prompts."""
+    """Returns an item's text as prompts have it."""
     match item:
         case Message():
             return PromptText(item.text, item.role == "assistant")
@@ -38,13 +38,13 @@ def prompt_text(item: Item) -> PromptText:
 
 
 def role_of(state: State, item_id: ItemId) -> Role:
-    """Returns the role of a message, which whatever replaces it will have."""
+    """Returns the role of a message, which an edited version keeps; "user" if there is no such message."""
     item = state.items.get(item_id)
     return item.role if isinstance(item, Message) else "user"
 
 
 def goes_on_from(state: State, command: Continuing) -> ItemId | None:
-    """Returns the item that a command's own will stand below, unless it is refused."""
+    """Returns the item that a command's own items will stand below; None if there is none."""
     match command:
         case cm.ToolOutput():
             return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
@@ -64,8 +64,8 @@ def goes_on_from(state: State, command: Continuing) -> ItemId | None:
 
 
 def texts_before(state: State, command: Continuing | None) -> list[PromptText]:
-    """Returns the end of a prompt before a command's items (None: before the next message), in its order: as much as
-    the command's texts are judged together with."""
+    """Returns the end of the prompt before a command's items (None: before the next message), in order: as much of it
+    as the command's texts are judged together with."""
     leaf = state.newest if command is None else goes_on_from(state, command)
     texts = [prompt_text(waiting.item) for waiting in reversed(state.queue) if waiting.item is not None]
     if not isinstance(command, cm.MessageCreate) or command.parent_id is not UNSET:
@@ -85,7 +85,8 @@ def texts_before(state: State, command: Continuing | None) -> list[PromptText]:
 
 
 def name_of(state: State, call_id: CallId, leaf: ItemId | None) -> str | None:
-    """Returns the function that a call named: the nearest one on the branch that ends in `leaf`."""
+    """Returns the name of the function that a call is of: the nearest such call on the branch ending in `leaf`, or
+    None."""
     for item in item_tree.ancestors(state, leaf):
         if isinstance(item, FunctionCall) and item.call_id == call_id:
             return item.name

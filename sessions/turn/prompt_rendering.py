@@ -26,7 +26,7 @@ from sessions.turn.context_fitting import Fit, Segment
 from sessions.turn.message_tokens import MessageTokens
 from sessions.turn.retokenisation import shared_length
 
-JOINED_PIECES_MIN: Final = 128  # fewer are put together anew at each turn, and not kept
+JOINED_PIECES_MIN: Final = 128  # shorter branches are joined anew at each turn
 
 
 class PromptSettings(NamedTuple):
@@ -38,15 +38,15 @@ class PromptSettings(NamedTuple):
 
 
 class PromptOpening(NamedTuple):
-    """The token ids that a session's prompts begin with. `shared` of them, those before its user's memories, other
-    sessions of the tenant may have in common with it."""
+    """The token ids that a session's prompts begin with. The first `shared` of them, before its user's memories, are
+    the same in other sessions of the tenant with equal settings."""
 
     tokens: array[int]
     shared: int
 
 
 class PromptFrame(NamedTuple):
-    """A prompt but for the choice of its first piece, and the room that it has."""
+    """The parts of a prompt, before its first piece is chosen."""
 
     settings: PromptSettings
     opening: PromptOpening
@@ -55,7 +55,7 @@ class PromptFrame(NamedTuple):
 
     @property
     def head(self) -> int:
-        """Tokens before the first piece."""
+        """How many tokens stand before the first piece."""
         return len(self.opening.tokens) + self.branch.summary_length
 
 
@@ -63,8 +63,8 @@ class PromptRenderer(Protocol):
     async def fit(
         self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
-        """Returns which of the segments (the branch's, and of what is brought) a prompt begins with, and that prompt
-        where it had to be rendered to know. `room`: tokens. Raises BadInput `context_length_exceeded`."""
+        """Fits segments (of the branch, and what is brought) into `room` tokens. Returns which one the prompt begins
+        with, and the prompt if it had to be rendered to know. Raises BadInput `context_length_exceeded`."""
         ...
 
     async def render(
@@ -75,7 +75,7 @@ class PromptRenderer(Protocol):
         ...
 
     async def prefix(self, frame: PromptFrame, first: int) -> array[int]:
-        """Returns the ids that the next prompt will begin with, whatever is asked."""
+        """Returns the ids that the next prompt will begin with, whatever its question is."""
         ...
 
     async def shared(self, frame: PromptFrame, prompt: array[int]) -> int:
@@ -84,7 +84,7 @@ class PromptRenderer(Protocol):
 
 
 class JoinedPrompts:
-    """Renders prompts as sums of pieces."""
+    """Renders a prompt by joining the ids of its pieces."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -112,8 +112,8 @@ class JoinedPrompts:
         return frame.opening.shared
 
     def _join(self, opening: array[int], branch: BranchTokens, first: int, end: int | None) -> array[int]:
-        """Returns the ids of the opening and of a branch from its piece `first` on. Of a long one, what the prompt
-        before had in common with it is not put together again."""
+        """Returns the ids of the opening and of a branch from piece `first` on. For a long branch, the ids that it
+        shares with the last prompt are not joined again."""
         prompt = array("I")
         if end is not None or branch.summary or branch.pinned or len(branch.pieces) - first < JOINED_PIECES_MIN:
             self._joined = None if end is None else self._joined
@@ -130,7 +130,7 @@ class JoinedPrompts:
 
 
 class _JoinedPrompt(NamedTuple):
-    """The last prompt of a long branch, up to its answer, which the next one begins with."""
+    """The last prompt of a long branch, up to its answer; the next prompt begins with it."""
 
     opening: array[int]
     first: int
@@ -138,13 +138,13 @@ class _JoinedPrompt(NamedTuple):
     ids: bytes
 
     def begins(self, opening: array[int], first: int, pieces: tuple[Packed, ...]) -> bool:
-        """Returns whether a prompt with this opening, from piece `first` of these on, begins with it."""
+        """Returns whether a prompt of this opening and these pieces, from `first` on, begins with this one."""
         same = self.opening is opening and self.first == first and len(self.pieces) <= len(pieces)
         return same and all(map(is_, self.pieces, pieces))
 
 
 class WholePrompts:
-    """Renders each prompt from all its messages."""
+    """Renders a prompt from all its messages at once."""
 
     def __init__(self, tokenizer: Tokenizer, messages: MessageTokens) -> None:
         self._tokenizer = tokenizer
@@ -153,8 +153,8 @@ class WholePrompts:
     async def fit(
         self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
-        """How long a prompt is shows only when it is rendered: where it is too long, it is fitted again with what each
-        message takes more than was thought."""
+        """Fits by rendering, since only that shows how long a prompt is: while it is too long, it fits again with
+        longer segments."""
         while True:
             fitted = fitting(segments)
             prompt = await self.render(frame, fitted.first)
@@ -169,7 +169,8 @@ class WholePrompts:
     async def render(
         self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
     ) -> array[int]:
-        """The day that a prompt names is that of its newest question, so that the log alone says what it is."""
+        """Renders the prompt. The day that it names is that of its newest question, so that it follows from the log
+        alone."""
         settings, branch = frame.settings, frame.branch
         messages = list[ChatMessage]()
         if branch.summarised is not None:
@@ -203,6 +204,6 @@ def _with_ids(message: ChatMessage, packed: Packed) -> ChatMessage:
 
 
 def _newest_question(path: Sequence[Item]) -> UnixMs:
-    """Returns when it was asked; 0 where there is none."""
-    asked = (item.created_at for item in reversed(path) if isinstance(item, Message) and item.role == "user")
-    return next(asked, UnixMs(0))
+    """Returns when the newest question of a branch was asked; 0 if it has none."""
+    times = (item.created_at for item in reversed(path) if isinstance(item, Message) and item.role == "user")
+    return next(times, UnixMs(0))

@@ -21,7 +21,7 @@ from sessions.model.generation import RAW_PROMPT, Chunk, EngineInfo, Finish, dra
 from sessions.model.types import Json, Principal, SessionKey, TenantId, Tool
 from sessions.turn.ledger import PromptPlan
 
-FORMAT: Final = 1  # of names and of what is stored: another one finds nothing
+FORMAT: Final = 1  # version of names and of what is stored: another version finds nothing
 ANSWER_BYTES_MAX: Final = 1 << 20
 BREATH: Final = 64  # chunks that are replayed before others have their turn
 
@@ -30,7 +30,7 @@ Part = tuple[tuple[int, ...], str, tuple[Json, ...]]  # tokens, their text, thei
 
 
 class CachedAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The output of an engine, chunk by chunk."""
+    """An engine's output, chunk by chunk, as the result cache keeps it."""
 
     parts: tuple[Part, ...]
 
@@ -40,7 +40,7 @@ class CachedAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_deterministic(open_: Open) -> bool:
-    """Whether the same request is to have the same answer: temperature 0, or a seed that its client chose."""
+    """Returns whether equal requests have equal answers: temperature is 0, or the client chose the seed."""
     return open_.sampling.temperature == 0 or open_.sampling.seed != drawn_seed(open_.id)
 
 
@@ -54,9 +54,9 @@ def request_name(
     tools: tuple[Tool, ...],
     adapter: str = "",
 ) -> bytes:
-    """Returns bytes that are equal exactly when two requests of a tenant are to have the same answer. Every field is
-    encoded with its length: none can run into the next one. `tokenizer`: its fingerprint, with its template; `policy`:
-    the version of the filters in force. No adapter is chosen per request yet."""
+    """Returns bytes that are equal exactly when two requests of a tenant have the same answer. `tokenizer`: its
+    fingerprint, with the chat template; `policy`: the version of the filters in force. Every field is encoded with its
+    length, so none runs into the next. No adapter is chosen per request yet."""
     sampling, request = open_.sampling, open_.body.request
     if sampling.seed == drawn_seed(open_.id):
         sampling = msgspec.structs.replace(sampling, seed=None)
@@ -67,7 +67,7 @@ def request_name(
 
 
 async def replay(answer: CachedAnswer, num_prompt: int) -> AsyncGenerator[Chunk | Finish, None]:
-    """Yields what an engine would, had it computed nothing of the prompt."""
+    """Yields a cached answer as an engine would that found the whole prompt in its KV."""
     for number, (tokens, text, logprobs) in enumerate(answer.parts, 1):
         if not number % BREATH:
             await asyncio.sleep(0)
@@ -76,12 +76,12 @@ async def replay(answer: CachedAnswer, num_prompt: int) -> AsyncGenerator[Chunk 
 
 
 class ResultLookup:
-    """The place of one run's answer in the cache: the answer that was there, or what the engine writes instead.
-    `revoked` once something of its session, or its tenant, was forgotten: then nothing is stored."""
+    """One run's lookup in the result cache: the answer that was there, or else the record of what the engine writes.
+    Once `revoked` (its session or tenant was forgotten) nothing is stored."""
 
     def __init__(self, key: SessionKey, name: bytes, plan: PromptPlan, answer: CachedAnswer | None) -> None:
         self.key, self.name, self.plan, self.answer = key, name, plan, answer
-        self.recorded: CachedAnswer | None = None  # once the engine has ended the answer by itself
+        self.recorded: CachedAnswer | None = None  # set when the engine has ended the answer by itself
         self.revoked = False
         self._parts: list[Part] | None = [] if answer is None else None
         self._bytes = 0
@@ -91,7 +91,7 @@ class ResultLookup:
         return "miss" if self.answer is None else "hit"
 
     def record(self, chunk: Chunk) -> None:
-        """Adds what the engine has just written."""
+        """Adds a chunk that the engine has written to the record."""
         if self._parts is None:
             return
         self._parts.append((chunk.tokens, chunk.text, chunk.logprobs))
@@ -100,30 +100,31 @@ class ResultLookup:
             self.discard()
 
     def discard(self) -> None:
-        """Records nothing of this run."""
+        """Stops recording this run; nothing of it is stored."""
         self._parts = None
 
     def close(self) -> None:
-        """The answer has ended by itself."""
+        """Completes the record: the answer has ended by itself."""
         if self._parts:
             self.recorded = CachedAnswer(tuple(self._parts))
 
 
 class ResultCache(Protocol):
-    """Keeps answers, each for its tenant. What cannot be found is a miss, what cannot be stored is left out."""
+    """Keeps answers, for each tenant its own. A failed lookup is a miss; an answer that cannot be stored is left
+    out."""
 
     def serves(self, tenant: TenantId) -> bool:
-        """Whether the tenant has chosen that answers are given again."""
+        """Returns whether the tenant has turned the result cache on."""
         ...
 
     async def find(self, key: SessionKey, request: bytes, plan: PromptPlan) -> ResultLookup: ...
 
     async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
-        """Keeps what was recorded, unless it, or any of the `texts` that it was made of, is personal."""
+        """Stores what was recorded, unless it, or any of the `texts` that it was made from, is personal."""
         ...
 
     async def forget_session(self, key: SessionKey) -> None: ...
 
     async def forget_tenant(self, tenant: TenantId) -> None:
-        """Raises Unavailable, OutcomeUnknown."""
+        """Forgets all answers of a tenant. Raises Unavailable, OutcomeUnknown."""
         ...

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:
-    """`given` with the ids of `written` as far as it agrees with `read`, two tokenisations of one text; None where that
-    changes nothing.
+    """Returns the ids `given` with those of `written` as far as they agree with `read`; None if that changes nothing.
+    `read` and `written` are two tokenisations of one text.
 
     What stands behind the last difference of those two is the same text, and so is what stands before it."""
     shared = shared_length(given, read)
@@ -18,5 +18,5 @@ def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]
 
 
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
+    """Returns how many leading ids two sequences share."""
     return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -23,7 +23,7 @@ class RunTiming:
     __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_priority", "_started_at", "_whole")
 
     def __init__(self, measures: Metrics, now: Callable[[], float], *, whole: bool, priority: int = 5) -> None:
-        """Begins now. `now` is the loop's time; `priority` says which targets it is to meet."""
+        """Starts the clock. `now` returns the loop's time; `priority` says which latency targets the run is to meet."""
         self._measures = measures
         self._now = now
         self._whole = whole
@@ -33,7 +33,7 @@ class RunTiming:
         self._num_tokens = 0
 
     def record_tokens(self, num_tokens: int) -> None:
-        """The engine has given out `num_tokens` at once."""
+        """Counts `num_tokens` that the engine has given out at once."""
         now = self._now()
         if self._num_tokens:
             self._measures.itl_s.observe(now - self._last_at)
@@ -47,23 +47,23 @@ class RunTiming:
         self._num_tokens += num_tokens
 
     def trace(self, tenant: TenantId, response_id: ResponseId, attributes: Attributes) -> None:
-        """Records the run's span, where traces are on."""
+        """Records the run's trace span, if traces are on."""
         if self._measures.tracer is not None:
             now_s = self._measures.tracer.now_s()
             begun_at = now_s - (self._now() - self._started_at)
             first = {"sessile.first_token_s": self._first_at - self._started_at} if self._num_tokens else {}
-            given: Attributes = {
+            described: Attributes = {
                 "gen_ai.usage.output_tokens": self._num_tokens,
                 "sessile.goes_on": not self._whole,
                 **first,
                 **attributes,
             }
             self._measures.tracer.span(
-                "generation", tenant, response_id, begun_at=begun_at, ended_at=now_s, attributes=given
+                "generation", tenant, response_id, begun_at=begun_at, ended_at=now_s, attributes=described
             )
 
     def end(self) -> None:
-        """The run is over, however it ended."""
+        """Counts a run that is over, however it ended, against the targets."""
         if not self._num_tokens:
             return
         measures = self._measures

@@ -11,14 +11,14 @@ REDACTIONS_MAX: Final = 16
 
 
 async def screened(filters: FilterSet, principal: Principal, text: str) -> str:
-    """A whole text as the output filters let it through, redacted where they say so; "" for what they withhold."""
+    """Returns a whole text as the output filters let it through, redacted where they say so; "" if they withhold it."""
     for _ in range(REDACTIONS_MAX):
-        for each in filters.output_filters(principal):
-            _, verdict = each.feed(text)
-            if isinstance(each, LateFilter):
-                await each.settle()
+        for filter_ in filters.output_filters(principal):
+            _, verdict = filter_.feed(text)
+            if isinstance(filter_, LateFilter):
+                await filter_.settle()
             if verdict.action in ("pass", "flag"):
-                _, verdict = each.finish()
+                _, verdict = filter_.finish()
             if verdict.action == "redact":
                 text = text[: verdict.start] + verdict.replacement + text[verdict.end :]
                 break

@@ -50,13 +50,13 @@ _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
-_VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords of values, not of schemas
-_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # by names of any kind
+_VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords that hold values, not schemas
+_OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # names to schemas
 _TAIL: Final = re.compile(r"\s*\}\s*")
 
 
 class MisfitCall(Internal):
-    """A call of a tool that is checked whose arguments do not fit its parameters."""
+    """Raised for a call of a checked tool whose arguments do not fit its parameters."""
 
     def __init__(self, tool: Tool, why: str) -> None:
         super().__init__("tool_call_invalid", f"The model called {tool.name!r} with arguments that do not fit: {why}.")
@@ -64,15 +64,16 @@ class MisfitCall(Internal):
 
 
 class ParsedCall(NamedTuple):
-    """A whole call of a tool that is checked: an object as JSON, yet to be compared with the tool's parameters."""
+    """A whole call of a checked tool: its arguments are a JSON object, still to be compared with the tool's
+    parameters."""
 
     tool: Tool
     arguments: str
 
 
 class ParsedRelease(NamedTuple):
-    """What a release has become: pieces, the tokens that they wholly cover, the raw text behind those, and the calls
-    to check that the pieces complete. Whoever passes the pieces on checks those first (`MisfitCall`)."""
+    """A release after parsing: its pieces, the token ids that they wholly cover, the raw text behind those, and the
+    calls that the pieces complete. Those calls must be checked before the pieces are passed on (`MisfitCall`)."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -81,7 +82,7 @@ class ParsedRelease(NamedTuple):
 
 
 def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """The functions one of which must be called; none where the model is free."""
+    """Returns the functions one of which must be called; none where the model is free."""
     match sampling.tool_choice:
         case "required":
             return tuple(tools)
@@ -91,7 +92,7 @@ def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
 
 
 def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
-    """The engine's grammar for a call that must be made: the object between the tags, and nothing around it."""
+    """Returns the output format that holds the engine to a call: one JSON object, with nothing around it."""
     shapes: list[Json] = []
     for index, tool in enumerate(tools):
         place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
@@ -111,7 +112,7 @@ def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions
 
 
 def _placed(schema: Json, place: str) -> Json:
-    """A schema as a part of another one, at `place`: what refers to its root refers to that."""
+    """Returns a schema as a part of another one, at `place`: references to its root point there."""
     if isinstance(schema, list):
         return [_placed(each, place) for each in schema]
     if not isinstance(schema, dict) or "$id" in schema:
@@ -137,9 +138,9 @@ def state_at_ledger(
     in_text: bool,
     opens: Sequence[str] = (OPEN,),
 ) -> tuple[bool, bool]:
-    """Whether the ledger ends inside a thought, and whether words stand right before its end: the first mark in the
-    `tail` behind it says so, else what was written last. `begun`: anything was; else the chat template decides.
-    `opens`: the marks of calls."""
+    """Returns whether the ledger ends inside a thought, and whether words stand right before its end: by the first
+    mark in the `tail` behind it, else by what was written last. `begun`: the answer has begun; else the chat template
+    decides. `opens`: the marks of calls."""
     if thoughts is None:
         return False, in_text
     marks = (thoughts.close, thoughts.open, *opens)
@@ -152,8 +153,8 @@ def state_at_ledger(
 
 
 class ToolCallParser:
-    """The stage. `accept` every release of a run, then `finish`; both raise MisfitCall where a call that is checked is
-    not whole. Its attributes are the state of one automaton, which pieces of any size move on."""
+    """Parses one run's releases into pieces: `accept` each, then `finish`; both raise MisfitCall if a checked call is
+    not whole. It has many attributes because they are the state of one automaton, which pieces of any size move on."""
 
     def __init__(
         self,
@@ -168,26 +169,26 @@ class ToolCallParser:
         thoughts: ThoughtMarks | None = None,
         thinking: bool = False,
     ) -> None:
-        """`tail`: what was written beyond the ledger before this run. `in_text`: text stands right before it. `bare`:
-        the whole answer is one call without tags. Without `parallel` the answer ends behind its first call, without
-        `calls` it has none, else they are `written` so. `thinking`: the ledger ends inside a thought."""
+        """`tail`: text written beyond the ledger before this run; `in_text`: words stand right before it. `bare`: the
+        whole answer is one call without tags. Without `parallel` the answer ends after its first call; without `calls`
+        it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought."""
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
         self._format = written
         self._starts = written.starts if calls and not bare else ""
         self._opens = written.opens if calls else ()
         first = (thoughts.open,) if thoughts is not None else ()
-        self._first = (*first, *written.closes) if calls else first  # marks that are text behind text
+        self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
         self._marks = (*self._opens, *self._first)
-        self._mark = OPEN  # before the call that is being read
-        self._lead = ""  # what stood between it and the call before, where it has no mark
+        self._mark = OPEN  # the mark before the call that is being read
+        self._lead = ""  # text between this call and the one before, if this one has no mark
         self.thinking = thinking
-        self.reasoning_tokens = 0  # of the tokens that were released to it
-        self._thought_chars = 0  # since the last release
+        self.reasoning_tokens = 0  # how many of the released tokens are thoughts
+        self._thought_chars = 0  # characters of thoughts since the last release
         self._bare = bare
         self._parallel = parallel
         self.ended = False
-        self._whole: list[ParsedCall] = []  # since the last release
+        self._whole: list[ParsedCall] = []  # checked calls that are whole, since the last release
         self._in_text = in_text
         self._inside = bare
         self._text = ""  # fed and not looked at, or held back
@@ -195,9 +196,9 @@ class ToolCallParser:
             0  # code points before it that were not passed on either: white space, the tag of an unknown call
         )
         self._call: _Call | None = None  # inside, once the function is known
-        self._tokens = b""  # released by the pipeline and not by us
+        self._tokens = b""  # token ids that the pipeline has released and this parser has not
         self._since = tail  # raw text behind the ledger
-        self._tail = tail  # the end of it that the pipeline has not released tokens for
+        self._tail = tail  # its end, of which the pipeline has not released the tokens
         self._feed(tail)
         if self._text and not (self._inside and self._mark):  # it looks like the beginning of a call or its tag, but
             self._text, self._in_text = "", not self.thinking  # what is held back is not in a tail: it was text
@@ -214,8 +215,8 @@ class ToolCallParser:
         return self._passed(pieces)
 
     def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
-        """The answer has ended: what was held back goes on as what it is. Where the model ended by itself, a call is
-        over too; one that is checked has to be whole."""
+        """Ends the answer: text that was held back goes on as what it is. If the model ended by itself, an open call
+        ends too; a checked one must be whole."""
         pieces: list[event_writer.Piece] = []
         while not self.ended and self._inside and (read := self._reader) and (reason == "stop" or not self._mark):
             self._read_calls(read, pieces, ends=True)
@@ -231,11 +232,11 @@ class ToolCallParser:
         return self._passed(pieces)
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
-        """What is not written is not remembered: the ledger ends with the last thing that went on."""
-        held = self._skipped + len(self._text)
+        """Returns pieces with the tokens up to the last text that went on: what is not written is not remembered."""
+        num_held = self._skipped + len(self._text)
         calls, self._whole = tuple(self._whole), []
-        if self._inside or held:
-            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - held], calls)
+        if self._inside or num_held:
+            return ParsedRelease(tuple(pieces), b"", self._since[: len(self._since) - num_held], calls)
         tokens, self._tokens, self._since = self._tokens, b"", self._tail
         return ParsedRelease(tuple(pieces), tokens, self._tail, calls)
 
@@ -247,7 +248,7 @@ class ToolCallParser:
         return pieces
 
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
-        """Text or thoughts, up to a mark or to what may become one. True: there is more to look at."""
+        """Reads text or thoughts, up to a mark or to what may become one. Returns whether there is more to look at."""
         before, marks = len(self._text), self._next_marks()
         if self._starts and not (self.thinking or self._in_text):
             begun = self._text.lstrip(self._format.between or None)
@@ -281,7 +282,7 @@ class ToolCallParser:
 
     @property
     def _reader(self) -> Reader | None:
-        """The reader of the call that stands here; None: it is followed as it comes."""
+        """The function that reads the call that stands here; None: it is followed as it comes."""
         if self._bare:
             return None
         return self._format.read if self._mark else self._format.read_bare or self._format.read
@@ -290,11 +291,11 @@ class ToolCallParser:
         return self._format.may_be_bare(text, self._tools)
 
     def _next_marks(self) -> tuple[str, ...]:
-        """What may end the text or the thought that is being read."""
+        """Returns the marks that may end the text, or the thought, that is being read."""
         return (self._thoughts.close,) if self.thinking and self._thoughts is not None else self._marks
 
     def _show(self, text: str, pieces: list[event_writer.Piece]) -> None:
-        """Passes text or a thought on; white space at its beginning is none of it."""
+        """Passes text or a thought on, without white space at its beginning."""
         shown = text if self._in_text else text.lstrip()
         if shown:
             pieces.append(event_writer.Thought(shown) if self.thinking else event_writer.Text(shown))
@@ -326,7 +327,8 @@ class ToolCallParser:
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
 
     def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
-        """Calls of another family, once they are whole; what is none goes on as text. `ends`: nothing more comes."""
+        """Reads calls of another format, once they are whole; what is no call goes on as text. `ends`: nothing more
+        comes."""
         try:
             if not self._mark and not self._may_be_bare(self._text):
                 raise ValueError("no call")
@@ -364,7 +366,7 @@ class ToolCallParser:
         return bool(self._text)
 
     def _close(self, end: int, pieces: list[event_writer.Piece], tag: str = CLOSE) -> None:
-        """The call ends before `end`, at this tag: the rest of its arguments goes on, and text begins there."""
+        """Ends a call before index `end`, at this tag: passes on the rest of its arguments, and goes back to text."""
         call, raw = self._call, self._text[:end]
         self._text = self._text[end:]
         self._in_text = False
@@ -382,8 +384,7 @@ class ToolCallParser:
         self.ended = self._bare or (is_call and not self._parallel)
 
     def _close_unread(self, raw: str, tag: str, pieces: list[event_writer.Piece]) -> bool:
-        """Writes a call that could not be followed as it came. Returns False for what names no function, which is
-        text."""
+        """Writes a call that could not be followed as it came. Returns False if it names no function and so is text."""
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
@@ -415,18 +416,18 @@ def _is_name(name: object) -> TypeGuard[str]:
 
 
 class _Call:
-    """The arguments of a call as they come: an object, followed to its last brace."""
+    """The arguments of a call as they come: a JSON object, followed to its last brace."""
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
-        self.text = ""  # passed on
+        self.text = ""  # the part that was passed on
         self.whole = False  # only the last brace is left
-        self.cut = False  # what comes is no JSON: the tag, most likely
+        self.cut = False  # whether what comes is no JSON: most likely the closing tag
         self._depth = 0
         self._quoted = self._escaped = False
 
     def scan(self, text: str) -> str:
-        """The beginning of `text` that belongs to the arguments, less their last brace."""
+        """Returns the beginning of `text` that belongs to the arguments, without their last brace."""
         if self.whole or self.cut:
             return ""
         for index, character in enumerate(text):

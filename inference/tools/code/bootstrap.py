@@ -17,14 +17,14 @@ PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 
 
 class SyscallFilter(ctypes.Structure):
-    """A filter of system calls as the kernel takes it."""
+    """A filter of system calls in the kernel's format."""
 
     _fields_ = (("length", ctypes.c_ushort), ("rules", ctypes.c_char_p))
 
 
 def confine(given: str) -> None:
-    """Sets bounds that nothing in this process or below it can lift: `NAME=VALUE,...:PROGRAM`, the filter of system
-    calls in hexadecimal. Raises OSError where one cannot be set."""
+    """Sets bounds that nothing in this process or below it can lift: `NAME=VALUE,...:PROGRAM`; PROGRAM is a filter of
+    system calls in hexadecimal. Raises OSError where one cannot be set."""
     bounds, _, program = given.partition(":")
     for bound in bounds.split(","):
         name, _, value = bound.partition("=")
@@ -38,7 +38,7 @@ def confine(given: str) -> None:
 
 
 def run(code: str) -> int:
-    """Runs code, and says with which status its process ends."""
+    """Runs code; returns the status with which its process ends."""
     import ast
 
     module: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}

@@ -42,7 +42,7 @@ _STOPPED: Final = {
 
 
 class CodeTools:
-    """Code tools of one replica, in sandboxes that are begun with the first tool that needs them."""
+    """The code tools of one replica. Sandboxes start with the first tool that needs them."""
 
     def __init__(self, *, find: Callable[[], Kind] = find_kind) -> None:
         self._find = find
@@ -52,7 +52,7 @@ class CodeTools:
         self._answers: OrderedDict[str, ToolResult] = OrderedDict()
 
     def missing(self, tool: CodeTool) -> str:
-        """Why a tool's code cannot be run here; "": it can."""
+        """Returns why a tool's code cannot be run here; "" if it can."""
         pool = self._begun()
         if pool is None:
             return self._reason
@@ -61,7 +61,7 @@ class CodeTools:
         return ""
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """How many sandboxes of which bounds are to stand ready."""
+        """Sets how many sandboxes with which bounds stand ready."""
         if wanted and (pool := self._begun()) is not None:
             pool.keep_ready(wanted)
         elif self._pool is not None:
@@ -79,7 +79,7 @@ class CodeTools:
         return self._pool
 
     async def close(self) -> None:
-        """Every sandbox goes, and every folder."""
+        """Removes every sandbox and every folder."""
         if self._pool is not None:
             await self._pool.close()
         if self._folders is not None:
@@ -126,7 +126,7 @@ class CodeTools:
 
 @contextlib.asynccontextmanager
 async def open_code_tools() -> AsyncIterator[CodeTools]:
-    """Code tools, closed at the end."""
+    """Opens code tools, and closes them at the end."""
     tools = CodeTools()
     try:
         yield tools
@@ -135,7 +135,7 @@ async def open_code_tools() -> AsyncIterator[CodeTools]:
 
 
 def bounds_of(tool: CodeTool) -> SandboxBounds:
-    """What a sandbox of a tool may take."""
+    """Returns the bounds of a tool's sandbox."""
     return SandboxBounds(
         memory_bytes=tool.memory_mb * 2**20,
         cpu_s=tool.cpu_s,
@@ -153,7 +153,7 @@ def unavailable() -> ToolResult:
 
 
 def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool) -> ToolResult:
-    """What the model is told of a run."""
+    """Returns the result of a run as the model gets it."""
     parts = [result.output.replace("\0", "\ufffd").rstrip("\n")]
     if result.dropped:
         parts.append(f"[cut off at {tool.result_bytes} bytes]")
@@ -167,7 +167,7 @@ def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool)
         )
         parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
     if written:
-        named = ", ".join(f"{each.path} ({each.size} bytes)" for each in written[:FILES_NAMED_MAX])
+        named = ", ".join(f"{file.path} ({file.size} bytes)" for file in written[:FILES_NAMED_MAX])
         more = len(written) - FILES_NAMED_MAX
         parts.append(f"[files: {named}{f' and {more} more' if more > 0 else ''}]")
     text = "\n".join(part for part in parts if part)

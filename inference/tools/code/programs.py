@@ -43,7 +43,7 @@ _PACKAGE: Final = "pydantic-monty"
 
 
 class ProgramInterpreter:
-    """The workers of one replica, begun with the first program."""
+    """Runs programs in worker processes of one replica, which start with the first program."""
 
     def __init__(self) -> None:
         self.missing = ""
@@ -71,11 +71,11 @@ class ProgramInterpreter:
         return self._pool
 
     async def close(self) -> None:
-        """Every worker goes."""
+        """Ends every worker."""
         await self._stack.aclose()
 
     async def advance(self, step: ProgramStep, tool: CodeTool) -> ProgramSuspended | ToolResult:
-        """To the program's next call or its end."""
+        """Runs the program to its next call or its end."""
         import pydantic_monty as monty
 
         pool = await self._begun()
@@ -124,7 +124,7 @@ class ProgramInterpreter:
     async def _driven(
         self, at: Any, step: ProgramStep, tool: CodeTool, printed: _Printed, answers: list[ProgramCall]
     ) -> ProgramSuspended | ToolResult:
-        """On from a place, with answers that are known, to the first call that has none."""
+        """Continues at a place of the program, through calls with known answers, to the first call without one."""
         import pydantic_monty as monty
 
         try:
@@ -185,7 +185,7 @@ class ProgramInterpreter:
 
 @contextlib.asynccontextmanager
 async def open_interpreter() -> AsyncIterator[ProgramInterpreter]:
-    """Workers for programs, closed at the end."""
+    """Opens an interpreter of programs, and closes it at the end."""
     interpreter = ProgramInterpreter()
     try:
         yield interpreter
@@ -194,11 +194,11 @@ async def open_interpreter() -> AsyncIterator[ProgramInterpreter]:
 
 
 class _Unreadable(Exception):
-    """A snapshot is of no use."""
+    """A snapshot of a program cannot be used."""
 
 
 class _Printed:
-    """What a program prints, up to a bound."""
+    """The output that a program prints, up to a bound."""
 
     def __init__(self, bytes_max: int, before: str = "") -> None:
         self._left = bytes_max - len(before.encode())
@@ -220,14 +220,14 @@ class _Printed:
         return "".join(self._parts)
 
     def text(self, more: str) -> str:
-        """All of it, and what comes behind."""
+        """Returns the whole output, followed by `more`."""
         worth = more.encode()[: self._max].decode(errors="ignore")
         cut = f"[cut off at {self._max} bytes]" if self._cut or len(worth) < len(more) else ""
         return "\n".join(part for part in (self.so_far.rstrip("\n"), worth, cut) if part)
 
 
 def _terms(step: ProgramStep, tool: CodeTool) -> dict[str, Any]:
-    """Bounds, and a clock and a chance that are the same whenever the program is run."""
+    """Returns the program's limits, with a clock and a random seed that are the same each time it is run."""
     return {
         "limits": {
             "max_memory": tool.memory_mb * 2**20,
@@ -244,7 +244,7 @@ def _terms(step: ProgramStep, tool: CodeTool) -> dict[str, Any]:
 
 
 def _arguments(name: str, given: tuple[Any, ...], named: dict[str, Any], functions: dict[str, tuple[str, ...]]) -> str:
-    """The arguments of a call as JSON. Raises NameError, TypeError, ValueError."""
+    """Returns the arguments of a call as JSON. Raises NameError, TypeError, ValueError."""
     parameters = functions.get(name)
     if parameters is None:
         raise NameError(f"name {name!r} is not defined; tools are: {', '.join(functions) or 'none'}")
@@ -278,7 +278,7 @@ def _raised(error: Any, printed: _Printed) -> ToolResult:
 
 @contextlib.contextmanager
 def _bare_launcher(binary: str) -> Any:
-    """A program that starts the worker with nothing of our environment in its own."""
+    """Yields a script that starts the worker with an empty environment."""
     with tempfile.TemporaryDirectory(prefix="sessile-programs-") as folder:
         launcher = Path(folder) / "worker"
         quoted = binary.replace("'", "'\\''")

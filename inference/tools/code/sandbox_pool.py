@@ -29,9 +29,9 @@ from inference.tools.code.syscall_filter import NUMBERS, filter_program
 log = structlog.get_logger(__name__)
 
 START_S: Final = 15.0
-END_S: Final = 10.0  # what a run may take beyond its time, to be killed and read
-SANDBOXES_MAX: Final = 64  # at a replica, warm ones with them
-ADDRESS_ROOM: Final = 256 * 2**20  # what an interpreter maps without using it
+END_S: Final = 10.0  # how many seconds a run may take beyond its limit, for being killed and read
+SANDBOXES_MAX: Final = 64  # at a replica, including sandboxes that stand ready
+ADDRESS_ROOM: Final = 256 * 2**20  # how many bytes an interpreter maps without using them
 _HERE: Final = Path(__file__).parent
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
 PRIVATE_NETWORKS: Final = (
@@ -44,11 +44,11 @@ Kind = Literal["sandlock", "bubblewrap"]
 
 
 class SandboxUnavailable(Exception):
-    """There is no sandbox, and why not, for the log and the operator."""
+    """No sandbox can be had; the message says why, for the log and the operator."""
 
 
 class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sandbox may take."""
+    """The resources that one sandbox may use."""
 
     memory_bytes: int = 512 * 2**20
     cpu_s: float = 30.0
@@ -63,7 +63,7 @@ class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxResult(msgspec.Struct, frozen=True):
-    """What became of a run. `stopped`: the bound that it went beyond ("time", "cpu", "memory", ...); "": none."""
+    """The result of a run. `stopped`: the bound that it exceeded ("time", "cpu", "memory", ...); "" for none."""
 
     status: int
     stopped: str
@@ -73,14 +73,14 @@ class SandboxResult(msgspec.Struct, frozen=True):
 
 
 class Interpreter(NamedTuple):
-    """A CPython, and what of the machine it has to read."""
+    """A CPython, and the files that it has to read."""
 
     path: str
     readable: tuple[str, ...]
 
 
 def find_kind() -> Kind:
-    """What can make sandboxes here. Raises SandboxUnavailable, and says what is missing."""
+    """Returns the kind of sandbox that works here. Raises SandboxUnavailable that says what is missing."""
     if platform.machine() not in NUMBERS:
         raise SandboxUnavailable(f"no filter of system calls is known for {platform.machine()}")
     try:
@@ -101,12 +101,12 @@ def bubblewrap_path() -> str | None:
 
 
 def find_interpreter(python: str) -> Interpreter:
-    """The server's own CPython without its packages, or another with those that it has. Blocking. Raises
+    """Returns the server's own CPython without its packages, or the one at `python` with its packages. Blocking. Raises
     SandboxUnavailable."""
     libraries = [
-        each for each in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(each).exists()
+        path for path in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(path).exists()
     ]
-    zones = [each for each in ("/usr/share/zoneinfo",) if Path(each).exists()]
+    zones = [path for path in ("/usr/share/zoneinfo",) if Path(path).exists()]
     if python:
         ask = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
         try:
@@ -131,7 +131,8 @@ class Sandbox:
         self._writer = writer
 
     async def run(self, code: str, wall_s: float) -> SandboxResult:
-        """The one run. Raises SandboxUnavailable where the sandbox went on its own; cancelled, the sandbox goes."""
+        """Runs code, once. Raises SandboxUnavailable where the sandbox ended by itself; if cancelled, it ends the
+        sandbox."""
         try:
             await _send(self._writer, {"code": code, "wall_s": wall_s})
             async with asyncio.timeout(wall_s + END_S):
@@ -142,12 +143,12 @@ class Sandbox:
             self.close()
 
     def close(self) -> None:
-        """The sandbox is to go, if it has not."""
+        """Tells the sandbox to end, if it has not."""
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
     async def ended(self) -> None:
-        """Waits until nothing of it runs any more; its supervisor ends behind all else."""
+        """Waits until no process of the sandbox runs; its supervisor ends last."""
         try:
             async with asyncio.timeout(END_S):
                 while await self._reader.read(65_536):
@@ -175,14 +176,14 @@ async def _receive(reader: asyncio.StreamReader) -> dict[str, object]:
 
 
 class Zygote:
-    """The program that sandboxes are forked from; begun when it is first needed, and again if it goes."""
+    """The process that sandboxes are forked from; started when first needed, and again if it ends."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
     async def channel(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A channel to a new supervisor. Raises OSError."""
+        """Opens a channel to a new supervisor. Raises OSError."""
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._begin()
@@ -213,7 +214,7 @@ class Zygote:
             )
 
     def close(self) -> None:
-        """It ends, and each sandbox with it whose channel is closed. Blocking, for a moment."""
+        """Ends the process, and with it each sandbox whose channel is closed. Blocking, for a moment."""
         if self._control is not None:
             self._control.close()
         if self._process is not None:
@@ -226,7 +227,7 @@ class Zygote:
 
 
 class SandboxPool:
-    """Opens sandboxes, and keeps some of each kind of bounds ready."""
+    """Opens sandboxes, and keeps some for each set of bounds ready."""
 
     def __init__(self, kind: Kind, folders: ScratchFolders) -> None:
         self.kind: Kind = kind
@@ -241,16 +242,16 @@ class SandboxPool:
         self._closed = False
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """How many sandboxes of which bounds are to stand ready, from now on; others that do are let go."""
+        """Sets how many sandboxes with which bounds stand ready from now on; closes others that do."""
         self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0 and not bounds.network}
-        for bounds in [each for each in self._ready if each not in self._wanted]:
+        for bounds in [bounds for bounds in self._ready if bounds not in self._wanted]:
             for sandbox in self._ready.pop(bounds):
                 self.release(sandbox)
         for bounds in self._wanted:
             self._fill(bounds)
 
     async def take(self, bounds: SandboxBounds) -> Sandbox:
-        """A sandbox for one run; whoever takes it releases it. Raises SandboxUnavailable."""
+        """Returns a sandbox for one run; the caller releases it. Raises SandboxUnavailable."""
         ready = self._ready.get(bounds)
         while ready:
             sandbox = ready.popleft()
@@ -262,7 +263,7 @@ class SandboxPool:
         return await self._open(bounds)
 
     def release(self, sandbox: Sandbox) -> None:
-        """What a sandbox has is given back once it has ended; its folder goes."""
+        """Closes a sandbox; its resources are free and its folder deleted once it has ended."""
         sandbox.close()
         task = asyncio.create_task(self._given_back(sandbox))
         self._leaving.add(task)
@@ -314,7 +315,7 @@ class SandboxPool:
             raise
 
     async def close(self) -> None:
-        """Every sandbox goes."""
+        """Closes every sandbox."""
         self._closed = True
         tasks = list(self._filling.values())
         for task in tasks:
@@ -329,7 +330,7 @@ class SandboxPool:
 
 
 def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder: Path) -> dict[str, object]:
-    """What a supervisor is told of a sandbox."""
+    """Returns the description of a sandbox that its supervisor gets."""
     limits = {
         "RLIMIT_AS": bounds.memory_bytes + ADDRESS_ROOM,
         "RLIMIT_CPU": int(bounds.cpu_s) + 1,

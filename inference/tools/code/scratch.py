@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from sessions.model.types import SessionKey
 
 IDLE_S: Final = 1_200.0
-TOTAL_BYTES: Final = 2**30  # of all sessions of a replica
+TOTAL_BYTES: Final = 2**30  # of the folders of all sessions of a replica
 SESSIONS_MAX: Final = 4_096
 DEPTH_MAX: Final = 8
 NAME_MAX: Final = 200
@@ -32,7 +32,7 @@ _PART: Final = 2**20
 
 
 class ScratchFile(NamedTuple):
-    """A file that a run has written: its path within the folder, and its bytes."""
+    """A file that a run has written: its path within the folder, and its size in bytes."""
 
     path: str
     size: int
@@ -45,7 +45,7 @@ class _Kept(NamedTuple):
 
 
 class ScratchFolders:
-    """All folders of a replica, below one of its own that nobody else may enter."""
+    """The scratch folders of a replica, below one folder that nobody else may enter."""
 
     def __init__(self, *, clock: Callable[[], float], parent: str | None = None) -> None:
         parent = parent or tempfile.gettempdir()
@@ -56,27 +56,27 @@ class ScratchFolders:
         self._next = 0
 
     def new(self) -> Path:
-        """An empty folder."""
+        """Makes an empty folder."""
         self._next += 1
         folder = self._root / f"{self._next}"
         folder.mkdir(mode=0o700)
         return folder
 
     def drop(self, folder: Path) -> None:
-        """A folder goes, with whatever is in it."""
+        """Deletes a folder with all that is in it."""
         if folder.exists():
             _make_removable(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     def fill(self, folder: Path, key: SessionKey) -> None:
-        """Copies what a session has into a new folder."""
+        """Copies the session's files into a new folder."""
         kept = self._kept.get(key)
         if kept is not None:
             for path, size in _plain_files(kept.folder):
                 _copy(kept.folder, folder, path, size)
 
     def keep(self, folder: Path, key: SessionKey) -> list[ScratchFile]:
-        """What a run left becomes its session's; the files that are new or changed."""
+        """Stores a run's files as its session's; returns those that are new or changed."""
         self.expire()
         before = self._kept.pop(key, None)
         known = {path: before.folder / path for path, _ in _plain_files(before.folder)} if before is not None else {}
@@ -97,14 +97,14 @@ class ScratchFolders:
         return written
 
     def expire(self) -> None:
-        """Folders that have not been used for a while go."""
+        """Deletes folders that have not been used for a while."""
         old = self._clock() - IDLE_S
         for key in [key for key, kept in self._kept.items() if kept.used_at < old]:
             self.drop(self._kept.pop(key).folder)
 
     def _make_room(self) -> None:
         while self._kept and (
-            len(self._kept) > SESSIONS_MAX or sum(each.size for each in self._kept.values()) > TOTAL_BYTES
+            len(self._kept) > SESSIONS_MAX or sum(kept.size for kept in self._kept.values()) > TOTAL_BYTES
         ):
             self.drop(self._kept.popitem(last=False)[1].folder)
 
@@ -113,7 +113,7 @@ class ScratchFolders:
 
 
 def _remove_left(parent: str) -> None:
-    """Removes what processes left that were killed."""
+    """Removes the leftovers of killed processes."""
     with contextlib.suppress(OSError):
         for name in os.listdir(parent):
             pid = name.removeprefix(_PREFIX).partition("-")[0] if name.startswith(_PREFIX) else ""
@@ -125,7 +125,7 @@ def _remove_left(parent: str) -> None:
 
 
 def _make_removable(folder: Path) -> None:
-    """Gives us back what a run took from itself: folders without rights. Follows no link."""
+    """Restores our access to folders whose rights a run has removed, so that they can be deleted. Follows no link."""
     for at, folders, _, _ in os.fwalk(folder, follow_symlinks=False):
         for name in folders:
             with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ def _make_removable(folder: Path) -> None:
 
 
 def _plain_files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Plain files below a folder, in order of their names."""
+    """Yields the plain files below a folder with their sizes, in order of their names."""
     waiting = [("", 0)]
     while waiting:
         below, depth = waiting.pop()
@@ -159,7 +159,7 @@ def _is_text(name: str) -> bool:
 
 
 def _copy(source: Path, target: Path, path: str, size: int) -> None:
-    """Copies a plain file; what is no such file any more is left out."""
+    """Copies a plain file; a file that has become another kind meanwhile is left out."""
     try:
         fd = os.open(source / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -43,7 +43,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
-    """The next message; None: there is none any more. Raises OSError."""
+    """Returns the next message; None after the last. Raises OSError."""
     head = _exactly(channel, 4)
     body = _exactly(channel, int.from_bytes(head, "big")) if head else b""
     message: dict[str, Any] | None = json.loads(body) if body else None
@@ -65,7 +65,7 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 
 
 class Child(Protocol):
-    """A sandbox that was started: its first process, and the ends of its pipes."""
+    """A running sandbox: its first process, and the ends of its pipes."""
 
     pid: int
     stdin: int
@@ -73,17 +73,17 @@ class Child(Protocol):
     stderr: int
 
     def end(self) -> tuple[int, bool]:
-        """Waits for the first process: its status, and whether it was killed."""
+        """Waits for the first process; returns its status, and whether it was killed."""
         ...
 
 
 def command(spec: dict[str, Any]) -> list[str]:
-    """What runs inside a sandbox."""
+    """Returns the command line that runs inside a sandbox."""
     return [spec["python"], "-I", *([] if spec["packages"] else ["-S"]), "-B", spec["bootstrap"], spec["bounds"]]
 
 
 class SandlockChild:
-    """Landlock and a filter of system calls, without root and without namespaces."""
+    """A sandbox by Landlock and a filter of system calls, without root and without namespaces."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         from sandlock import Sandbox, StdioMode
@@ -111,7 +111,7 @@ class SandlockChild:
 
 
 class BubblewrapChild:
-    """Namespaces of the kernel, through bubblewrap: nothing of the machine is there but what is named."""
+    """A sandbox by kernel namespaces, through bubblewrap: it sees nothing of the machine but named files."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         arguments = [spec["bubblewrap"], "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -142,7 +142,7 @@ def _environment(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def descendants(of: int) -> list[int]:
-    """All processes below one, as they are now."""
+    """Returns the ids of all processes below one, as they are now."""
     found: list[int] = []
     waiting = [of]
     while waiting:
@@ -160,23 +160,23 @@ def _children(pid: int) -> list[int]:
     children: list[int] = []
     for task in tasks:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as file:
-            children += [int(each) for each in file.read().split()]
+            children += [int(pid) for pid in file.read().split()]
     return children
 
 
 def cpu_and_threads(pids: list[int]) -> tuple[float, int]:
-    """Seconds of CPU that processes have used, their ended children's with them, and how many threads they have."""
+    """Returns the CPU seconds that processes and their ended children have used, and how many threads they have."""
     ticks = threads = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
-            ticks += sum(int(each) for each in fields[11:15])
+            ticks += sum(int(field) for field in fields[11:15])
             threads += int(fields[17])
     return ticks / os.sysconf("SC_CLK_TCK"), threads
 
 
 def disk_usage(folder: str, pids: list[int]) -> tuple[int, int]:
-    """Bytes and files of a folder, and of what processes have open that has no name any more."""
+    """Returns (bytes, number of files) of a folder and of files without a name that the processes have open."""
     size = count = 0
     waiting = [folder]
     while waiting:
@@ -200,7 +200,7 @@ def disk_usage(folder: str, pids: list[int]) -> tuple[int, int]:
 
 
 def kill_below() -> None:
-    """Kills all below this process, until nothing is there that could begin more."""
+    """Kills all processes below this one, until none is left that could start more."""
     for _ in range(KILL_ROUNDS):
         below = descendants(os.getpid())
         for pid in below:
@@ -222,7 +222,7 @@ def reap() -> None:
 
 
 class Run:
-    """The one run of a sandbox: its output, and the bound that it went beyond, if it did."""
+    """The one run of a sandbox: its output, and the bound that it exceeded, if any."""
 
     def __init__(self, spec: dict[str, Any], channel: socket.socket, child: Child) -> None:
         self._spec = spec
@@ -314,14 +314,14 @@ class Run:
 
 
 def kill_all_but(first: int) -> None:
-    """Kills all below this process; the first of a sandbox last, so that somebody else waits for it."""
-    for pid in [*(each for each in descendants(os.getpid()) if each != first), first]:
+    """Kills all processes below this one; a sandbox's first process last, because another caller waits for it."""
+    for pid in [*(child for child in descendants(os.getpid()) if child != first), first]:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
 
 def supervise(channel: socket.socket) -> None:
-    """One sandbox, from its making to its end."""
+    """Runs one sandbox, from its start to its end."""
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     spec = receive(channel)
     if spec is None:
@@ -349,7 +349,7 @@ def supervise(channel: socket.socket) -> None:
 
 
 def give_up_privileges() -> None:
-    """A root without capabilities is nobody; it cannot get them back, nor can what it starts."""
+    """Drops all capabilities for good, for this process and its children: root then has no privileges."""
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     for each in range(_CAPABILITIES):
         _libc.prctl(_CAPBSET_DROP, each, 0, 0, 0)
@@ -360,7 +360,7 @@ def give_up_privileges() -> None:
 
 
 def forget_ended(supervisors: set[int]) -> None:
-    """Reaps supervisors that have ended, and kills what one left that was killed itself."""
+    """Reaps supervisors that have ended, and kills the processes that a killed supervisor left."""
     with contextlib.suppress(ChildProcessError):
         while pid := os.waitpid(-1, os.WNOHANG)[0]:
             supervisors.discard(pid)

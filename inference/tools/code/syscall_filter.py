@@ -68,7 +68,8 @@ NUMBERS: Final[dict[str, tuple[int, dict[str, int], dict[str, int]]]] = {
         },
     ),
 }  # fmt: skip
-"""By machine: what the kernel calls it, the calls that are always refused, those that are without a network."""
+"""For each machine: the kernel's number of its architecture, the calls always refused, and those refused without a
+network."""
 
 CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -79,7 +80,7 @@ _NUMBER_AT, _AUDIT_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 
 
 def filter_program(machine: str, *, network: bool) -> bytes:
-    """The filter for this kind of machine. Raises KeyError for one that it is not known for."""
+    """Returns the filter for a kind of machine. Raises KeyError for one that has no numbers here."""
     audit, never, offline = NUMBERS[machine]
     refused = dict(never) | ({} if network else offline)
     absent = refused.pop("clone3")  # programs then use clone, whose flags a filter can see

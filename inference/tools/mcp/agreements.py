@@ -28,7 +28,7 @@ from sessions.tool_records import (
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 2.0
-_WORDS_MAX: Final = 512  # of a description, where people look at it
+_WORDS_MAX: Final = 512  # of a tool's description where people read it
 
 
 class MemoryPins:
@@ -47,7 +47,8 @@ class MemoryPins:
 
 
 class StoredPins:
-    """In the store of all replicas. Its coroutines raise Unavailable where that is away: then nothing is shown anew."""
+    """Agreements in the store of all replicas. Coroutines raise Unavailable where the store is away: then no new tool
+    is shown."""
 
     def __init__(self, store: ToolRecordStore, now_ms: Callable[[], UnixMs]) -> None:
         self._store = store
@@ -73,7 +74,7 @@ class StoredPins:
         await self._put("listing", owner, label, body)
 
     async def follow(self, changed: Callable[[str, str], None]) -> None:
-        """Says whenever somebody has agreed to something; ends by cancellation."""
+        """Calls `changed` whenever somebody has agreed to a tool; ends by cancellation."""
         seen: dict[tuple[TenantId, str], str] | None = None
         while True:
             try:

@@ -21,7 +21,7 @@ from inference.tools.mcp.server_table import SEPARATOR
 from sessions.model.types import McpSource, Tool
 from sessions.server_tools import ServerTool
 
-TOOLS_MAX: Final = 512  # of one server; the tables may say less
+TOOLS_MAX: Final = 512  # tools of one server; the tools file may say less
 NAME_LENGTH_MAX: Final = 64
 OWN_NAME_LENGTH_MAX: Final = 256
 DESCRIPTION_LENGTH_MAX: Final = 4_096
@@ -35,7 +35,7 @@ Held = str
 
 
 class ListedTool(NamedTuple):
-    """A tool as the server lists it, taken apart; nothing of it is judged."""
+    """A tool as the server lists it, parsed but not judged."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ class McpTool(NamedTuple):
 
 
 def shown_name(label: str, own_name: str) -> str:
-    """What models call it."""
+    """Returns the name by which models call a server's tool."""
     plain = f"{label}{SEPARATOR}{_NOT_OURS.sub('_', own_name)}"
     if plain == f"{label}{SEPARATOR}{own_name}" and len(plain) <= NAME_LENGTH_MAX:
         return plain
@@ -73,14 +73,15 @@ def shown_name(label: str, own_name: str) -> str:
 
 
 def digest_of(listed: ListedTool) -> str:
-    """Of all that a model or an operator may go by."""
+    """Returns a digest of all that a model or an operator may rely on."""
     about = (listed.name, listed.description, listed.schema, listed.read_only, listed.idempotent)
     encoded = msgspec.json.encode(about, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()
 
 
 def taken_over(label: str, listed: Iterable[ListedTool]) -> tuple[list[McpTool], dict[str, Held]]:
-    """The tools as they would be shown, and why others cannot be: by their own names, made plain."""
+    """Returns the tools as they would be shown, and for the others, by their own names made plain, why they cannot
+    be."""
     tools: dict[str, McpTool] = {}
     refused: dict[str, Held] = {}
     for each in listed:
@@ -139,7 +140,7 @@ _PROSE: Final = frozenset({"description", "title", "$comment"})
 
 
 def _plain_schema(value: Any) -> Any:
-    """A schema whose prose is plain; what it demands stays as it is."""
+    """Returns a schema whose descriptions are made plain; its constraints stay as they are."""
     if isinstance(value, dict):
         return {
             key: plain_words(each, DESCRIPTION_LENGTH_MAX)
@@ -151,7 +152,8 @@ def _plain_schema(value: Any) -> Any:
 
 
 class PinReview(NamedTuple):
-    """`shown` go to models; `held`, by name, wait for somebody or are refused; `first` are to be remembered."""
+    """A comparison of listed tools with agreements: `shown` go to models; `held`, by name, wait or are refused; `first`
+    are new agreements to store."""
 
     shown: dict[str, McpTool]
     held: dict[str, Held]
@@ -159,7 +161,7 @@ class PinReview(NamedTuple):
 
 
 def review(tools: Iterable[McpTool], agreed: Mapping[str, str], *, begun: bool, takes_changes: bool) -> PinReview:
-    """Holds what is listed to what was agreed to: digests by our names. `begun`: the server's tools were taken up
+    """Compares listed tools with the agreed digests, by our names. `begun`: whether the server's tools were agreed to
     before, so that one that nobody has seen is new. With `takes_changes` nothing waits for anybody."""
     shown, held, first = {}, {}, {}
     for tool in tools:

@@ -57,11 +57,11 @@ _SESSION_LOST: Final = "Session terminated"  # the client's word for a server th
 _ABOUT_US: Final = Implementation(name="sessile", version="1")
 
 Connect = Callable[[SentSecrets], AbstractAsyncContextManager[McpStreams]]
-"""Notes what it gives the server of secrets."""
+"""Opens streams to the server; notes the secrets that it sends there in the `SentSecrets`."""
 
 
 class Away(Exception):
-    """Nothing of the call has left for the server: it is not there."""
+    """The server cannot be reached: no part of the call was sent."""
 
 
 class Unanswered(Exception):
@@ -69,28 +69,28 @@ class Unanswered(Exception):
 
 
 class Pins(Protocol):
-    """What was agreed to of each server's tools: digests by our names. None: nothing yet, the server is new."""
+    """The tools of each server that somebody agreed to: digests by tool name. None for a server that is new."""
 
     async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None: ...
 
     async def remember(self, owner: str, label: str, digests: Mapping[str, str]) -> None: ...
 
     async def listed(self, owner: str, label: str, listing: Listing) -> None:
-        """Where people see it, and agree."""
+        """Stores a server's listing, for people to see and agree to."""
         ...
 
 
 class Listing(NamedTuple):
-    """What a server listed last. `held`: why others of its tools are not shown, by name."""
+    """The tools that a server listed last. `held`: for each tool that is not shown, the reason."""
 
     shown: Mapping[str, McpTool] = {}
     held: Mapping[str, Held] = {}
     waiting: Mapping[str, McpTool] = {}
-    """Those of the held that somebody may agree to."""
+    """The held tools that somebody may agree to."""
 
 
 class McpConnection:
-    """`run` is its life; everything else may be called from other tasks of the loop."""
+    """A connection to one MCP server. `run` serves it; everything else may be called from other tasks of the loop."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class McpConnection:
         self._broken = asyncio.Event()
 
     async def run(self) -> None:
-        """Ends by cancellation; then the server has ended too."""
+        """Keeps the server connected; ends by cancellation, and the server has ended then too."""
         pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng), asyncio.get_running_loop().time
         while True:
             begun_at = clock()
@@ -137,11 +137,12 @@ class McpConnection:
             await asyncio.sleep(pause_s)
 
     def look_again(self) -> None:
-        """Lists again soon, and holds what is listed to what is agreed to by now."""
+        """Lists the tools again soon, and compares them with the current agreements."""
         self._again.set()
 
     async def call(self, own_name: str, arguments: dict[str, Any], report: ReportProgress | None) -> CallToolResult:
-        """Raises Away and Unanswered. Cancelled, it tells the server that nobody waits for the answer any more."""
+        """Calls a tool. Raises Away and Unanswered. If cancelled, it tells the server that nobody waits for the
+        answer."""
         session, broken = await self._present()
         request = CallToolRequest(params=CallToolRequestParams(name=own_name, arguments=arguments))
 
@@ -164,7 +165,7 @@ class McpConnection:
             raise Unanswered("its answer is malformed") from error
 
     async def _present(self) -> tuple[ClientSession, asyncio.Event]:
-        """The session as it is now; one that has ended, and whose end nobody has looked at yet, is waited past."""
+        """Returns the current session with its event `broken`; waits for the next session where this one has ended."""
         while True:
             await self.ready.wait()
             if self._session is not None and not self._broken.is_set():
@@ -194,7 +195,7 @@ class McpConnection:
                 self.ready.clear()
 
     async def _serve(self, session: ClientSession) -> None:
-        """Until it has ended."""
+        """Serves the session until it has ended."""
         clock = asyncio.get_running_loop().time
         listed_at = clock()
         while not self._broken.is_set():
@@ -221,16 +222,16 @@ class McpConnection:
     async def _list(self, session: ClientSession) -> None:
         listed, more = await self._pages(session)
         allow = self.table.allow
-        tools, refused = taken_over(self.label, (each for each in listed if allow is None or each.name in allow))
-        for name, problem in [(each.name, await self._schema_problem(each.schema)) for each in tools]:
+        tools, refused = taken_over(self.label, (tool for tool in listed if allow is None or tool.name in allow))
+        for name, problem in [(tool.name, await self._schema_problem(tool.schema)) for tool in tools]:
             if problem:
                 refused[name] = problem
-        tools = [each for each in tools if each.name not in refused]
+        tools = [tool for tool in tools if tool.name not in refused]
         agreed = await self._pins.agreed(self.owner, self.label)
         found = review(tools, agreed or {}, begun=agreed is not None, takes_changes=self.table.changes == "take")
         if found.first or agreed is None:
             await self._pins.remember(self.owner, self.label, found.first)
-        waiting = {each.name: each for each in tools if each.name in found.held}
+        waiting = {tool.name: tool for tool in tools if tool.name in found.held}
         listing = Listing(found.shown, {**refused, **found.held}, waiting)
         if listing != self.listing:
             log.info("mcp_tools_listed", server=self.label, owner=self.owner, tools=len(found.shown), more=more)
@@ -241,7 +242,7 @@ class McpConnection:
             await self._pins.listed(self.owner, self.label, listing)
 
     async def _pages(self, session: ClientSession) -> tuple[list[ListedTool], bool]:
-        """What it lists, up to the bound, and whether there is more."""
+        """Returns the tools that the server lists, up to a bound, and whether there are more."""
         listed: list[ListedTool] = []
         cursor: str | None = None
         async with asyncio.timeout(LIST_S):
@@ -271,7 +272,7 @@ class McpConnection:
 
 
 async def _first_of(*events: asyncio.Event) -> None:
-    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -280,7 +281,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first of what an error holds, as a log may show it: never more than a line of a stranger's words."""
+    """Returns the first error in a group, for a log: at most one line of the server's own words."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {plain_words(str(error), 200)}" if str(error) else type(error).__name__

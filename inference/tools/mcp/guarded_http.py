@@ -18,16 +18,17 @@ from inference.tools.outbound import Resolve, ToolUnreached, permitted_target
 from sessions.public_addresses import AGENT, AddressRules
 
 BODY_BYTES_MAX: Final = 1 << 20
-STREAM_BYTES_MAX: Final = 16 << 20  # of events, in one answer; the client asks again behind that
+STREAM_BYTES_MAX: Final = 16 << 20  # of events in one answer; the client then sends another request
 CONNECT_S: Final = 10.0
 _REDIRECTS: Final = range(300, 400)
 
 Credentials = Callable[[], Awaitable[Mapping[str, str]]]
-"""Headers with secrets, asked for anew for each request."""
+"""Returns headers with secrets; called anew for each request."""
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Good within an `httpx2.AsyncClient`, which closes it."""
+    """Sends HTTP requests of MCP to permitted addresses only; usable inside an `httpx2.AsyncClient`, which closes
+    it."""
 
     def __init__(self, rules: Callable[[], AddressRules], credentials: Credentials, *, resolve: Resolve) -> None:
         self._rules = rules
@@ -79,7 +80,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that fails where it is longer than a message may be."""
+    """A response body that raises where it is longer than a message may be."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, bytes_max: int) -> None:
         self._stream = stream

@@ -18,7 +18,7 @@ _FILES_MAX: Final = 1_024
 
 
 def bound(memory_bytes: int) -> None:
-    """Bounds this process, and those that it starts, each for itself."""
+    """Bounds the memory of this process, and of those that it starts, each for itself."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for what, most in ((resource.RLIMIT_DATA, memory_bytes), (resource.RLIMIT_NOFILE, _FILES_MAX)):
         hard = resource.getrlimit(what)[1]
@@ -27,7 +27,7 @@ def bound(memory_bytes: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ends this process with the one that started it; at once where that is gone already."""
+    """Has the kernel end this process with its parent; ends it at once where that is gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -40,14 +40,14 @@ from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolR
 
 log = structlog.get_logger(__name__)
 
-FIRST_LISTING_S: Final = 10.0  # how long a start waits for servers
-READ_S: Final = 330.0  # of an answer's stream: behind what a call may take
+FIRST_LISTING_S: Final = 10.0  # how many seconds a start waits for servers
+READ_S: Final = 330.0  # time-out of an answer's stream, above what a call may take
 FIRST_PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 5.0
 
 
 class McpWorld(NamedTuple):
-    """What all connections of a replica need."""
+    """The dependencies that all MCP connections of a replica share."""
 
     environment: Mapping[str, str]
     schemas: SchemaChecker
@@ -61,7 +61,8 @@ class _Running(NamedTuple):
 
 
 class McpTools:
-    """Good within its `async with`; `put` takes what the file says now."""
+    """The MCP servers of a replica and their tools; usable inside its `async with`. `put` takes another version of the
+    file."""
 
     def __init__(self, world: McpWorld, gates: ToolGates, *, rng: random.Random | None = None) -> None:
         self._world = world
@@ -79,12 +80,12 @@ class McpTools:
     async def __aexit__(self, *exc: object) -> None:
         for each in self._running.values():
             each.task.cancel()
-        tasks = [*(each.task for each in self._running.values()), *self._ending]
+        tasks = [*(running.task for running in self._running.values()), *self._ending]
         self._running.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def put(self, file: ToolsFile) -> None:
-        """Starts servers that are new or others now, and ends those that are no more; calls of those are broken off."""
+        """Starts servers that are new or changed, and ends those that the file no longer has, with their calls."""
         self._file, self._rules = file, AddressRules(file.networks)
         wanted = dict(file.all_servers())
         for name, running in list(self._running.items()):
@@ -110,15 +111,15 @@ class McpTools:
         """Waits until each server has listed its tools, or failed, or `FIRST_LISTING_S` are over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LISTING_S):
-                await asyncio.gather(*(each.connection.tried.wait() for each in self._running.values()))
+                await asyncio.gather(*(running.connection.tried.wait() for running in self._running.values()))
 
     def look_again(self, owner: str, label: str) -> None:
-        """What was agreed to of a server's tools has changed."""
+        """Has a server list its tools again, since the agreements about them have changed."""
         if (running := self._running.get((owner, label))) is not None:
             running.connection.look_again()
 
     def list_of(self, owner: str, label: str) -> Listing:
-        """What a server listed last."""
+        """Returns the tools that a server listed last."""
         running = self._running.get((owner, label))
         return Listing() if running is None else running.connection.listing
 
@@ -129,7 +130,7 @@ class McpTools:
         return None if found is None else _server_tool(*found)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
-        """Of the names and labels that the file offers, those of tools that there are."""
+        """Returns the names of existing tools among the tools and servers that the file offers."""
         names: list[str] = []
         for name in self._file.offered(tenant):
             connection = self._connection(tenant, name)
@@ -204,7 +205,7 @@ class McpTools:
     # -- small --------------------------------------------------------------------------------------------------------
 
     def _connection(self, tenant: TenantId, name: str) -> McpConnection | None:
-        """Of the server of a tool's name, or of this label, where the tenant may have something of it."""
+        """Returns the connection to the server of a tool's name (or of a label), if the tenant may use it."""
         found = self._file.server(tenant, server_of(name))
         if found is None or (found[0], server_of(name)) not in self._running:
             return None

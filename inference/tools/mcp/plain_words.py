@@ -14,7 +14,8 @@ _UNSEEN_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5")
 
 
 def plain_words(text: str, length_max: int) -> str:
-    """The text as it may be shown and given to a model; cut where it is longer."""
+    """Returns the text without invisible characters, as people and models may see it; cut at `length_max`
+    characters."""
     text = _ESCAPES.sub("", text[: 2 * length_max + 4_096])
     kept = "".join(
         sign

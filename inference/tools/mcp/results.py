@@ -11,9 +11,9 @@ from sessions.server_tools import ToolResult
 
 
 def result_of(answer: CallToolResult, bytes_max: int, taken_out: Callable[[str], str]) -> ToolResult:
-    """Its texts, our secrets `taken_out`; what is no text is named. Structured content counts where there is no
-    text."""
-    parts = [_text(each) for each in answer.content]
+    """Returns an answer's texts, with our secrets `taken_out`; other content is only named. Structured content counts
+    where there is no text."""
+    parts = [_text(block) for block in answer.content]
     text = "\n".join(part for part in parts if part)
     if not text and answer.structured_content is not None:
         text = CallToolResult(content=[], structured_content=answer.structured_content).model_dump_json(

@@ -51,7 +51,7 @@ class McpServerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("`headers` are of servers with a `url`; a command has `env`")
         if self.url and (self.env or self.folder):
             raise ValueError("`env` and `folder` are of servers with a `command`")
-        if any("\0" in each for each in self.command) or not all(self.command[:1]):
+        if any("\0" in word for word in self.command) or not all(self.command[:1]):
             raise ValueError("`command` is a program and its arguments")
         check_headers(self.headers)
 

@@ -38,16 +38,16 @@ _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 
 class McpStreams(NamedTuple):
-    """What an MCP session reads from and writes to."""
+    """The streams that an MCP session reads from and writes to."""
 
     read: ReadStream[SessionMessage | Exception]
     write: WriteStream[SessionMessage]
     closed: asyncio.Event
-    """Set once nothing comes any more; of a server with a URL never."""
+    """Set once the server can send no more; never for a server with a URL."""
 
 
 class StdioCommand(NamedTuple):
-    """What is run: a command with its whole environment beside LANG, and PATH where it has none."""
+    """A command to run, with its whole environment except LANG, and PATH where it has none."""
 
     label: str
     command: Sequence[str]
@@ -55,12 +55,12 @@ class StdioCommand(NamedTuple):
     folder: str | None
     memory_bytes: int
     sent: SentSecrets
-    """Those of its environment, which are not logged where it writes them."""
+    """Secrets in its environment, which are removed from its output before that is logged."""
 
 
 @contextlib.asynccontextmanager
 async def stdio_streams(about: StdioCommand) -> AsyncIterator[McpStreams]:
-    """The process runs within this. Raises OSError where it cannot be started."""
+    """Runs the process until the context ends. Raises OSError where it cannot be started."""
     environment = {"PATH": os.defpath, "LANG": "C.UTF-8", **about.environment}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), str(about.memory_bytes), *about.command),
@@ -172,7 +172,7 @@ async def _end(process: asyncio.subprocess.Process, works: Sequence[asyncio.Task
 
 
 async def _exited(process: asyncio.subprocess.Process) -> None:
-    """Reads on meanwhile: one that is stuck writing never comes to its end."""
+    """Waits for the process's end and reads its output meanwhile: one that is stuck writing would never end."""
     assert process.stdout is not None and process.stderr is not None
     streams = [asyncio.create_task(_drained(stream)) for stream in (process.stdout, process.stderr)]
     try:

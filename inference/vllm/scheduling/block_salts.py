@@ -23,7 +23,7 @@ _SALT: Final = "cache_salt"  # as vLLM calls it among what it hashes with a bloc
 
 
 class PartedHasher:
-    """Takes the place of vLLM's block hasher in one request."""
+    """Replaces vLLM's block hasher in one request: the shared prefix has another salt than the rest."""
 
     def __init__(
         self, hash_function: Callable[[Any], bytes], block_tokens: int, *, opening: str, opening_blocks: int
@@ -34,13 +34,13 @@ class PartedHasher:
         self._opening_blocks = opening_blocks
 
     def __call__(self, request: Any) -> list[Any]:
-        """The hashes of the full blocks that have none yet."""
+        """Returns the hashes of the full blocks that have none yet."""
         return self.hashes(
             request, len(request.block_hashes), request.block_hashes[-1] if request.block_hashes else None
         )
 
     def hashes(self, request: Any, first: int, parent: Any) -> list[Any]:
-        """Of the full blocks from `first` on; `parent` is the hash of the block before it."""
+        """Returns the hashes of the full blocks from `first` on; `parent` is the hash of the block before it."""
         size = self._block_tokens
         made: list[Any] = []
         for index in range(first, request.num_tokens // size):
@@ -59,7 +59,7 @@ class PartedHasher:
 
 
 def salt_in_parts(request: Any, hash_function: Callable[[Any], bytes], block_tokens: int) -> None:
-    """Where the request names an opening (`RequestTransfer`), gives it the hashes of one that shares it."""
+    """Gives a request that names a shared prefix (`RequestTransfer`) the block hashes that all its sharers have."""
     named = request.kv_transfer_params or {}
     opening, count = str(named.get("opening") or ""), int(named.get("opening_blocks") or 0)
     if not opening or count <= 0 or not request.cache_salt or request.mm_features or not request.block_hashes:

@@ -27,16 +27,16 @@ from typing import Any, Final, Protocol
 
 log = logging.getLogger(__name__)
 
-EMITTED: Final = "sessile_emitted_tokens"  # in `extra_args` of a run's parameters: the end of its prompt was written
+EMITTED: Final = "sessile_emitted_tokens"  # in a run's `extra_args`: how many last prompt tokens are the answer's
 _THREADS: Final = 2
 
 
 class GrammarRefusal(ValueError):
-    """What was written does not follow the grammar."""
+    """The text written so far does not follow the grammar."""
 
 
 class Grammar(Protocol):
-    """What is used of vLLM's `StructuredOutputGrammar`."""
+    """The part of vLLM's `StructuredOutputGrammar` that is used here."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool: ...
 
@@ -52,7 +52,7 @@ class Grammar(Protocol):
 
 
 class Reasoner(Protocol):
-    """What is used of vLLM's `ReasoningParser`: it knows where a model's thoughts end, which no grammar rules."""
+    """The part of vLLM's `ReasoningParser` that is used here: it knows where thoughts end, which no grammar rules."""
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool: ...
 
@@ -60,7 +60,7 @@ class Reasoner(Protocol):
 
 
 class ReplayedGrammar:
-    """A grammar that is rolled back to the end of its replayed part at most."""
+    """A grammar that is rolled back at most to the end of its replayed part."""
 
     def __init__(self, grammar: Grammar, request_id: str, replayed: list[int]) -> None:
         self._grammar = grammar
@@ -89,13 +89,13 @@ class ReplayedGrammar:
 
 
 def feed(grammar: Grammar, request_id: str, tokens: list[int]) -> None:
-    """Raises GrammarRefusal."""
+    """Advances the grammar by these tokens. Raises GrammarRefusal."""
     if not grammar.accept_tokens(request_id, tokens):
         raise GrammarRefusal(f"{len(tokens)} tokens that were written of the answer do not follow its grammar")
 
 
 def ruled_tokens(prompt: Sequence[int], count: int, reasoner: Reasoner | None) -> list[int]:
-    """The last `count` tokens of a prompt, as far as the grammar rules them: thoughts are free."""
+    """Returns those of the last `count` tokens of a prompt that the grammar rules: thoughts are free."""
     if not 0 <= count <= len(prompt):
         raise GrammarRefusal(f"{count} tokens were written, and the prompt has {len(prompt)}")
     first = len(prompt) - count
@@ -106,7 +106,7 @@ def ruled_tokens(prompt: Sequence[int], count: int, reasoner: Reasoner | None) -
 
 
 class GrammarReplays:
-    """Of one scheduler. `prepare` each request as it comes in."""
+    """Replays the grammars of one scheduler's continued answers. Call `prepare` for each request as it comes in."""
 
     def __init__(self, reasoner_of: Callable[[Any], Reasoner | None], *, speculates: bool) -> None:
         self._reasoner_of = reasoner_of
@@ -114,7 +114,7 @@ class GrammarReplays:
         self._threads: ThreadPoolExecutor | None = None
 
     def prepare(self, request: Any) -> None:
-        """Where the request continues an answer, puts the replayed grammar in place of the one that it is waiting for.
+        """Replaces the grammar of a request that continues an answer by one that has taken the answer's tokens already.
 
         Raises nothing: what fails here fails the request.
         """

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class _Ours:
-    """Goes before a scheduler of vLLM's. Nothing here raises into it."""
+    """A mixin in front of one of vLLM's schedulers. Its own code raises nothing into that."""
 
     structured_output_manager: Any
     num_spec_tokens: int
@@ -85,7 +85,7 @@ class _Ours:
         super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _ready(self) -> list[Any]:
-        """Requests that wait for nothing but room in a step, or for blocks."""
+        """Returns requests that wait only for room in a step, or for blocks."""
         if len(self.running) >= self.max_num_running_reqs:
             return []
         return [

@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 from inference.step_budget import LEAST_BESIDE, StepBudget
 
 STEP_TARGET: Final = "sessile_step_target_ms"  # in vLLM's `additional_config`
-_STEPS_MAX: Final = 64  # that may be under way: a pipeline has a few
+_STEPS_MAX: Final = 64  # steps in progress; a pipeline has a few
 
 
 class StepPlan(NamedTuple):
-    tokens: int  # of the step
-    long_max: int  # of one request, so that some are left for who waits; 0: no bound
+    tokens: int  # of all requests in the step
+    long_max: int  # of one request, so that some are left for waiting ones; 0: no bound
 
 
 class StepPlanner:
@@ -33,7 +33,8 @@ class StepPlanner:
     `begun` behind it, and `ended` with its results."""
 
     def __init__(self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0) -> None:
-        """`most`: tokens that a step can hold. `drafted`: tokens that a decoding request brings beside its next one."""
+        """`most`: how many tokens a step can hold. `drafted`: how many tokens a decoding request adds to its next
+        one."""
         self._budget = budget
         self._most = most
         self._decode_max = 1 + drafted
@@ -44,7 +45,7 @@ class StepPlanner:
         self._passed_over: set[str] = set()  # wait for something other than tokens, such as blocks
 
     def plan(self, running: list[Any], ready: Collection[Any]) -> StepPlan:
-        """Orders `running`. `ready`: requests that wait and could begin."""
+        """Plans the next step, and orders `running`. `ready`: waiting requests that could begin."""
         ids = {request.request_id for request in running}
         if self._running - ids:  # what somebody leaves may be what another one waits for
             self._passed_over.clear()
@@ -63,7 +64,8 @@ class StepPlanner:
         return StepPlan(tokens, max(self._decode_max, left // (num_long + newcomers)))
 
     def begun(self, output: Any, plan: StepPlan, left_waiting: Collection[Any]) -> None:
-        """`output`: what vLLM's scheduler made of the plan. `left_waiting`: who could have begun and did not."""
+        """Notes a step's begin. `output`: vLLM's schedule by the plan. `left_waiting`: requests that could have begun
+        and did not."""
         if len(self._begun_s) >= _STEPS_MAX:  # those of steps that failed
             self._begun_s.clear()
         self._begun_s[id(output)] = self._clock()
@@ -73,7 +75,7 @@ class StepPlanner:
         self._passed_over &= waiting
 
     def ended(self, output: Any) -> None:
-        """A step counts from its begin, or from the end of the one before it where the two overlap."""
+        """Notes a step's end. It counts from its begin, or from the end of the step before where the two overlap."""
         begun_s, now_s = self._begun_s.pop(id(output), None), self._clock()
         if begun_s is not None:
             self._budget.measured(output.total_num_scheduled_tokens, now_s - max(begun_s, self._ended_s))

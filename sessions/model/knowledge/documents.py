@@ -16,8 +16,8 @@ SectionKind = Literal["page", "slide", "sheet", "heading"]
 
 
 class DocumentSection(msgspec.Struct, frozen=True, array_like=True):
-    """Begins at code point `start` of the text and reaches to the next one of its kind; sections of two kinds overlap
-    as they do in the document. `number`: of a page, slide or sheet, from 1; of a heading its level, from 1."""
+    """A section of a document, from code point `start` of its text to the next section of its kind; sections of two
+    kinds may overlap. `number`: of a page, slide or sheet, from 1; of a heading its level, from 1."""
 
     kind: SectionKind
     start: int
@@ -26,8 +26,8 @@ class DocumentSection(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentText(msgspec.Struct, frozen=True, array_like=True):
-    """`media_type` is what the document proved to be. `cut`: it goes on behind `TEXT_CHARS_MAX`. Lines end in a line
-    feed alone, and there is nothing in the text that a log could not hold."""
+    """The text of a document, with its sections. `media_type` is what the file proved to be; `cut`: the document goes
+    on behind `TEXT_CHARS_MAX`. Lines end in a line feed alone, and nothing is in the text that a log could not hold."""
 
     media_type: str
     text: str

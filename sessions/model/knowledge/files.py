@@ -32,7 +32,7 @@ PURPOSES: Final[tuple[FilePurpose, ...]] = get_args(FilePurpose)
 CHUNK_BYTES: Final = 256 * 1024
 FILENAME_MAX: Final = 255  # characters
 UPLOAD_MS: Final = 3_600_000
-"""After so long an upload that was not finished is nobody's any more."""
+"""How long an unfinished upload is kept; then the sweep collects it."""
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}")
 _UNSHOWN: Final = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of signs
@@ -40,14 +40,15 @@ UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`user` None: of the tenant as a whole. `sha256` is that of the content, in hexadecimal digits."""
+    """An uploaded file. `user` None: it belongs to the tenant as a whole. `sha256`: of the content, in hexadecimal
+    digits."""
 
     id: FileId
     tenant: TenantId
     user: str | None
     filename: str
     purpose: FilePurpose
-    media_type: str  # as its uploader says; nothing is decided by it alone
+    media_type: str  # as the uploader says; nothing is decided by it alone
     size: int  # bytes
     sha256: str
     blob: BlobId
@@ -57,17 +58,17 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class FileTotals(msgspec.Struct, frozen=True):
     files: int = 0
-    size: int = 0  # bytes, of each file by itself
+    size: int = 0  # bytes; content that files share counts for each
 
 
 class FileQuota(msgspec.Struct, frozen=True):
-    """How many files and bytes a scope may have; None: as many as it likes."""
+    """How many files and bytes a tenant or user may have; None: any number."""
 
     files: int | None = None
     size: int | None = None
 
     def refusal(self, have: FileTotals, size: int, whose: str) -> Limited | None:
-        """What is wrong with one more file of so many bytes."""
+        """Returns the error for one more file of `size` bytes; None if there is room."""
         if self.files is not None and have.files + 1 > self.files:
             what = f"{whose} has {have.files} files, and {self.files} at most"
         elif self.size is not None and have.size + size > self.size:
@@ -85,7 +86,7 @@ class FileQuotas(msgspec.Struct, frozen=True):
 
 
 class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose files are listed. `anybody`: every user's of the tenant; else those of `user` alone."""
+    """A query of files. `anybody`: those of every user of the tenant; else only those of `user`."""
 
     tenant: TenantId
     user: str | None = None
@@ -97,55 +98,55 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The files of a journal. All raise Unavailable; writes OutcomeUnknown too. What is expired is not there."""
+    """The files of a journal. All methods raise Unavailable; writes OutcomeUnknown too. Expired files are not found."""
 
     async def begin(self, tenant: TenantId, user: str | None, at: UnixMs) -> BlobId:
-        """A new blob; what becomes of it is known within `UPLOAD_MS`, or it is collected."""
+        """Begins an upload and returns its blob; unless it is finished within `UPLOAD_MS`, it is collected."""
         ...
 
     async def put_chunk(self, tenant: TenantId, blob: BlobId, index: int, data: bytes) -> None:
-        """Chunks are put in order, each of `CHUNK_BYTES` but the last one. One process puts all of a blob."""
+        """Stores a chunk. Chunks come in order, each of `CHUNK_BYTES` but the last one, and all from one process."""
         ...
 
     async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
-        """Makes the file of the blob that was put. It is returned with the blob that it has: another one where its
-        owner had that content already. Raises Limited where there is no room; then nothing stands."""
+        """Makes a file of an uploaded blob. Returns it with the blob that it has: another one if its owner had that
+        content already. Raises Limited if there is no room; then nothing is stored."""
         ...
 
     async def abandon(self, tenant: TenantId, blob: BlobId) -> None:
-        """There will be no file of it. Raises nothing but what every call does; a blob of a file is left alone."""
+        """Drops an upload that will not be finished. A blob that belongs to a file is left alone."""
         ...
 
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None: ...
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
-        """Raises NotFound for an `after` that is not there."""
+        """Returns a page of files. Raises NotFound for an unknown `after`."""
         ...
 
     async def remove(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> bool:
-        """Takes the file away, and with it the key of a content that no other file has. False: there was none."""
+        """Removes a file, and the key of its content if no other file has that. Returns False if there was none."""
         ...
 
     def read(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """The content, chunk by chunk. Raises Internal (`body_unreadable`) where it is not what was put, NotFound where
-        it is gone."""
+        """Yields the content, chunk by chunk. Raises Internal (`body_unreadable`) if it is not what was stored,
+        NotFound if it is gone."""
         ...
 
     async def totals(self, tenant: TenantId, user: str | None, *, anybody: bool = False) -> FileTotals: ...
 
     async def collect(self, now: UnixMs, *, limit: int) -> int:
-        """Takes away files that are expired, and bytes that are no file's any more, `limit` of each at most; how many.
-        May be cut short and run again."""
+        """Removes expired files, and content that no file has any more, at most `limit` of each; returns how many. May
+        be interrupted and run again."""
         ...
 
 
 def owner_of(principal: Principal) -> str | None:
-    """Whose a principal's files are."""
+    """Returns the end user who owns a principal's files; None: their tenant does."""
     return principal.user
 
 
 def may_see_file(principal: Principal, file: StoredFile) -> bool:
-    """As `authorization.may_see` has it of sessions."""
+    """Returns whether a principal may see a file, by the rules of `authorization.may_see`."""
     if principal.tenant != file.tenant:
         return False
     if principal.role == "user":
@@ -154,12 +155,12 @@ def may_see_file(principal: Principal, file: StoredFile) -> bool:
 
 
 def file_not_found(file_id: str, param: str | None = None) -> NotFound:
-    """In the same words for another tenant's, another user's, an expired one and one that never was."""
+    """Returns the same error for another tenant's file, another user's, an expired one and one that never was."""
     return NotFound("file_not_found", f"There is no file {file_id[:64]!r}.", param=param)
 
 
 def safe_filename(name: str) -> str:
-    """The last part of a name, as a person may be shown it: no folders, no signs of control, and not without end."""
+    """Returns the last part of a name, safe to show: no folders, no control characters, at most FILENAME_MAX long."""
     name = name.replace("\\", "/").rpartition("/")[2]
     kept = "".join(
         sign for sign in name if unicodedata.category(sign) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -173,6 +174,6 @@ def safe_filename(name: str) -> str:
 
 
 def safe_media_type(given: str) -> str:
-    """A media type without its parameters; `UNKNOWN_TYPE` for what is none."""
+    """Returns a media type without its parameters; `UNKNOWN_TYPE` if it is not one."""
     name = given.partition(";")[0].strip().lower()
     return name if _MEDIA_TYPE.fullmatch(name) else UNKNOWN_TYPE
