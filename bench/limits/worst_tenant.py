@@ -7,9 +7,9 @@ Another tenant streams short chats and lists its sessions, one after the other: 
 one way. In both halves a third tenant has one answer written after the other, so that the engine is at work: who comes
 to an idle engine has a step begun for it, who comes to any other waits for the end of the one under way, and that is
 no tenant's doing. Each way has a fresh server with its default limits and the simulated engine, so that alone and
-beside are two halves of one run. The tenant is a process of its own, which begins 32 requests at a time and waits `BACKOFF_S` where it is refused:
-answers that it leaves or does not read on it leaves once their status has come, because who goes on where he was
-refused is not within his limits.
+beside are two halves of one run. The tenant is a process of its own, which begins 32 requests at a time and waits
+`BACKOFF_S` where it is refused: answers that it leaves or does not read on it leaves once their status has come,
+because who goes on where he was refused is not within his limits.
 
 Server, tenant and the other have cores of their own, as far as there are enough: the server has the first to itself,
 and the tenant is niced, so that what is measured is what the server does, and not which client the machine runs first.

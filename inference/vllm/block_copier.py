@@ -174,7 +174,8 @@ class BlockCopier:
                         del self._saving[order.request]
                     if order.close:
                         self._failed.discard(order.request)
-                saved = BlocksSaved(order.name, self.rank, order.first_block + len(order.block_ids), order.close, failed)
+                end = order.first_block + len(order.block_ids)
+                saved = BlocksSaved(order.name, self.rank, end, order.close, failed)
                 (self.sender.send if order.close or failed else self.sender.mention)(saved)
                 with self._changed:
                     self._underway -= 1
@@ -200,7 +201,7 @@ class BlockCopier:
             os.close(file)
 
     def _next_read(self, saving: _Saving, layers: BlockLayers, stage: Any) -> tuple[int, Any] | None:
-        """The next blocks of a save, (place of the first in the file, a row of bytes for each); None: it has no more."""
+        """Returns (place in the file, a row of bytes for each) of the next blocks of a save; None: it has no more."""
         with self._reads:
             if saving.read:
                 return saving.read.popleft()

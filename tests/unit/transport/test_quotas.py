@@ -12,7 +12,17 @@ from sessions.limits import Ceilings, Limits, Tally, TenantLimits
 from sessions.model import commands as cm
 from sessions.model.errors import Conflict, Limited, Overloaded
 from sessions.model.request import Request, request_of
-from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, ItemId, ResponseId, SessionId, SessionKey, TenantId
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CallId,
+    CommandId,
+    ItemId,
+    Principal,
+    ResponseId,
+    SessionId,
+    SessionKey,
+    TenantId,
+)
 from transport.quotas import RATE_LIMIT_STATE, Arrival, Quotas, RateLimitState, begins, http_arrival
 
 
@@ -66,12 +76,12 @@ async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_
     stored = Stored(stored_bytes=100)
     held = quotas(TenantLimits(stored_bytes=1_000, user=Ceilings(stored_bytes=1_000)), stored)
     users = [replace(LOCAL_PRINCIPAL, user=name) for name in "ab"]
-    messages = [
-        request_of(user, cm.MessageCreate(id=CommandId(f"{user.user}{n}"), session=SessionId("s"), content="Hello"), None)
-        for user in users
-        for n in range(10)
-    ]
-    await asyncio.gather(*(held.execute(each, begun) for each in messages))
+
+    async def send(user: Principal, number: int) -> None:
+        command = cm.MessageCreate(id=CommandId(f"{user.user}{number}"), session=SessionId("s"), content="Hello")
+        await held.execute(request_of(user, command, None), begun)
+
+    await asyncio.gather(*(send(user, number) for user in users for number in range(10)))
     assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
 
 

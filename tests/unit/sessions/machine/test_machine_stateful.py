@@ -282,10 +282,10 @@ class AnyHistory(RuleBasedStateMachine):
 pytestmark = pytest.mark.timeout(420)
 
 
-class TestAnyHistory(AnyHistory.TestCase):  # type: ignore[misc]
+class TestAnyHistory(AnyHistory.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.slow
-class TestManyHistories(AnyHistory.TestCase):  # type: ignore[misc]
+class TestManyHistories(AnyHistory.TestCase):  # type: ignore[misc, valid-type]
     settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
