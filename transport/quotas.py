@@ -24,7 +24,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
-from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -142,9 +141,7 @@ class Quotas:
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
     _arrivals: ArrivalPace = field(default_factory=ArrivalPace)
     _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
-    _counting: WeakValueDictionary[tuple[TenantId, str | None], asyncio.Lock] = field(
-        default_factory=WeakValueDictionary
-    )
+    _counting: dict[tuple[TenantId, str | None, bool], asyncio.Task[_Tally]] = field(default_factory=dict)
 
     def table(self, tenant: TenantId) -> TenantLimits:
         """What holds for a tenant now."""
@@ -393,16 +390,21 @@ class Quotas:
     async def _tally(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
         if (known := self._fresh(tenant, user, stored=stored)) is not None:
             return known
-        async with self._counting.setdefault((tenant, user), asyncio.Lock()):
-            if (known := self._fresh(tenant, user, stored=stored)) is not None:
-                return known  # somebody has counted meanwhile
-            now = self.clock()
-            counted = await self.tallies.tally(tenant, user=user, stored=stored)
-            tally = self._tallied[(tenant, user)] = _Tally(counted.sessions, counted.stored_bytes, stored, now)
-            self._tallied.move_to_end((tenant, user))
-            while len(self._tallied) > TALLIES_MAX:
-                self._tallied.popitem(last=False)
-            return tally
+        name = tenant, user, stored
+        counting = self._counting.get(name)
+        if counting is None:  # else all share what somebody else's gives, or its failure
+            counting = self._counting[name] = asyncio.create_task(self._count(tenant, user, stored=stored))
+            counting.add_done_callback(lambda _: self._counting.pop(name))
+        return await asyncio.shield(counting)
+
+    async def _count(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
+        now = self.clock()
+        counted = await self.tallies.tally(tenant, user=user, stored=stored)
+        tally = self._tallied[(tenant, user)] = _Tally(counted.sessions, counted.stored_bytes, stored, now)
+        self._tallied.move_to_end((tenant, user))
+        while len(self._tallied) > TALLIES_MAX:
+            self._tallied.popitem(last=False)
+        return tally
 
     def _fresh(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally | None:
         known = self._tallied.get((tenant, user))

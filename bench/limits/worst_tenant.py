@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -175,8 +176,8 @@ async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
             await asyncio.to_thread(ours.recv)
             watched = await other.stand_by(seconds)
             third.cancel()
-            if (await asyncio.wait((third,)))[0] and not third.cancelled():
-                third.result()  # raises what ended it
+            with contextlib.suppress(asyncio.CancelledError):
+                await third  # raises what ended it
             ours.send("end")
             outcomes = await asyncio.to_thread(ours.recv)
             await asyncio.to_thread(process.join)

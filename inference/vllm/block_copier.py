@@ -1,4 +1,5 @@
 """Moves blocks between the device and files in the staging folder, in two threads: one reads the device, one writes it.
+Blocks that a step is about to overwrite, and that the first has not read yet, are read by the step's own thread.
 
 A block's payload is its bytes in every layer, layer after layer; a file holds block after block, and within a
 block one part for each rank:
@@ -10,8 +11,8 @@ block one part for each rank:
 How bytes get to a device and back beside the forward pass is `kv_device`'s. What is loaded is checked against the
 snapshot's tags after it has been read and before it touches the device, so no later change of the file matters. What
 is written has a checksum for each block (`block_checksums`), in case this process dies before it can report it. All
-bytes pass through memory that each thread made at its start: what is new to a process is touched page by page, and that
-took longer than reading, checking and copying together.
+bytes of the two threads pass through memory that each made at its start: what is new to a process is touched page by
+page, and that took longer than reading, checking and copying together.
 
 It does not know requests beyond their names; when blocks may be read or written is the connector's to say.
 """
@@ -38,19 +39,20 @@ log = logging.getLogger(__name__)
 
 _STAGE_BYTES: Final = 16 << 20  # moved at once
 _CLOSE_WAIT_S: Final = 5.0  # for each thread, at the end
+_BUFFERED_MAX_BYTES: Final = 1 << 30  # read before a step overwrote them, and not written yet
 _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, so that an idle core does not spin
 
 
 class _Saving:
     """A save that is not over: which of its blocks stand on the device alone."""
 
-    __slots__ = ("mark", "order", "read", "unread")
+    __slots__ = ("buffered", "mark", "order", "unread")
 
     def __init__(self, order: BlockSave, mark: Any, portions: Iterator[tuple[int, list[int]]]) -> None:
         self.order = order
         self.mark = mark
         self.unread = deque(portions)  # (place of the first in the file, blocks of the device)
-        self.read: deque[tuple[int, Any]] = deque()  # (that place, their bytes), what a forward pass had to read itself
+        self.buffered: deque[tuple[int, Any]] = deque()  # (that place, their bytes), which a step's thread had to read
 
 
 class BlockCopier:
@@ -66,7 +68,8 @@ class BlockCopier:
         self._device = device
         self._layers: BlockLayers | None = None
         self._changed = threading.Condition()
-        self._reads = threading.Lock()  # who has it reads blocks for a save
+        self._read_lock = threading.Lock()  # its holder takes blocks from `unread` and reads them
+        self._buffered_bytes = 0
         self._saving: dict[str, list[_Saving]] = {}  # by request
         self._failed: set[str] = set()  # requests of which blocks could not be saved
         self._sent: set[str] = set()
@@ -118,20 +121,24 @@ class BlockCopier:
         return None if self._layers is None else self._layers.device.mark()
 
     def finish_reads(self, requests: set[str]) -> None:
-        """Reads what saves of these requests have not read yet: their blocks are about to be overwritten. It takes as
-        long as copying does in memory, and waits for no file."""
+        """Reads what saves of these requests have not read yet: their blocks are about to be overwritten. It waits
+        for copies in memory and for what the device computes, and for no file."""
         with self._changed:
             savings = [saving for request in requests for saving in self._saving.get(request, ())]
         if self._layers is None or not savings:
             return
-        with self._reads:
+        with self._read_lock:  # also where nothing is unread: the other thread may be reading
             for saving in savings:
                 try:
                     self._layers.device.follow(saving.mark)
                     while saving.unread:
                         first, ids = saving.unread.popleft()
-                        stage = self._layers.device.new_stage(len(ids) * self.block_bytes)
-                        saving.read.append((first, self._gather(self._layers, ids, stage)))
+                        size = len(ids) * self.block_bytes
+                        if self._buffered_bytes + size > _BUFFERED_MAX_BYTES:
+                            raise MemoryError(f"{self._buffered_bytes} bytes wait for the disk")
+                        stage = self._layers.device.new_stage(size)
+                        saving.buffered.append((first, self._gather(self._layers, ids, stage)))
+                        self._buffered_bytes += size
                 except Exception:
                     log.exception("KV of a preempted request could not be read: it will be recomputed")
                     saving.unread.clear()
@@ -189,7 +196,7 @@ class BlockCopier:
         path = Path(saving.order.path)
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            while (portion := self._next_read(saving, layers, stage)) is not None:
+            while (portion := self._next_portion(saving, layers, stage)) is not None:
                 first, data = portion
                 if self.world == 1:
                     _write_all(file, memoryview(data).cast("B"), first * self.block_bytes)
@@ -200,11 +207,12 @@ class BlockCopier:
         finally:
             os.close(file)
 
-    def _next_read(self, saving: _Saving, layers: BlockLayers, stage: Any) -> tuple[int, Any] | None:
+    def _next_portion(self, saving: _Saving, layers: BlockLayers, stage: Any) -> tuple[int, Any] | None:
         """Returns (place in the file, a row of bytes for each) of the next blocks of a save; None: it has no more."""
-        with self._reads:
-            if saving.read:
-                return saving.read.popleft()
+        with self._read_lock:
+            if saving.buffered:
+                self._buffered_bytes -= saving.buffered[0][1].nbytes
+                return saving.buffered.popleft()
             if not saving.unread:
                 return None
             first, ids = saving.unread.popleft()

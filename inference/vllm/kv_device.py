@@ -21,15 +21,15 @@ import torch
 
 
 class KvDevice(Protocol):
-    """The operations of a device for moving KV. Marks are taken by the thread of the forward pass, all else is called
-    by the thread that copies."""
+    """The operations of a device for moving KV. Marks are taken by the thread of the forward pass; the others are
+    called by the threads that copy, and by that thread for blocks that its next step overwrites."""
 
     @property
     def pinned(self) -> bool:
         """Whether copies go through pinned host memory first, and have to be waited for."""
 
     def new_stage(self, size: int) -> Any:
-        """Makes host memory of so many bytes for copies, for the life of its thread."""
+        """Makes host memory of so many bytes for copies."""
 
     def mark(self) -> Any:
         """Returns a mark behind all that the forward pass has queued so far."""
@@ -66,8 +66,13 @@ class CpuDevice:
     def thread(self) -> Iterator[None]:
         # A second team of threads would outnumber the cores, and OpenMP then lets every thread of the forward pass
         # sleep between two operations rather than spin. vLLM replaces `torch.set_num_threads` by one that does nothing.
+        # It sets a number for this thread, and one for threads that use torch for the first time after it.
+        before = torch.get_num_threads()
         torch._C.set_num_threads(1)
-        yield
+        try:
+            yield
+        finally:
+            torch._C.set_num_threads(before)
 
     def follow(self, mark: Any) -> None:
         return

@@ -178,11 +178,12 @@ def overwrite_while_the_disk_writes(copier: BlockCopier, disk: SlowDisk, held: d
     assert until_over(copier) == {"r"}
 
 
-@pytest.mark.parametrize("made_up", [None, MadeUpDevice()], ids=["cpu", "made up"])
+@pytest.mark.parametrize("kind", [None, MadeUpDevice], ids=["cpu", "made up"])
 def test_what_a_step_overwrites_is_saved_as_it_was_however_long_the_file_takes(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_up: MadeUpDevice | None
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[MadeUpDevice] | None
 ) -> None:
     held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
+    made_up = None if kind is None else kind()
     before = b"".join(block(held, number) for number in (3, 4, 5))
     with made_up.thread() if made_up is not None else contextlib.nullcontext():  # the forward pass's own
         overwrite_while_the_disk_writes(start(held, device=made_up), SlowDisk(monkeypatch), held, path)
@@ -204,6 +205,16 @@ def test_what_could_not_be_read_before_it_was_overwritten_never_has_a_checksum(
     with device.thread():
         overwrite_while_the_disk_writes(start(held, device=device), SlowDisk(monkeypatch), held, path)
     assert count_intact(path, 0, 3, size, 1) == 1
+
+
+def test_what_a_step_overwrites_is_bounded_while_the_disk_writes_nothing(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
+    before = block(held, 3)
+    monkeypatch.setattr(copier_module, "_BUFFERED_MAX_BYTES", len(before))  # of two blocks that are not read yet
+    overwrite_while_the_disk_writes(start(held), SlowDisk(monkeypatch), held, path)
+    assert path.read_bytes() == before and count_intact(path, 0, 3, len(before), 1) == 1
 
 
 def test_what_is_not_waited_for_is_seen(start: Start, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def test_blocks_go_out_and_come_back_elsewhere(place: str) -> None:
 
 def test_a_thread_that_copies_has_no_team_of_threads_beside_the_forward_passs() -> None:
     mine = torch.get_num_threads()
+    if mine == 1:
+        pytest.skip("one core: there is nothing to see")
     seen: list[int] = []
 
     def copy() -> None:
@@ -56,7 +58,6 @@ def test_a_thread_that_copies_has_no_team_of_threads_beside_the_forward_passs() 
     thread.start()
     thread.join()
     assert seen == [1] and torch.get_num_threads() == mine
-    torch._C.set_num_threads(mine)  # of threads that are still to come
 
 
 def test_a_stage_that_is_used_again_too_early_is_a_fault() -> None:

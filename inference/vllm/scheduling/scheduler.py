@@ -53,13 +53,16 @@ class _Ours:
         if target_ms and self.scheduler_config.enable_chunked_prefill:
             most = self.max_num_scheduled_tokens
             budget, drafted = StepBudget(target_ms / 1000, most), self.num_spec_tokens
-            self._planner = StepPlanner(budget, most, clock=time.monotonic, drafted=drafted)
+            overlaps = self.vllm_config.max_concurrent_batches > 1
+            self._planner = StepPlanner(budget, most, clock=time.monotonic, drafted=drafted, overlaps=overlaps)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         planner = self._planner
         if planner is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        plan = planner.plan(self.running, self._ready())
+        ready = self._ready()
+        num_waiting = len(self.waiting) + len(self.kv_holding_waiting)
+        plan = planner.plan(self.running, ready, num_unready=num_waiting - len(ready))
         self.max_num_scheduled_tokens = plan.tokens
         bounds = [bound for bound in (plan.long_max, self._long_max) if bound]
         self.scheduler_config.long_prefill_token_threshold = min(bounds, default=0)

@@ -32,26 +32,30 @@ class StepPlanner:
     """Decides how many tokens of each prompt the next step computes. Its scheduler calls `plan` before each step,
     `begun` behind it, and `ended` with its results."""
 
-    def __init__(self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0) -> None:
+    def __init__(
+        self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0, overlaps: bool = False
+    ) -> None:
         """`most`: how many tokens a step can hold. `drafted`: how many tokens a decoding request adds to its next
-        one."""
+        one. `overlaps`: a step is planned before the one in front of it has ended."""
         self._budget = budget
         self._most = most
         self._decode_max = 1 + drafted
+        self._overlaps = overlaps
         self._clock = clock
         self._begun_s: dict[int, float] = {}
         self._ended_s = 0.0
         self._running: set[str] = set()
         self._passed_over: set[str] = set()  # wait for something other than tokens, such as blocks
 
-    def plan(self, running: list[Any], ready: Collection[Any]) -> StepPlan:
-        """Plans the next step, and orders `running`. `ready`: waiting requests that could begin."""
+    def plan(self, running: list[Any], ready: Collection[Any], *, num_unready: int = 0) -> StepPlan:
+        """Plans the next step, and orders `running`. `ready`: waiting requests that could begin. `num_unready`: how
+        many wait for their KV, a grammar or a place, and may begin in the step after this one."""
         ids = {request.request_id for request in running}
         if self._running - ids:  # what somebody leaves may be what another one waits for
             self._passed_over.clear()
         self._running = ids
         decodes = sum(min(_lacks(request), self._decode_max) for request in running if self._decodes(request))
-        alone = not decodes and len(running) + len(ready) == 1
+        alone = not decodes and len(running) + len(ready) + num_unready == 1 and not self._overlaps
         step = self._budget.tokens(decoding=decodes > 0, alone=alone)
         tokens = min(self._most, max(step, decodes + LEAST_BESIDE))
         running.sort(key=lambda request: self._order(request, step))

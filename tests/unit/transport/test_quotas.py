@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.limits.memory import MemoryLimiter
 from sessions.limits import Ceilings, Limits, Tally, TenantLimits
 from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Limited, Overloaded
+from sessions.model.errors import Conflict, Limited, Overloaded, Unavailable
 from sessions.model.request import Request, request_of
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -83,6 +83,21 @@ async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_
 
     await asyncio.gather(*(send(user, number) for user in users for number in range(10)))
     assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
+
+
+async def test_many_messages_share_a_count_that_fails_and_the_next_one_counts_again() -> None:
+    class Away(Stored):
+        async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+            await super().tally(tenant, user=user, stored=stored)
+            raise Unavailable("journal_unavailable", "The journal is away.")
+
+    stored = Away()
+    held = quotas(TenantLimits(stored_bytes=1_000), stored)
+    ended = await asyncio.gather(*(held.execute(message(f"{n}"), begun) for n in range(10)), return_exceptions=True)
+    assert {type(each) for each in ended} == {Unavailable} and stored.counted == [None]
+    with pytest.raises(Unavailable):
+        await held.execute(message("later"), begun)
+    assert stored.counted == [None, None]
 
 
 async def test_a_command_under_the_id_of_a_turn_gives_nothing_of_it_back() -> None:

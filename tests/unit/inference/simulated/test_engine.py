@@ -83,7 +83,8 @@ async def test_a_returning_session_pays_for_its_new_tokens_only() -> None:
 
 @virtual
 async def test_four_hundred_streams_step_together() -> None:
-    engine = await started(slots=400, step_base_s=0.04, kv_tokens_max=1_000_000, prefill_tokens_per_s=1e9)
+    options = {"kv_tokens_max": 1_000_000, "prefill_tokens_per_s": 1e9, "prefill_chunk_tokens": 512}
+    engine = await started(slots=400, step_base_s=0.04, **options)
     begun = now()
     answers = await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=50) for n in range(400)))
     assert now() - begun == pytest.approx(50 * 0.04 + 4 * 0.04, abs=0.2)

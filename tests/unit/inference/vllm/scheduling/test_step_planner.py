@@ -22,10 +22,11 @@ def request(name: str, lacks: int, priority: int = 0) -> Any:
 class Device:
     """Computes steps; its clock moves with them."""
 
-    def __init__(self, token_s: float = 0.001, *, most: int = 2_048, drafted: int = 0) -> None:
+    def __init__(self, token_s: float = 0.001, *, most: int = 2_048, drafted: int = 0, overlaps: bool = False) -> None:
         self.now_s = 100.0
         self.token_s = token_s
-        self.planner = StepPlanner(StepBudget(0.1, most), most, drafted=drafted, clock=lambda: self.now_s)
+        budget = StepBudget(0.1, most)
+        self.planner = StepPlanner(budget, most, drafted=drafted, clock=lambda: self.now_s, overlaps=overlaps)
 
     def begin(self, tokens: int, plan: StepPlan | None = None, left: tuple[Any, ...] = ()) -> Any:
         output = SimpleNamespace(total_num_scheduled_tokens=tokens)
@@ -88,8 +89,10 @@ def test_a_prompt_that_is_alone_has_longer_steps_until_somebody_comes() -> None:
     planner, alone = Device().settled(), request("a", 4_000)
     assert planner.plan([], [alone]).tokens == planner.plan([alone], []).tokens == 200
     assert planner.plan([alone], [request("new", 71)]).tokens == 100
+    assert planner.plan([alone], [], num_unready=1).tokens == 100, "its KV may be there after the next step"
     assert planner.plan([alone, request("b", 4_000)], []).tokens == 100
     assert planner.plan([alone, request("d", 1)], []).tokens == 100
+    assert Device(overlaps=True).settled().plan([alone], []).tokens == 100, "whoever comes would wait for two of them"
 
 
 def test_who_decodes_always_fits_and_a_long_prompt_goes_on_beside() -> None:
