@@ -236,6 +236,7 @@ class HttpConnection(HttpToolsProtocol):
         self._until(None)
         self._taken()
         self._leave_place()
+        self._unset_keepalive_if_required()  # uvicorn leaves it behind a reset, and it would hold the request
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -103,4 +105,16 @@ async def test_a_body_that_breaks_off_is_freed(port: int, path: bytes, part: byt
         writer.write(CUT if fields else part)
         await writer.drain()
     writer.close()
+    await freed()
+
+
+@pytest.mark.usefixtures("no_collector")
+async def test_a_connection_that_is_reset_behind_its_answer_is_freed(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /%s HTTP/1.1\r\nhost: localhost\r\n\r\n" % (b"a" * 30_000))
+    async with asyncio.timeout(60):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
     await freed()

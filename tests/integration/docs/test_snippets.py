@@ -37,6 +37,9 @@ def programs(page: str, language: str) -> list[str]:
     return [body for kind, body in fences((ROOT / page).read_text(encoding="utf-8")) if kind == language]
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The port of a server, started as a newcomer starts one, except for its model."""

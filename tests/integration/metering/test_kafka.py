@@ -66,6 +66,7 @@ async def waiting(store: MemoryStore) -> list[str]:
     return [entry.row.response_id for entry in await store.usage.unrelayed(limit=100)]
 
 
+@pytest.mark.slow
 async def test_a_silent_broker_has_rows_sent_again_and_the_topic_is_the_table(
     store: MemoryStore, broker: KafkaBroker, consumer: KafkaConsumer
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_topic_that_is_not_there_is_said_and_not_made(store: MemoryStore
     assert await waiting(store) == NAMES
 
 
+@pytest.mark.slow
 async def test_a_wrong_address_is_said_with_what_is_wrong_with_it(store: MemoryStore) -> None:
     async def refused(address: str, problem: str) -> None:
         sink = kafka(address)
