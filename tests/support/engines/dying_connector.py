@@ -48,12 +48,12 @@ def _arm(copier: Any, phase: str) -> None:
     """Replaces what comes right behind the phase, in this process alone."""
     write, saves = copier._write, 0
 
-    def counted(save: Any, *rest: Any) -> None:
+    def counted(saving: Any, *rest: Any) -> None:
         nonlocal saves
-        saves += bool(save.block_ids)
+        saves += bool(saving.order.block_ids)
         if saves == SAVE and phase == "nothing written":
             _die()
-        write(save, *rest)
+        write(saving, *rest)
 
     def half(file: int, data: memoryview, offset: int) -> None:
         if saves == SAVE:
