@@ -69,7 +69,6 @@ class BlockCopier:
         self._layers: BlockLayers | None = None
         self._changed = threading.Condition()
         self._read_lock = threading.Lock()  # its holder takes blocks from `unread` and reads them
-        self._buffered_bytes = 0
         self._saving: dict[str, list[_Saving]] = {}  # by request
         self._failed: set[str] = set()  # requests of which blocks could not be saved
         self._sent: set[str] = set()
@@ -124,21 +123,23 @@ class BlockCopier:
         """Reads what saves of these requests have not read yet: their blocks are about to be overwritten. It waits
         for copies in memory and for what the device computes, and for no file."""
         with self._changed:
-            savings = [saving for request in requests for saving in self._saving.get(request, ())]
-        if self._layers is None or not savings:
+            savings = [saving for of_request in self._saving.values() for saving in of_request]
+        unsaved = [saving for saving in savings if saving.order.request in requests]
+        if self._layers is None or not unsaved:
             return
         with self._read_lock:  # also where nothing is unread: the other thread may be reading
-            for saving in savings:
+            room = _BUFFERED_MAX_BYTES - sum(data.nbytes for saving in savings for _, data in saving.buffered)
+            for saving in unsaved:
                 try:
                     self._layers.device.follow(saving.mark)
                     while saving.unread:
                         first, ids = saving.unread.popleft()
                         size = len(ids) * self.block_bytes
-                        if self._buffered_bytes + size > _BUFFERED_MAX_BYTES:
-                            raise MemoryError(f"{self._buffered_bytes} bytes wait for the disk")
+                        if size > room:
+                            raise MemoryError("too many bytes wait for the disk")
+                        room -= size
                         stage = self._layers.device.new_stage(size)
                         saving.buffered.append((first, self._gather(self._layers, ids, stage)))
-                        self._buffered_bytes += size
                 except Exception:
                     log.exception("KV of a preempted request could not be read: it will be recomputed")
                     saving.unread.clear()
@@ -211,7 +212,6 @@ class BlockCopier:
         """Returns (place in the file, a row of bytes for each) of the next blocks of a save; None: it has no more."""
         with self._read_lock:
             if saving.buffered:
-                self._buffered_bytes -= saving.buffered[0][1].nbytes
                 return saving.buffered.popleft()
             if not saving.unread:
                 return None

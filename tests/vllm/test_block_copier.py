@@ -153,15 +153,18 @@ def test_a_load_begins_after_who_had_its_blocks_before(start: Start, tmp_path: P
 
 
 class SlowDisk:
-    """Writes nothing before `done`."""
+    """Writes nothing before `done`; one that is `full` not even then."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> None:
+        self.full = full
         self.begun, self.done, self._write = threading.Event(), threading.Event(), copier_module._write_all
         monkeypatch.setattr(copier_module, "_write_all", self.write)
 
     def write(self, *arguments: Any) -> None:
         self.begun.set()
         assert self.done.wait(60)
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self._write(*arguments)
 
 
@@ -215,6 +218,20 @@ def test_what_a_step_overwrites_is_bounded_while_the_disk_writes_nothing(
     monkeypatch.setattr(copier_module, "_BUFFERED_MAX_BYTES", len(before))  # of two blocks that are not read yet
     overwrite_while_the_disk_writes(start(held), SlowDisk(monkeypatch), held, path)
     assert path.read_bytes() == before and count_intact(path, 0, 3, len(before), 1) == 1
+
+
+def test_what_a_full_disk_did_not_take_holds_no_memory(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, path = caches("bf16", "cpu", 1), tmp_path / "payload"
+    size = len(block(held, 3))
+    monkeypatch.setattr(copier_module, "_STAGE_BYTES", size)  # a block at a time: one is left when the other fails
+    monkeypatch.setattr(copier_module, "_BUFFERED_MAX_BYTES", 2 * size)
+    copier = start(held)
+    with monkeypatch.context() as first:
+        overwrite_while_the_disk_writes(copier, SlowDisk(first, full=True), held, tmp_path / "full")
+    overwrite_while_the_disk_writes(copier, SlowDisk(monkeypatch), held, path)
+    assert count_intact(path, 0, 3, size, 1) == 3
 
 
 def test_what_is_not_waited_for_is_seen(start: Start, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_blocks_go_out_and_come_back_elsewhere(place: str) -> None:
         assert made_up.faults == [] and made_up.outstanding == 0 and made_up.copies == 2
 
 
-def test_a_thread_that_copies_has_no_team_of_threads_beside_the_forward_passs() -> None:
+def test_a_thread_that_copies_has_no_team_of_threads_beside_the_forward_pass() -> None:
     mine = torch.get_num_threads()
     if mine == 1:
         pytest.skip("one core: there is nothing to see")
