@@ -394,7 +394,8 @@ class Quotas:
         counting = self._counting.get(name)
         if counting is None:  # else all share what somebody else's gives, or its failure
             counting = self._counting[name] = asyncio.create_task(self._count(tenant, user, stored=stored))
-            counting.add_done_callback(lambda _: self._counting.pop(name))
+            # Its failure is theirs who wait; where all have left, nobody's.
+            counting.add_done_callback(lambda done: (self._counting.pop(name), done.cancelled() or done.exception()))
         return await asyncio.shield(counting)
 
     async def _count(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
