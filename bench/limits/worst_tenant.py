@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import multiprocessing
 import os
@@ -167,17 +166,17 @@ async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
         with server:
             os.sched_setaffinity(0, cores[1:2] or cores)
             url = f"http://127.0.0.1:{server.port}"
-            other, third = Bystander(url), asyncio.create_task(keep_writing(url))
-            await other.stand_by(WARM_S)
-            alone = await other.stand_by(seconds)
             tenants_own = set(cores[2:] or cores[1:] or cores)
             process = context.Process(target=flood, args=(server.port, grpc_port, way.name, tenants_own, theirs))
-            process.start()
-            await asyncio.to_thread(ours.recv)
-            watched = await other.stand_by(seconds)
-            third.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await third  # raises what ended it
+            other = Bystander(url)
+            async with asyncio.TaskGroup() as tasks:  # what ends the third one ends the measurement
+                third = tasks.create_task(keep_writing(url))
+                await other.stand_by(WARM_S)
+                alone = await other.stand_by(seconds)
+                process.start()
+                await asyncio.to_thread(ours.recv)
+                watched = await other.stand_by(seconds)
+                third.cancel()
             ours.send("end")
             outcomes = await asyncio.to_thread(ours.recv)
             await asyncio.to_thread(process.join)

@@ -154,7 +154,7 @@ class DoorServer:
 
 
 def blocks_of(given: argparse.Namespace) -> int:
-    """As was asked, else a quarter of what all tokens need."""
+    """Returns how many blocks each engine has: `--blocks`, or a quarter of what all tokens need."""
     if given.blocks:
         return int(given.blocks)
     each: int = given.opening + given.turns * ANSWER + (given.turns - 1) * 40
