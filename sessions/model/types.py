@@ -55,7 +55,7 @@ IncompleteReason = Literal[
 ]
 
 ContextPolicy = Literal["off", "truncate", "compact"]
-"""What is done when a conversation outgrows its context window. `off`: its next turn is refused. `truncate`: the oldest
+"""A policy for conversations that outgrow their context window. `off`: its next turn is refused. `truncate`: the oldest
 turns are left out. `compact`: they are summarised before it is full, and left out if that fails."""
 DEFAULT_CONTEXT_POLICY: Final[ContextPolicy] = "truncate"
 
@@ -74,7 +74,7 @@ Authority = Literal["user", "service", "operator"]
 session of its tenant. `operator`: whoever runs the installation; only they may use operators' routes."""
 
 Scope = Literal["chat", "read", "usage", "review", "admin", "break_glass"]
-"""What a key may do, within what its authority lets it see (`sessions.model.authorization` decides):
+"""The actions that a key may take, within what its authority lets it see (`sessions.model.authorization` decides):
 
 chat    talk: every command on a session, and reading what it says (so `chat` includes `read`)
 read    read: sessions, logs, events, exports, models; nothing that changes anything

@@ -153,7 +153,7 @@ class Ledger:
 
     @property
     def policy(self) -> ContextPolicy:
-        """What this conversation does when its window is full."""
+        """The conversation's policy for a full window."""
         return self._chosen_policy or DEFAULT_CONTEXT_POLICY
 
     @property

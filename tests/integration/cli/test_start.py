@@ -88,7 +88,8 @@ def test_a_server_starts_from_any_folder_and_logs_json_where_nobody_looks(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "words", [("models", "list"), *(pytest.param(each, marks=pytest.mark.slow) for each in (("--help",), ("keys",)))]
+    "words",
+    [("models", "list"), *(pytest.param((word,), marks=pytest.mark.slow) for word in ("--help", "--version", "keys"))],
 )
 def test_output_that_nobody_takes_ends_a_command_as_it_ends_cat(words: tuple[str, ...]) -> None:
     command = [sys.executable, str(ROOT / "app.py"), *words]

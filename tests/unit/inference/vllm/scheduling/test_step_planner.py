@@ -85,7 +85,7 @@ def test_steps_that_overlap_count_from_the_end_of_the_one_before() -> None:
     device.planner.ended(SimpleNamespace(total_num_scheduled_tokens=5))  # that nobody saw begin
 
 
-def test_a_prompt_that_is_alone_has_longer_steps_until_somebody_comes() -> None:
+def test_a_lone_prompt_has_longer_steps_until_another_request_comes() -> None:
     planner, alone = Device().settled(), request("a", 4_000)
     assert planner.plan([], [alone]).tokens == planner.plan([alone], []).tokens == 200
     assert planner.plan([alone], [request("new", 71)]).tokens == 100
