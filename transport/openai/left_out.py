@@ -160,7 +160,8 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
             continue
         yield from _fields(message, at)
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            yield from _fields(part, f"{at}.content[{number}]")
+            if part.__pydantic_extra__:
+                yield from _fields(part, f"{at}.content[{number}]")
 
 
 def _fields(given: ChatFunction | ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:

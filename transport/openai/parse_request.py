@@ -22,7 +22,6 @@ from transport.openai.chat_render import StreamUsage
 from transport.openai.completion_models import CompletionRequest
 from transport.openai.mcp.request import mcp_tool
 
-_TEXTS = ("text", "input_text", "output_text")
 _FILES = ("input_file", "file")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")  # of other servers' models
 
@@ -51,11 +50,10 @@ def chat_history(
         at = f"messages[{index}]"
         if open_calls and message.role != "tool":
             raise _unanswered(open_calls)
-        text = _chat_text(message, at)
         if message.role in ("system", "developer") and index == 0:
-            instructions = text
+            instructions = _chat_text(message, at)
         elif message.role == "assistant":
-            units.append(_answer(message, text, at))
+            units.append(_answer(message, _chat_text(message, at), at))
             open_calls = {call.id: call.function.name for call in message.tool_calls or ()}
         elif message.role == "tool":
             call_id = message.tool_call_id
@@ -68,11 +66,12 @@ def chat_history(
                     param=f"{at}.role",
                 )
             del open_calls[call_id]
-            units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=text),)))
+            units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=_chat_text(message, at)),)))
+        elif isinstance(message.content, list):
+            content = _content(message.content, f"{at}.content", message.role)
+            units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
         else:
-            content: cm.Content = text
-            if isinstance(message.content, list):
-                content = _content(message.content, f"{at}.content", message.role)
+            content = _chat_text(message, at)
             units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
     if open_calls and not open_ended:
         raise _unanswered(open_calls)
@@ -130,19 +129,20 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
         if message.role == "assistant":
             return refusal
         raise _null_content(at)
-    parts = enumerate(message.content)
-    said = "".join(_part(part, f"{at}.content[{index}]") for index, part in parts if part.type not in _FILES)
+    said = "".join(
+        _part(part, f"{at}.content", index) for index, part in enumerate(message.content) if part.type not in _FILES
+    )
     return said if any(part.type == "refusal" for part in message.content) else said + refusal
 
 
 def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) -> cm.Content:
     """A message's parts: one text, unless there are files among them."""
     if not any(part.type in _FILES for part in parts):
-        return "".join(_part(part, f"{at}[{index}]") for index, part in enumerate(parts))
+        return "".join(_part(part, at, index) for index, part in enumerate(parts))
     if role != "user":
         raise unsupported("Only a user's message can have files.", at)
     return tuple(
-        _file(part, f"{at}[{index}]") if part.type in _FILES else InputText(text=_part(part, f"{at}[{index}]"))
+        _file(part, f"{at}[{index}]") if part.type in _FILES else InputText(text=_part(part, at, index))
         for index, part in enumerate(parts)
     )
 
@@ -156,21 +156,22 @@ def _file(part: request_models.ContentPart, at: str) -> InputFile:
     return InputFile(file_id=given.file_id, filename=given.filename or "", file_data=given.file_data)
 
 
-def _part(part: request_models.ContentPart, at: str) -> str:
-    if part.type in _TEXTS:
+def _part(part: request_models.ContentPart, parts_at: str, index: int) -> str:
+    if part.type in request_models.TEXTS:
         if part.text is None:
-            raise _missing(f"{at}.text")
+            raise _missing(f"{parts_at}[{index}].text")
         return part.text
     if part.type == "refusal":
         return part.refusal or ""
     if part.type in _THOUGHTS:
         return ""
-    raise unsupported(f"{part.type!r} is no kind of content that this server takes; text is.", f"{at}.type")
+    what = f"{part.type!r} is no kind of content that this server takes; text is."
+    raise unsupported(what, f"{parts_at}[{index}].type")
 
 
 def is_unreadable(part: request_models.ContentPart) -> bool:
     """Whether a part is of a kind that no model here reads: an image, sound."""
-    return part.type not in (*_TEXTS, *_THOUGHTS, *_FILES, "refusal")
+    return part.type not in (*request_models.TEXTS, *_THOUGHTS, *_FILES, "refusal")
 
 
 def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:
@@ -318,7 +319,7 @@ def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: 
         raise _missing(at)
     if isinstance(content, str):
         return content
-    return "".join(_part(part, f"{at}[{index}]") for index, part in enumerate(content))
+    return "".join(_part(part, at, index) for index, part in enumerate(content))
 
 
 def response_tools(

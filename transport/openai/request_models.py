@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -24,6 +25,8 @@ from sessions.model.types import INTEGER_MAX
 from sessions.server_tools import CODE_INTERPRETER
 
 OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
+PARTS_MAX: Final = 256  # of one message
+TEXTS: Final = ("text", "input_text", "output_text")  # types of parts that are text
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -195,9 +198,25 @@ class ContentPart(ResentModel):
     file: FilePart | None = None
 
 
+def _is_plain_text(part: Any) -> bool:
+    return type(part) is dict and len(part) == 2 and part.get("type") in TEXTS and type(part.get("text")) is str
+
+
+def _join_texts(content: Any) -> Any:
+    """Returns parts that are nothing but text as their text: an object for each of them would cost many times that."""
+    if type(content) is list and 0 < len(content) <= PARTS_MAX and all(map(_is_plain_text, content)):
+        return "".join(part["text"] for part in content)
+    return content
+
+
+Content = Annotated[
+    str | Annotated[list[ContentPart], Field(max_length=PARTS_MAX)] | None, BeforeValidator(_join_texts)
+]
+
+
 class ChatMessageParam(ResentModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
+    content: Content = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[ChatCall], Field(max_length=128)] | None = None
@@ -307,11 +326,11 @@ class InputItem(ResentModel):
     type: str | None = None
     id: str | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
+    content: Content = None
     call_id: Key | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | Annotated[list[ContentPart], Field(max_length=256)] | None = None
+    output: Content = None
     encrypted_content: str | None = None  # of a compaction
     code: str | None = None  # of a call of code, with what came of it
     outputs: Annotated[list[CodeOutput], Field(max_length=64)] | None = None
@@ -453,7 +472,7 @@ class ResponsesRequest(SamplingRequest):
 class SteerMessage(LenientModel):
     type: Literal["message"] | None = None
     role: Literal["user"]
-    content: str | Annotated[list[ContentPart], Field(min_length=1, max_length=256)]
+    content: str | Annotated[list[ContentPart], Field(min_length=1, max_length=PARTS_MAX)]
 
 
 class SteerRequest(RequestModel):

@@ -15,6 +15,7 @@ from sessions.turn.tool_call_parser import forced_tools
 from transport.anthropic import request as messages
 from transport.anthropic.answer import MessageReader
 from transport.anthropic.request import CountRequest, MessagesRequest
+from transport.anthropic.response_models import MESSAGE, TOKEN_COUNT
 from transport.http import sse
 from transport.http.headers import read_retry_headers
 from transport.http_api.context import gateway_of, principal_of, turn_starter_of
@@ -23,7 +24,6 @@ from transport.http_api.strict_json import StrictRoute
 from transport.model_catalog import card
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
-from transport.openai.response_models import STREAMED
 from transport.openai.turn_starter import TurnRequest, naming_input
 from transport.openai.unknown_parameters import check_optional, leave_out
 
@@ -32,7 +32,7 @@ ROUTE: Final = "messages"
 routes = APIRouter(tags=["messages"], route_class=StrictRoute)
 
 
-@routes.post("/v1/messages", response_model=None, responses=STREAMED)
+@routes.post("/v1/messages", response_model=None, responses=MESSAGE)
 async def create(request: Request, body: MessagesRequest) -> Response:
     """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
@@ -64,7 +64,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     return sse.EventStreamResponse(sse.resumed(first, events), left=left, headers=message.headers)
 
 
-@routes.post("/v1/messages/count_tokens", response_model=None, responses=STREAMED)
+@routes.post("/v1/messages/count_tokens", response_model=None, responses=TOKEN_COUNT)
 async def count_tokens(request: Request, body: CountRequest) -> Response:
     """Counts the tokens that a request's prompt would have, before anything is left out of it."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")

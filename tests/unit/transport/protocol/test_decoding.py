@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sessions.model.commands import MessageCreate, SessionCreate
 from sessions.model.types import INTEGER_MAX, CommandId, SessionId
 from transport import errors
+from transport.protocol import decoding
 from transport.protocol.decoding import DEPTH_MAX, FRAMES_MAX, VALUES_MAX, BadFrame, RefusedFrame, decode, unacceptable
 from transport.protocol.frames import ENCODINGS, JSON, MSGPACK, Ack, Hello, Ping, SessionList
 
@@ -272,3 +273,24 @@ def test_one_among_many_values_is_found(value: object, what: str, others: tuple[
     named = unacceptable({str(number): value for number, value in enumerate(values)})
     assert named is not None and named[0] == str(len(values) - 1)
     assert unacceptable({"a": values[:-1]}) is None
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.text(max_size=3)
+    | st.sampled_from([0, 2**53 - 1, 2**53, -(2**53), 0.5])
+    | st.floats(),
+    lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.text(max_size=3), inside, max_size=4),
+)
+
+
+@given(st.dictionaries(st.text(max_size=3) | st.integers(), _VALUES, max_size=4), st.integers(1, 12))
+def test_the_look_at_all_together_agrees_with_the_look_at_one_after_the_other(
+    frame: dict[object, object], values_max: int
+) -> None:
+    try:
+        is_acceptable = decoding._first_unacceptable(frame, values_max) is None
+    except BadFrame:
+        is_acceptable = False
+    assert decoding._is_acceptable(frame, values_max) == is_acceptable
