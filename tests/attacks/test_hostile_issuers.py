@@ -13,12 +13,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sessions.model.errors import Unauthorized
+from sessions.model.errors import BadInput, Unauthorized
 from tests.support.openid.provider import query_of, sign_in
+from tests.support.openid.scripted import SETTINGS, ScriptedProvider
 from tests.support.openid.world import a_sign_in_world
 from transport.auth import jwt_issuers
 from transport.auth.jwt_issuers import parse_jwks
-from transport.auth.openid_provider import Tokens, send
+from transport.auth.openid_provider import ProviderAnswer, Tokens, discover, send
 
 FULL = 4  # connections that are open when somebody else needs a thread
 NO_HTTP = {
@@ -101,6 +102,30 @@ def test_a_key_of_an_unknown_kind_does_not_hide_the_rest_of_its_set() -> None:
     ]
     keys = parse_jwks(json.dumps({"keys": [*others, {**ours, "kid": "k1"}]}).encode(), ("RS256", "ES256"))
     assert set(keys) == {"k1"}
+
+
+NESTED = b'{"more":' + b"[" * 100_000
+
+
+async def test_an_answer_that_is_nested_too_deeply_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a RecursionError: the server stopped reading keys, and whoever signed in got a 500."""
+    for data in (NESTED, NESTED[8:]):
+        with pytest.raises(ValueError, match="JSON"):
+            parse_jwks(data, ("ES256",))
+
+    statuses = iter((200, 200, 400))
+
+    async def nested(*_: object) -> ProviderAnswer:
+        return ProviderAnswer(next(statuses), NESTED)
+
+    scripted = ScriptedProvider()
+    with pytest.raises(BadInput, match="metadata"):
+        await discover(SETTINGS, now_ms=scripted.now_ms, clock=lambda: 0.0, send=nested)
+    monkeypatch.setattr(scripted, "send", nested)
+    provider = await scripted.provider()
+    for _ in range(2):
+        with pytest.raises(Unauthorized):
+            await provider.refresh("r")
 
 
 async def test_of_many_made_up_codes_at_once_a_few_reach_the_provider() -> None:

@@ -10,7 +10,8 @@ import { Answer, itemText, SessileClient } from "../../transport/web/sessile.js"
 import { FaultProxy, seeded } from "./fault_proxy.mjs";
 import { Server } from "./harness.mjs";
 
-const WebSocket = createRequire(new URL("../../clients/typescript/package.json", import.meta.url))("ws");
+const packages = createRequire(new URL("../../clients/typescript/package.json", import.meta.url));
+const [WebSocket, msgpack] = [packages("ws"), packages("@msgpack/msgpack")];
 const LINE_ROUNDS = Number(process.env.SESSILE_TEST_LINE_ROUNDS ?? 60);
 const KILL_ROUNDS = Number(process.env.SESSILE_TEST_KILL_ROUNDS ?? 3);
 const AT_ONCE = 6;
@@ -89,7 +90,7 @@ test(`${LINE_ROUNDS} conversations over lines that cut, delay and go silent`, as
       Array.from({ length: AT_ONCE }, async () => {
         while (next < LINE_ROUNDS) {
           const content = `round ${next++}`;
-          const sdk = client(proxy.url, random, next % 2 ? "json" : "msgpack");
+          const sdk = client(proxy.url, random, next % 2 ? "json" : msgpack);
           const seen = [];
           const result = await within(converse(sdk, content, seen), ROUND_LIMIT_MS, () => `${content}: ${JSON.stringify(sdk.status)}`);
           sdk.close();
@@ -111,7 +112,7 @@ test(`${KILL_ROUNDS} times the server is killed in mid-answer, and the answer go
   try {
     for (let round = 0; round < KILL_ROUNDS; round++) {
       const content = `kill ${round}`;
-      const sdk = client(server.url, random, round % 2 ? "json" : "msgpack");
+      const sdk = client(server.url, random, round % 2 ? "json" : msgpack);
       const seen = [];
       const strike = 4 + Math.floor(random() * 12);
       const struck = new Promise((resolve) => {

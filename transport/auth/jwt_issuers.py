@@ -122,7 +122,7 @@ def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
     ValueError for what is not a key set, or has no such key."""
     try:
         document = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list) or len(entries) > JWKS_KEYS_MAX:

@@ -189,7 +189,7 @@ class OpenIdProvider:
             if len(answer.body) > ANSWER_BYTES_MAX:
                 raise ValueError("too long")
             return msgspec.json.decode(answer.body, type=Tokens)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refused("the provider's answer cannot be read") from error
 
 
@@ -209,7 +209,7 @@ async def discover(
         if answer.status != 200 or len(answer.body) > ANSWER_BYTES_MAX:
             raise ValueError(f"it answers {answer.status} with {len(answer.body)} bytes")
         metadata = msgspec.json.decode(answer.body, type=Metadata)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise bad_setting("oidc_issuer", f"its metadata at {where} cannot be read: {error}") from error
     if metadata.issuer != settings.issuer:
         raise bad_setting(
@@ -286,7 +286,7 @@ def _error_of(body: bytes) -> str:
     """OAuth's word for what is wrong, bounded, for the log."""
     try:
         answer = msgspec.json.decode(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     error = answer.get("error") if isinstance(answer, dict) else None
     return error[:64] if isinstance(error, str) else ""

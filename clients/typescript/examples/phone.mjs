@@ -4,6 +4,7 @@
  *
  *     npm run build && node examples/phone.mjs http://127.0.0.1:8080
  */
+import * as msgpack from "@msgpack/msgpack";
 import WebSocket from "ws";
 import { SessileClient } from "sessile";
 import { nodeWebSocket } from "sessile/node";
@@ -11,7 +12,7 @@ import { nodeWebSocket } from "sessile/node";
 const client = new SessileClient({
   url: process.argv[2] ?? "http://127.0.0.1:8080",
   auth: process.env["SESSILE_API_KEY"],
-  encoding: "msgpack",
+  encoding: msgpack,
   device: "phone-example",
   WebSocket: nodeWebSocket(WebSocket),
 });

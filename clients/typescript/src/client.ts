@@ -32,6 +32,7 @@ export interface ClientOptions extends Partial<Platform> {
   url: string;
   /** The key, or what fetches a fresh one for every connection. */
   auth?: string | (() => string | undefined | Promise<string | undefined>);
+  /** `"json"`, or for smaller frames MessagePack: `import * as msgpack from "@msgpack/msgpack"`, then `encoding: msgpack`. */
   encoding?: Encoding;
   /** Names this device to the server. */
   device?: string;
@@ -95,7 +96,10 @@ export class SessileClient extends Emitter<ClientEvents> {
   constructor(private readonly options: ClientOptions) {
     super();
     this.#platform = platform(options);
-    this.#encoding = options.encoding ?? "json";
+    const { encoding = "json" } = options;
+    if (encoding !== "json" && typeof encoding === "string")
+      throw new SessileError("encoding", 'encoding: "json", or the package @msgpack/msgpack');
+    this.#encoding = encoding;
     this.#prefix = `${options.storagePrefix ?? "sessile"}:`;
     this.#core = new Core(ulids(this.#platform.random), this.#platform.random, options.device, options.slowLink ? 200 : 0);
     this.#status_ = this.#core.status();
@@ -425,7 +429,7 @@ export class SessileClient extends Emitter<ClientEvents> {
   }
 
   #webSocket(): WebSocketLike {
-    const socket = new this.#platform.WebSocket(webSocketUrl(this.options), [SUBPROTOCOLS[this.#encoding]]);
+    const socket = new this.#platform.WebSocket(webSocketUrl(this.options), [SUBPROTOCOLS[this.#encoding === "json" ? "json" : "msgpack"]]);
     socket.binaryType = "arraybuffer";
     return socket;
   }

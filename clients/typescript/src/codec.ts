@@ -5,7 +5,6 @@
  * that nothing behind this file meets it.
  */
 import { DecodeError } from "./errors.js";
-import { decode, encode, utf8Length } from "./msgpack.js";
 import type { ClientFrame, Encoding, ServerFrame } from "./protocol.js";
 
 export interface Decoded {
@@ -14,9 +13,25 @@ export interface Decoded {
   bytes: number;
 }
 
+/** Half of a surrogate pair, which JSON writes as an escape and the server refuses, goes as U+FFFD. */
 export function pack(encoding: Encoding, frames: ClientFrame[]): string | Uint8Array {
   const body = frames.length === 1 ? frames[0] : frames;
-  return encoding === "json" ? JSON.stringify(body) : encode(body);
+  const text = JSON.stringify(body).replace(/\\(ud[89a-f]..|.)/g, (escape) => (escape.length > 2 ? "\ufffd" : escape));
+  return encoding === "json" ? text : encoding.encode(JSON.parse(text));
+}
+
+function utf8Length(text: string): number {
+  let length = 0;
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i);
+    if (unit < 0x80) length += 1;
+    else if (unit < 0x800) length += 2;
+    else if (unit >= 0xd800 && unit < 0xdc00 && (text.charCodeAt(i + 1) & 0xfc00) === 0xdc00) {
+      length += 4;
+      i++;
+    } else length += 3;
+  }
+  return length;
 }
 
 export function unpack(encoding: Encoding, data: unknown): Decoded {
@@ -33,7 +48,11 @@ export function unpack(encoding: Encoding, data: unknown): Decoded {
   } else {
     const packed = asBytes(data);
     bytes = packed.length;
-    value = decode(packed);
+    try {
+      value = encoding.decode(packed);
+    } catch (error) {
+      throw new DecodeError(`a frame that is not MessagePack: ${String(error)}`);
+    }
   }
   const frames: unknown[] = Array.isArray(value) ? value : [value];
   for (const frame of frames) check(frame);

@@ -6,7 +6,7 @@
  * follows no redirect. `HttpLine` is a connection for the client's shell: it takes the frames that a WebSocket would, and
  * gives those that would come. By offset and epoch, and by the ids of commands, everything counts once as it does there.
  */
-import { unpack } from "./codec.js";
+import { pack, unpack } from "./codec.js";
 import { aborter, type Abort, type Platform } from "./platform.js";
 import type { ClientFrame, CommandFrame, EventFrame, OkFrame, Position, ServerFrame, WireError } from "./protocol.js";
 
@@ -143,7 +143,7 @@ export class HttpLine {
   }
 
   async #command(frame: CommandFrame): Promise<void> {
-    const heard = await this.#ask("/v1/commands", JSON.stringify(frame));
+    const heard = await this.#ask("/v1/commands", pack("json", [frame]) as string);
     if (heard === null) return;
     const { id, session } = frame;
     if (heard.status !== 200) return this.hear([{ type: "error", id, error: errorOf(heard) }], 0);

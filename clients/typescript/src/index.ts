@@ -7,7 +7,6 @@ export type { CompactionRecord, Entry, FeedbackRecord, ResponseRecord, ResponseS
 export { Core, backoffMs, place, type ClientPhase, type Effect, type Status } from "./core.js";
 export { memoryStorage, platform } from "./platform.js";
 export type { Platform, StorageLike, Timers, WebSocketClass, WebSocketLike } from "./platform.js";
-export { decode as msgpackDecode, encode as msgpackEncode } from "./msgpack.js";
 export { ulids } from "./ulid.js";
 export * from "./errors.js";
 export type * from "./protocol.js";

@@ -6,7 +6,12 @@
  */
 
 export const SUBPROTOCOLS = { json: "sessile.v1+json", msgpack: "sessile.v1+msgpack" } as const;
-export type Encoding = keyof typeof SUBPROTOCOLS;
+/** As much of `@msgpack/msgpack` as is used. */
+export interface MessagePack {
+  encode(value: unknown): Uint8Array;
+  decode(bytes: Uint8Array): unknown;
+}
+export type Encoding = "json" | MessagePack;
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type Metadata = { [key: string]: Json };

@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { matches, played, type Names } from "./values.js";
 import { settled, TestSocket, world, type World } from "./virtual.js";
-import { CommandError, type Encoding, type Sent, type Session } from "./surface.js";
+import { CommandError, ENCODINGS, NAMES, type EncodingName, type Sent, type Session } from "./surface.js";
 
 const FOLDER = new URL("../../../docs/protocol/cases/", import.meta.url);
 
@@ -15,7 +15,7 @@ interface Case {
   name: string;
   title: string;
   runs: string[];
-  encodings?: Encoding[];
+  encodings?: EncodingName[];
   random?: number;
   ignore?: string[];
   given?: Record<string, unknown>;
@@ -38,7 +38,7 @@ class Runner {
 
   constructor(
     private readonly spec: Case,
-    encoding: Encoding,
+    encoding: EncodingName,
   ) {
     this.given = spec.given ?? {};
     this.ignore = new Set(spec.ignore ?? ["ack"]);
@@ -46,7 +46,7 @@ class Runner {
     for (const [name, saved] of Object.entries(spec.saved ?? {})) {
       storage.set(`sessile:session:${String(this.play(name))}`, JSON.stringify(this.play(saved)));
     }
-    this.it = world({ encoding, random: () => spec.random ?? 0.5 }, storage);
+    this.it = world({ encoding: ENCODINGS[encoding], random: () => spec.random ?? 0.5 }, storage);
     this.stepAt = this.it.clock.now;
   }
 
@@ -306,7 +306,7 @@ const cases = readdirSync(FOLDER)
 
 test("there are cases to run", () => assert.ok(cases.length > 0));
 for (const spec of cases) {
-  for (const encoding of spec.encodings ?? (["json", "msgpack"] as const)) {
+  for (const encoding of spec.encodings ?? NAMES) {
     test(`${spec.name} (${encoding}): ${spec.title}`, () => new Runner(spec, encoding).run());
   }
 }

@@ -8,7 +8,7 @@ import WebSocket, { WebSocketServer } from "ws";
 import { pack, unpack } from "../src/codec.js";
 import { nodeWebSocket } from "../src/node.js";
 import { FakeHub } from "./fake-hub.js";
-import { SessileClient, StoppedError, type Encoding } from "./surface.js";
+import { ENCODINGS, NAMES, SessileClient, StoppedError } from "./surface.js";
 
 interface Running {
   hub: FakeHub;
@@ -38,7 +38,7 @@ async function serve(refuse: () => { status: number; after?: string } | null = (
       return void socket.end(`HTTP/1.1 ${refusal.status} No\r\n${after}content-length: 0\r\nconnection: close\r\n\r\n`);
     }
     sockets.handleUpgrade(request, socket, head, (peer) => {
-      const encoding: Encoding = peer.protocol.endsWith("json") ? "json" : "msgpack";
+      const encoding = ENCODINGS[peer.protocol.endsWith("json") ? "json" : "msgpack"];
       const connection = hub.connect(
         (frame) => peer.send(pack(encoding, [frame as never])),
         (code, reason) => peer.close(code, reason),
@@ -73,10 +73,10 @@ function status(client: SessileClient, phase: string): Promise<void> {
   });
 }
 
-for (const encoding of ["json", "msgpack"] as const) {
+for (const encoding of NAMES) {
   test(`a conversation over a real socket, cut twice in mid-answer (${encoding})`, async () => {
     const { hub, url, cut, stop } = await serve();
-    const client = new SessileClient({ url, encoding, WebSocket: nodeWebSocket(WebSocket), random: () => 0.02 });
+    const client = new SessileClient({ url, encoding: ENCODINGS[encoding], WebSocket: nodeWebSocket(WebSocket), random: () => 0.02 });
     try {
       const session = await client.create({ title: "real" });
       const server = hub.sessions.get(session.id)!;

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { FakeHub } from "./fake-hub.js";
 import { seeded } from "./seeded.js";
 import { TestSocket, VirtualClock, settled } from "./virtual.js";
-import { SessileClient, View, type Encoding, type EventFrame, type Piece, type Session } from "./surface.js";
+import { ENCODINGS, SessileClient, View, type Encoding, type EventFrame, type Piece, type Session } from "./surface.js";
 
 const ROUNDS = Number(process.env["SESSILE_TEST_TUNNEL_ROUNDS"] ?? 1000);
 
@@ -35,7 +35,7 @@ class Tunnel {
       merge: random() < 0.5,
     });
     this.hub.add("S").command({ type: "session.create", id: "c0" });
-    this.launch(random() < 0.5 ? "json" : "msgpack");
+    this.launch(ENCODINGS[random() < 0.5 ? "json" : "msgpack"]);
   }
 
   /** The program starts (again), with what the storage holds. */
@@ -121,7 +121,7 @@ class Tunnel {
       this.kill();
       await settled();
       this.heard = [];
-      this.launch(this.random() < 0.5 ? "json" : "msgpack");
+      this.launch(ENCODINGS[this.random() < 0.5 ? "json" : "msgpack"]);
     } else this.clock.sleep(this.random() * 200_000);
   }
 }

@@ -1,6 +1,6 @@
 /** A client in virtual time: a clock that moves when told, sockets that a test plays the server of, a storage in memory. */
 import { unpack, pack } from "../src/codec.js";
-import { SessileClient, SUBPROTOCOLS_FOR_TESTS } from "./surface.js";
+import { ENCODINGS, SessileClient, SUBPROTOCOLS_FOR_TESTS } from "./surface.js";
 import type { ClientOptions, Encoding, StorageLike, WebSocketLike } from "./surface.js";
 
 export class VirtualClock {
@@ -65,7 +65,7 @@ export class TestSocket implements WebSocketLike {
   ) {}
 
   get encoding(): Encoding {
-    return this.protocols[0] === SUBPROTOCOLS_FOR_TESTS.json ? "json" : "msgpack";
+    return this.protocols[0] === SUBPROTOCOLS_FOR_TESTS.json ? "json" : ENCODINGS.msgpack;
   }
   send(data: string | Uint8Array): void {
     this.frames.push(...(unpack(this.encoding, data).frames as unknown as Record<string, unknown>[]));

@@ -1,6 +1,7 @@
 /** The app of `bench.clients.phone_cycles`: one session, drawn as it changes, and words that are said. */
 import RCTDeviceEventEmitter from "react-native/Libraries/EventEmitter/RCTDeviceEventEmitter";
 import WebSocket from "react-native/Libraries/WebSocket/WebSocket";
+import { ENCODINGS, type EncodingName } from "../../../typescript/test/surface.js";
 import { PhoneClient, type NetworkState } from "../../src/index.js";
 import { AsyncStorage, emitsBy, hear, tell, Timing } from "./host.js";
 
@@ -31,7 +32,7 @@ function start(told: Told): void {
   id = String(told["session"]);
   client = new PhoneClient({
     url: String(told["url"]),
-    encoding: told["encoding"] as "json",
+    encoding: ENCODINGS[told["encoding"] as EncodingName],
     device: String(told["device"]),
     WebSocket: WebSocket as never,
     timers: Timing,

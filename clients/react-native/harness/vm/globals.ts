@@ -1,5 +1,6 @@
 /** What React Native's start-up gives a program and the bare engine does not. */
 import "../../src/globals.js";
+import { text, utf8 } from "./bytes.js";
 
 declare function print(text: string): void;
 
@@ -21,6 +22,23 @@ give(
       if (this.signal.aborted) return;
       this.signal.aborted = true;
       for (const run of this.told) run();
+    }
+  },
+);
+// What an app has to bring for MessagePack, where its React Native does not.
+give(
+  "TextEncoder",
+  class {
+    encodeInto(word: string, into: Uint8Array): void {
+      into.set(utf8(word));
+    }
+  },
+);
+give(
+  "TextDecoder",
+  class {
+    decode(bytes: Uint8Array): string {
+      return text(bytes);
     }
   },
 );
