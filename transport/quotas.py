@@ -5,8 +5,8 @@ session held at the end of its last turn, and the output it may make at most) an
 (`actors.limits.settlement`). One that turns out to begin none, or is refused, gives its tokens back; where nobody
 knows whether it was applied, the reservation stays until the response ends or it lapses. Any other command that writes
 takes a request, and no turn. Listed sessions and stored bytes are counted in the journal, at most every `TALLY_S` per
-tenant and user, and what this gateway lets in meanwhile is added. Where there is no room left, the journal is searched
-for an earlier application of the command: its answer is given again (I5).
+tenant and user and in a twentieth of the time, and what this gateway lets in meanwhile is added. Where there is no room
+left, the journal is searched for an earlier application of the command: its answer is given again (I5).
 
 Whatever arrives at a door for a key counts in the requests of that key as soon as the key is known (`Arrival`), before
 anything of it is parsed, and waits its turn there while other keys are about (`transport.arrival_pace`).
@@ -57,6 +57,7 @@ TEXT_BYTES_PER_TOKEN: Final = 4
 MESSAGE_TOKENS: Final = 8  # of a template, around each message
 NO_TURN_HOLD_MS: Final = 1  # what a command without a turn holds: it takes no turn's place
 TALLY_S: Final = 15.0
+COUNT_PAUSE: Final = 20.0  # times as long as a count took, until the next: a large history is not counted all the time
 TALLIES_MAX: Final = 10_000
 FULL_RETRY_MS: Final = 60_000  # room comes when something is deleted
 READ_WEIGHT: Final = 0.1  # of a request, that what writes nothing counts, and what a limit refuses
@@ -125,7 +126,7 @@ class _Tally:
     sessions: int
     stored_bytes: int
     with_bytes: bool
-    at: float
+    fresh_until: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -399,9 +400,10 @@ class Quotas:
         return await asyncio.shield(counting)
 
     async def _count(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally:
-        now = self.clock()
+        began = self.clock()
         counted = await self.tallies.tally(tenant, user=user, stored=stored)
-        tally = self._tallied[(tenant, user)] = _Tally(counted.sessions, counted.stored_bytes, stored, now)
+        fresh_until = began + max(TALLY_S, COUNT_PAUSE * (self.clock() - began))
+        tally = self._tallied[(tenant, user)] = _Tally(counted.sessions, counted.stored_bytes, stored, fresh_until)
         self._tallied.move_to_end((tenant, user))
         while len(self._tallied) > TALLIES_MAX:
             self._tallied.popitem(last=False)
@@ -409,7 +411,7 @@ class Quotas:
 
     def _fresh(self, tenant: TenantId, user: str | None, *, stored: bool) -> _Tally | None:
         known = self._tallied.get((tenant, user))
-        is_fresh = known is not None and self.clock() - known.at < TALLY_S and (known.with_bytes or not stored)
+        is_fresh = known is not None and self.clock() < known.fresh_until and (known.with_bytes or not stored)
         return known if is_fresh else None
 
     def _full(self, what: str, limit: int, user: str | None) -> Limited:

@@ -23,7 +23,7 @@ from sessions.model.types import (
     SessionKey,
     TenantId,
 )
-from transport.quotas import RATE_LIMIT_STATE, Arrival, Quotas, RateLimitState, begins, http_arrival
+from transport.quotas import COUNT_PAUSE, RATE_LIMIT_STATE, Arrival, Quotas, RateLimitState, begins, http_arrival
 
 
 def test_every_text_counts_in_bytes() -> None:
@@ -83,6 +83,23 @@ async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_
 
     await asyncio.gather(*(send(user, number) for user in users for number in range(10)))
     assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
+
+
+async def test_a_journal_that_takes_long_to_count_is_asked_less_often() -> None:
+    now = 0.0
+
+    class Slow(Stored):
+        async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
+            nonlocal now
+            now += 2.0
+            return await super().tally(tenant, user=user, stored=stored)
+
+    stored, limits = Slow(), Limits(default=TenantLimits(stored_bytes=1_000))
+    held = Quotas(MemoryLimiter(lambda: 0.0), lambda: limits, stored, lambda: now)
+    for number, (at, counts) in enumerate(((0.0, 1), (2.0 * COUNT_PAUSE - 1.0, 1), (2.0 * COUNT_PAUSE, 2))):
+        now = max(now, at)
+        await held.execute(message(f"{number}"), begun)
+        assert len(stored.counted) == counts
 
 
 async def test_many_messages_share_a_count_that_fails_and_the_next_one_counts_again() -> None:

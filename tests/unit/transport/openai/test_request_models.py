@@ -9,7 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 from transport.anthropic.request import MessagesRequest
 from transport.openai.completion_models import CompletionRequest, ModerationRequest
-from transport.openai.request_models import UNKNOWN_MAX, ChatRequest, ResponsesRequest
+from transport.openai.request_models import (
+    PARTS_MAX,
+    UNKNOWN_MAX,
+    ChatMessageParam,
+    ChatRequest,
+    InputItem,
+    ResponsesRequest,
+)
 from transport.retrieval.embedding_models import EmbeddingsRequest
 from transport.retrieval.vector_store_models import NewFileBatch
 
@@ -46,3 +53,15 @@ def test_an_error_lists_at_most_64_unknown_names() -> None:
         ChatRequest.model_validate({"model": "m", "messages": [SAID], **{f"k{n}": 1 for n in range(MANY)}})
     assert caught.value.error_count() == UNKNOWN_MAX
     assert caught.value.errors()[0]["loc"] == ("k0",)
+
+
+def test_parts_that_are_nothing_but_text_are_read_as_their_text() -> None:
+    texts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert ChatMessageParam.model_validate({"role": "user", "content": texts}).content == "ab"
+    assert InputItem.model_validate({"role": "user", "content": texts}).content == "ab"
+    for kept in ([*texts, {"type": "text", "text": "c", "new": 1}], [*texts, {"type": "refusal", "refusal": "No."}]):
+        content = ChatMessageParam.model_validate({"role": "assistant", "content": kept}).content
+        assert isinstance(content, list) and len(content) == 3
+    for wrong in ([{"type": "text", "text": 1}], [{"type": "text", "text": "a"}] * (PARTS_MAX + 1)):
+        with pytest.raises(ValidationError):
+            ChatMessageParam.model_validate({"role": "user", "content": wrong})
