@@ -339,11 +339,9 @@ class PostgresDatabase:
                     terminate(connection)
                 raise translate(exc) from exc
 
-    async def run(self, script: Callable[[], Script[T]], *, timeout_s: float | None = None) -> T:
+    async def run(self, script: Callable[[], Script[T]]) -> T:
         """Runs a script in a transaction of its own. Raises Unavailable."""
         async with self.transaction() as connection:
-            if timeout_s is not None:
-                await connection.execute("SET LOCAL statement_timeout = 0")
             steps = script()
             rows: list[Any] = []
             try:
@@ -351,7 +349,7 @@ class PostgresDatabase:
                 while True:
                     match step:
                         case Query(text, values):
-                            rows = await connection.fetch(text, *values, timeout=timeout_s)
+                            rows = await connection.fetch(text, *values)
                         case Lock(table):
                             await connection.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
                         case LockChain(tenant):

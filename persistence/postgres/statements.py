@@ -328,16 +328,37 @@ _DUE: Final = (
     "NOT listed AND deleted_at IS NULL AND updated_at < $3 AND NOT open",
     "NOT listed AND deleted_at IS NOT NULL AND updated_at < $3 AND NOT open",
 )
-_IDLE: Final = "updated_at < $4 AND NOT open AND NOT empty"
+# Listed sessions stand in an index of their tenant's, which is read for one tenant after the other: an index of all
+# by their time would be written with every event.
+_TENANTS: Final = """
+WITH RECURSIVE tenants (name) AS (
+    SELECT min(tenant) FROM heads
+    UNION ALL
+    SELECT (SELECT min(tenant) FROM heads WHERE tenant > name) FROM tenants WHERE name IS NOT NULL
+)
+"""
+_IDLE: Final = (
+    "updated_at < $4 AND NOT open AND NOT empty AND deleted_at IS NOT NULL",
+    "updated_at < $4 AND NOT open AND NOT empty AND deleted_at IS NULL AND NOT listed",
+)
+_IDLE_LISTED: Final = "updated_at < $4 AND NOT open AND NOT empty AND deleted_at IS NULL AND listed AND tenant = "
 
 
 def purgeable(due: Due, limit: int) -> tuple[str, list[Any]]:
     whose = "$5::text IS NULL" if due.tenant is None else "tenant = $5::text"
-    arms = (*_DUE, _IDLE) if due.idle_before > NEVER else _DUE
-    union = " UNION ALL ".join(f"SELECT tenant, session, end_user FROM heads WHERE {whose} AND {arm}" for arm in arms)
+    tenants, arms = "", list(_DUE)
+    if due.idle_before > NEVER:
+        arms += _IDLE if due.tenant is None else (*_IDLE, f"{_IDLE_LISTED}$5::text")
+        tenants = _TENANTS if due.tenant is None else ""
+    selects = [f"SELECT tenant, session, end_user FROM heads WHERE {whose} AND {arm}" for arm in arms]
+    if tenants:
+        selects.append(
+            "SELECT found.* FROM tenants, LATERAL (SELECT tenant, session, end_user FROM heads"
+            f" WHERE {_IDLE_LISTED}tenants.name OFFSET 0) AS found"
+        )
     # (deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants, user or NULL)
     statement = (
-        f"SELECT DISTINCT tenant, session FROM ({union}) AS due"
+        f"{tenants}SELECT DISTINCT tenant, session FROM ({' UNION ALL '.join(selects)}) AS due"
         " WHERE $4::bigint IS NOT NULL AND tenant <> ALL ($6::text[])"
         " AND ($7::text IS NULL OR end_user = $7) LIMIT $2"
     )

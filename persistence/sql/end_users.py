@@ -29,12 +29,16 @@ _DONE: Final = (
     "UPDATE erasures SET end_user = $4, done_at = $5"
     " WHERE tenant = $1 AND end_user = $2 AND asked_at = $3 AND done_at IS NULL RETURNING end_user"
 )
-USAGE_S: Final = 3600.0  # time-out of removing a name from all usage rows
+USAGE_ROWS: Final = 2_000  # of a tenant, from which one transaction removes a name
 # A key that is a user of its own is named like one.
-_USAGE: Final = (
+_NAMELESS_USAGE: Final = (
     "UPDATE usage SET principal_user = NULL,"
     " principal_key = CASE WHEN principal_key = principal_user THEN '' ELSE principal_key END"
-    " WHERE tenant = $1 AND principal_user = $2"
+    " WHERE tenant = $1 AND (at, seq) > ($3, $4) AND (at, seq) <= ($5, $6) AND principal_user = $2"
+)
+_USAGE_ROWS_BEHIND: Final = (
+    "SELECT at, seq, principal_user = $2 FROM usage WHERE tenant = $1 AND (at, seq) > ($3, $4)"
+    " ORDER BY at, seq LIMIT $5"
 )
 _KEYS: Final = "SELECT id FROM api_keys WHERE tenant = $1 AND end_user = $2 ORDER BY id"
 _NAMELESS_KEY: Final = (
@@ -164,10 +168,15 @@ class SqlEndUsers:
         return await with_keys(codec, lambda: codec.encode(key, row, text.encode()))
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Ends an erasure. Usage rows come first, in a transaction of their own: it goes over all usage of the
-        tenant."""
+        """Ends an erasure. Usage rows come first, so many in a transaction: every other writer waits for one on
+        SQLite."""
         whose = (erasure.tenant, erasure.user)
-        await self._database.run(lambda: one_query(_USAGE, whose), timeout_s=USAGE_S)
+        behind: tuple[Any, ...] = (-1, -1)
+        while rows := await self._database.rows(_USAGE_ROWS_BEHIND, (*whose, *behind, USAGE_ROWS)):
+            values = (*whose, *behind, *rows[-1][:2])
+            if any(is_theirs for *_, is_theirs in rows):
+                await self._database.run(partial(one_query, _NAMELESS_USAGE, values))
+            behind = values[-2:]
         name = self._database.sealer.pseudonym(*whose)
         entry = self._database.sealer.entry(erasure.tenant, audited)
 

@@ -65,9 +65,8 @@ class SqlDatabase(Protocol):
         """Returns the rows of a read, which sees every write that was acknowledged before it."""
         ...
 
-    async def run(self, script: Callable[[], Script[T]], *, timeout_s: float | None = None) -> T:
-        """Runs a script in a transaction of its own. `timeout_s`: a longer time-out, for a script over very many
-        rows."""
+    async def run(self, script: Callable[[], Script[T]]) -> T:
+        """Runs a script in a transaction of its own."""
         ...
 
 

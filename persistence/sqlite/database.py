@@ -248,7 +248,7 @@ class SqliteDatabase:
 
     # -- writes -----------------------------------------------------------------------------------------------------
 
-    async def run(self, script: Callable[[], Script[T]], *, timeout_s: float | None = None) -> T:
+    async def run(self, script: Callable[[], Script[T]]) -> T:
         """Runs a script as one write of the group commit; nothing here times out."""
         return cast(
             T, await self.submit(JobWrite(STORE_KEY, lambda connection: self._run_script(connection, script())))

@@ -242,16 +242,33 @@ _DUE: Final = (
     "listed = 0 AND deleted_at IS NULL AND updated_at < ?3 AND open = 0",
     "listed = 0 AND deleted_at IS NOT NULL AND updated_at < ?3 AND open = 0",
 )
-_IDLE: Final = "updated_at < ?4 AND open = 0 AND top > 0 AND tenant <> ''"
+# Listed sessions stand in an index of their tenant's, which is read for one tenant after the other: an index of all
+# by their time would be written with every event.
+_TENANTS: Final = """
+WITH RECURSIVE tenants (name) AS (
+    SELECT min(tenant) FROM heads WHERE tenant > ''
+    UNION ALL
+    SELECT (SELECT min(tenant) FROM heads WHERE tenant > name) FROM tenants WHERE name IS NOT NULL
+)
+"""
+_IDLE: Final = (
+    "updated_at < ?4 AND open = 0 AND top > 0 AND deleted_at IS NOT NULL",
+    "updated_at < ?4 AND open = 0 AND top > 0 AND deleted_at IS NULL AND listed = 0",
+    "updated_at < ?4 AND open = 0 AND top > 0 AND deleted_at IS NULL AND listed = 1 AND tenant ",
+)
 
 
 def purgeable(due: Due, limit: int) -> tuple[str, Row]:
-    arms = (*_DUE, _IDLE) if due.idle_before > NEVER else _DUE
+    idle = due.idle_before > NEVER
+    arms = list(_DUE)
+    if idle:
+        arms += _IDLE
+        arms[-1] += "IN (SELECT name FROM tenants)" if due.tenant is None else "= ?5"
     union = " UNION ALL ".join(f"SELECT tenant, session, user FROM heads WHERE {arm}" for arm in arms)
     # (deleted before, limit, unlisted before, idle before, tenant or NULL, other tenants as JSON, user or NULL)
     statement = (
-        f"SELECT DISTINCT tenant, session FROM ({union}) WHERE (?4 IS NOT NULL) AND (?5 IS NULL OR tenant = ?5)"
-        " AND (?7 IS NULL OR user IS ?7)"
+        f"{_TENANTS if idle and due.tenant is None else ''}SELECT DISTINCT tenant, session FROM ({union})"
+        " WHERE (?4 IS NOT NULL) AND (?5 IS NULL OR tenant = ?5) AND (?7 IS NULL OR user IS ?7)"
         " AND tenant NOT IN (SELECT value FROM json_each(?6)) LIMIT ?2"
     )
     others = msgspec.json.encode(due.besides).decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from persistence.sql import end_users
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import EndUserStore, Erasure
@@ -83,7 +84,10 @@ async def test_an_erasure_is_remembered_until_it_is_done(bed: Bed, store: Store,
         await again.close()
 
 
-async def test_what_remains_of_a_user_has_no_name(store: Store, personal: EndUserStore) -> None:
+async def test_what_remains_of_a_user_has_no_name(
+    store: Store, personal: EndUserStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_users, "USAGE_ROWS", 2)
     own = a_usage("r2")
     own = msgspec.structs.replace(own, principal=msgspec.structs.replace(own.principal, key_id="ü"))
     other = a_usage("r3")

@@ -266,10 +266,18 @@ async def test_deleting_a_session_never_makes_it_stay_for_longer(journal: Journa
 async def test_idle_sessions_go_where_that_is_asked_for(journal: Journal) -> None:
     for name, turn_open, at in (("idle", False, NOW - 9), ("busy", True, NOW - 9), ("fresh", False, NOW)):
         await a_log(journal, name, 1, head=patch(open=turn_open), at=UnixMs(at))
+    for name, tenant, fields in (
+        ("unlisted", "acme", {"listed": False}),
+        ("deleted", "acme", {"deleted_at": UnixMs(NOW - 9)}),
+        ("others", "beta", {}),
+        ("others", "gamma", {}),
+    ):
+        await a_log(journal, name, 1, tenant=tenant, head=patch(**fields), at=UnixMs(NOW - 9))
     none_deleted = UnixMs(0)
     assert await purge(journal, Due(deleted_before=none_deleted), commands_before=NOW, limit=9) == []
     due = Due(deleted_before=none_deleted, idle_before=UnixMs(NOW - 5))
-    assert await purge(journal, due, commands_before=NOW, limit=9) == [key("idle")]
+    idle = [key("deleted"), key("idle"), key("unlisted"), key("others", "beta"), key("others", "gamma")]
+    assert sorted(await purge(journal, due, commands_before=NOW, limit=9)) == idle
 
 
 async def test_purge_is_of_one_tenant_or_of_all_but_some(journal: Journal) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from persistence.codec import PlainCodec
+from persistence.sql import end_users
 from persistence.sqlite import statements as sql
+from persistence.sqlite.database import question_marks
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Due
@@ -35,6 +37,10 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
             "list of a user": sql.list_heads(TenantId("t"), "u", 5, None)[0],
             "open": sql.OPEN_HEADS,
             "purgeable": sql.purgeable(Due(deleted_before=NOW), 5)[0],
+            "idle": sql.purgeable(Due(deleted_before=NOW, idle_before=NOW), 5)[0],
+            "idle of a tenant": sql.purgeable(Due(deleted_before=NOW, idle_before=NOW, tenant=TenantId("t")), 5)[0],
+            "usage of a user": question_marks(end_users._USAGE_ROWS_BEHIND),
+            "nameless usage": question_marks(end_users._NAMELESS_USAGE),
             "purge": sql.PURGE_EVENTS,
             "purge commands": sql.PURGE_COMMANDS,
         }
