@@ -62,8 +62,9 @@ def plan(
 ) -> LaunchPlan:
     """Raises DeviceError for a device that was named and cannot be used, and for a file that its engine cannot read."""
     engine, model = given.get("engine", ""), given.get("model", "default")
-    if engine == "sim":
-        return LaunchPlan(Choice("llama", "cpu", "the simulated engine"), "base", "", False, tuple(arguments))
+    if engine in ("sim", "chat"):
+        why = "the simulated engine" if engine == "sim" else "a provider's model"
+        return LaunchPlan(Choice("llama", "cpu", why), "base", "", False, tuple(arguments))
     gguf = is_gguf(model)
     if gguf and engine == "vllm" and not model.startswith(HUB):  # of a hub's, its list of files says more than a name
         raise DeviceError(f"--engine vllm reads a folder, or hf:ORG/REPO, and {model} is a GGUF: leave --engine out")

@@ -19,6 +19,7 @@ ENGINES: Final = {
     "sim": ("inference.simulated",),
     "llama": ("inference.llama", "inference.llama.devices", "encodings.unicode_escape"),
     "remote": ("inference.remote.engine",),
+    "chat": ("inference.remote.engine", "inference.remote.chat_dialect"),
     "vllm": ("inference.vllm.engine", "inference.vllm.device"),
 }
 

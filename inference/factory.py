@@ -33,7 +33,7 @@ class EngineSettings(Protocol):
     """The application's settings for engines, a property each; `--help` documents their meaning."""
 
     @property
-    def engine(self) -> Literal["llama", "vllm", "remote", "sim"]: ...
+    def engine(self) -> Literal["llama", "vllm", "remote", "chat", "sim"]: ...
     @property
     def engine_url(self) -> tuple[str, ...]: ...
     @property
@@ -129,18 +129,18 @@ def make_engine(
             f"vllm_standby is for --engine vllm: {settings.engine} has no process that could die. Leave it out.",
             param="vllm_standby",
         )
-    if settings.engine_url and settings.engine != "remote":
+    if settings.engine_url and settings.engine not in ("remote", "chat"):
         raise BadInput(
             "invalid_setting",
-            f"engine_url is for --engine remote: {settings.engine} would not ask it. Leave --engine-url out.",
+            f"engine_url is for --engine remote and chat: {settings.engine} would not ask it. Leave --engine-url out.",
             param="engine_url",
         )
     _check_context(settings)
     if settings.engine == "sim":
         _check_simulated(settings)
         return _simulated(settings)
-    if settings.engine == "remote":
-        return _remote(settings)
+    if settings.engine in ("remote", "chat"):
+        return _remote(settings, chat=settings.engine == "chat")
     if settings.vllm_args and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -161,20 +161,25 @@ def make_engine(
     return _llama(settings, keys)
 
 
-def _remote(settings: EngineSettings) -> Engine:
+def _remote(settings: EngineSettings, *, chat: bool) -> Engine:
     from inference.remote.engine import RemoteEngine
     from inference.remote.options import RemoteOptions
 
     usual = {"brownout_model": "", "speculation": "off", "kv_dtype": "auto", "device": "auto", "gpu_layers": -1}
+    usual |= {"chat_template": "model"} if chat else {}
     for name, value in {**usual, "kv_redis": "", "vllm_args": ""}.items():
         if getattr(settings, name) != value:
             what = f"{name} is the servers' own business: leave --{name.replace('_', '-')} out, and set it there."
             raise BadInput("invalid_setting", what, param=name)
     if not settings.engine_url:
-        raise BadInput("invalid_setting", "--engine remote needs --engine-url http://HOST:PORT.", param="engine_url")
+        what = f"--engine {settings.engine} needs --engine-url http://HOST:PORT."
+        raise BadInput("invalid_setting", what, param="engine_url")
+    if chat and settings.model in ("", "default"):
+        raise BadInput("invalid_setting", "--engine chat needs --model NAME, as its provider names it.", param="model")
     options = RemoteOptions(
         urls=settings.engine_url,
         tokenizer=Path(settings.model),
+        chat_model=settings.model if chat else "",
         key=settings.engine_key,
         model_name=settings.served_model_name[0] if settings.served_model_name else None,
         model_aliases=settings.served_model_name[1:],

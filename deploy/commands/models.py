@@ -33,6 +33,8 @@ def prepared(options: object, settings: Settings) -> Settings:
     serves = isinstance(options, commands.Serve)
     check_ports(settings, ("port", "grpc_port", "metrics_port") if serves else ("peer_port", "metrics_port"))
     check_files(settings)
+    if settings.engine == "chat":  # whose model is a name
+        return settings
     settings = with_model(settings)
     if Path(settings.model).exists():  # else the start is refused, with one sentence
         describe_device(settings)

@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from inference.chat_template import ChatTemplate
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks
 from sessions.ports import Tokenizer
 
 
@@ -30,18 +29,33 @@ class ServedModel(NamedTuple):
     context_window: int
 
 
+class TemplateFacts(Protocol):
+    """What is to be told of a chat template; see `ChatTemplate`."""
+
+    @property
+    def foldings(self) -> tuple[str, ...]: ...
+    def call_format(self) -> str: ...
+    def thoughts(self) -> ThoughtMarks | None: ...
+
+
 class TemplatedTokenizer(Tokenizer, Protocol):
     """A tokenizer that knows its chat template."""
 
     @property
-    def template(self) -> ChatTemplate: ...
+    def template(self) -> TemplateFacts: ...
 
 
 class ServerDialect(Protocol):
-    """The requests that servers of one kind understand. `build` names the kind."""
+    """The requests that servers of one kind understand. `build` names the kind; `holds_to_formats`: such a server
+    holds an answer to its format, or to a call, by itself."""
 
     build: str
     sampling: frozenset[str]
+    holds_to_formats: bool
+
+    def probe_path(self, server: RemoteServer) -> str:
+        """Returns the path behind the server's own that answers while it lives."""
+        ...
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         """Returns the model that a server serves. Raises Unavailable."""

@@ -80,7 +80,7 @@ class RemoteEngine:
             context_window=min(windows),
             slots=self.options.slots,
             sampling=self._dialect.sampling,
-            tool_format="hermes",
+            tool_format="engine" if self._dialect.holds_to_formats else "hermes",
             call_format=template.call_format(),
             aliases=self.options.model_aliases,
             foldings=template.foldings,
@@ -166,7 +166,7 @@ class RemoteEngine:
         return True
 
     async def _probe(self, server: RemoteServer) -> None:
-        status, _ = await self._pool.question(server, "GET", "/health")
+        status, _ = await self._pool.question(server, "GET", self._dialect.probe_path(server))
         if status >= 500:
             raise Unavailable("engine_unavailable", f"The model's server answers with {status}.")
 
@@ -238,7 +238,12 @@ def _loop_time() -> float:
 
 
 def _dialect_of(options: RemoteOptions) -> ServerDialect:
-    """Chooses the kind of server by the tokenizer's path: a GGUF file means llama-server, a folder vLLM."""
+    """Chooses the kind of server: a provider's, or by the tokenizer's path: a GGUF file means llama-server, a folder
+    vLLM."""
+    if options.chat_model:
+        from inference.remote.chat_dialect import ChatDialect
+
+        return ChatDialect(options)
     if options.tokenizer.suffix == ".gguf":
         from inference.remote.llama_dialect import LlamaDialect
 

@@ -32,11 +32,15 @@ class LlamaDialect:
 
     build = "remote-llama/1"
     sampling = HONOURED
+    holds_to_formats = False
 
     def __init__(self, options: RemoteOptions) -> None:
         self._options = options
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: LlamaTokenizer | None = None
+
+    def probe_path(self, server: RemoteServer) -> str:
+        return "/health"
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         status, answer = await pool.question(server, "GET", "/props")

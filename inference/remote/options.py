@@ -14,10 +14,11 @@ ENGINE = "remote"
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of remote servers. `tokenizer` is the model's Hugging Face folder (without its weights), or its GGUF file
-    where the servers are llama-server."""
+    where the servers are llama-server. With `chat_model`, the name of a provider's model, there is none."""
 
     urls: tuple[str, ...]
-    tokenizer: Path
+    tokenizer: Path = Path()
+    chat_model: str = ""
     key: str = ""  # sent as a bearer token
     model_name: str | None = None  # the public name; None: the servers' own
     model_aliases: tuple[str, ...] = ()

@@ -30,7 +30,8 @@ class RemoteServer:
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         headers = {"authorization": f"Bearer {key}"} if key else None
         self.name = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-        self.path = parts.path.rstrip("/").removesuffix("/v1")
+        self.base_path = parts.path.rstrip("/")  # as a client of OpenAI's API names it: with the /v1
+        self.path = self.base_path.removesuffix("/v1")
         self.http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
         self.away_until = 0.0
 

@@ -57,11 +57,15 @@ class VllmDialect:
 
     build = "remote-vllm/1"
     sampling = HONOURED - {"logprobs", "top_logprobs"}  # what completions say of them names no ids
+    holds_to_formats = False
 
     def __init__(self, options: RemoteOptions) -> None:
         self._options = options
         self._tokenizer: VllmTokenizer | None = None
         self._ends: frozenset[int] = frozenset()
+
+    def probe_path(self, server: RemoteServer) -> str:
+        return "/health"
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         status, answer = await pool.question(server, "GET", "/v1/models")

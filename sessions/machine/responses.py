@@ -562,13 +562,16 @@ def finish(build: StepBuilder, input: GenerationFinished) -> None:
 
 
 def fail(build: StepBuilder, input: GenerationFailed) -> None:
-    """Ends a response whose generation failed; if the engine was lost, starts another run, within RECOVERIES_MAX."""
+    """Ends a response whose generation failed; if the engine was lost, starts another run, within RECOVERIES_MAX. One
+    that cannot go on from its words is incomplete."""
     open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
     if open_ is None:
         return
     runs = build.runs
-    if not isinstance(input.error, EngineLost):
+    if input.error.code == "recovery_incompatible":
+        end(build, open_, Ending(input.usage, "recovery_incompatible", findings=input.findings))
+    elif not isinstance(input.error, EngineLost):
         end(build, open_, Ending(input.usage, error=input.error, findings=input.findings))
     elif input.generation > runs.num_lost and build.state.recoveries >= RECOVERIES_MAX:
         rest = [other for other in build.state.open.values() if other is not open_]

@@ -73,7 +73,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
-    # `none`: no tool calls; `hermes`: calls are text, in `call_format` (Hermes' was the first); `engine`: it parses.
+    # `none`: no tool calls. Else they are text, in `call_format`; `hermes`: a grammar of ours holds the model to the call
+    # or format that is asked for; `engine`: the engine does.
     tool_format: Literal["none", "hermes", "engine"] = "none"
     call_format: str = "hermes"  # key of `sessions.turn.call_formats.FORMATS`: how calls are written in text
     continues_formats: bool = False  # an answer in a fixed format goes on from its first tokens as fast as others

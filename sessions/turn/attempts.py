@@ -142,7 +142,7 @@ class Attempts:
     @property
     def must_call(self) -> tuple[Tool, ...]:
         """The functions one of which the answer must call, if this class enforces that; else empty."""
-        if self._call_format is None:
+        if not self._enforces:
             return ()
         if self._misfit is not None:
             return (self._misfit.tool,)
@@ -176,7 +176,7 @@ class Attempts:
                 release, finish = await self._attempt(request, self._new_pipeline(emitted, parser), parser, again=again)
                 ended = None if self._begins_anew else await self._conclude(release, finish, parser)
             except MisfitCall as misfit:
-                if self._misfit is not None or "text" not in self._engine.info.sampling:
+                if self._misfit is not None or not self._enforces or "text" not in self._engine.info.sampling:
                     raise
                 ended, self._begins_anew, self._misfit = None, True, misfit
             except BadInput as error:
@@ -321,8 +321,7 @@ class Attempts:
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
 
     def _new_parser(self) -> ToolCallParser | None:
-        """Returns the parser of an attempt; None if no tool may be called (or the engine parses calls) and there are
-        no thoughts."""
+        """Returns the parser of an attempt; None if no tool may be called and there are no thoughts."""
         sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
         calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
         thoughts = self._thoughts
@@ -353,9 +352,14 @@ class Attempts:
 
     @property
     def _call_format(self) -> CallFormat | None:
-        """The format in which the model writes calls; None if it makes none, or the engine parses them."""
+        """The format in which the model writes calls; None if it makes none."""
         info = self._engine.info
-        return FORMATS[info.call_format] if info.tool_format == "hermes" else None
+        return FORMATS[info.call_format] if info.takes_tools else None
+
+    @property
+    def _enforces(self) -> bool:
+        """Whether a grammar of ours holds the model to calls and formats; else the engine sees to it."""
+        return self._engine.info.tool_format == "hermes"
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
@@ -384,7 +388,7 @@ class Attempts:
         that is dropped for a run that is held to the format."""
         sampling, output = self._run.open_.sampling, self._output
         calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
-        formatted = sampling.text is not None and self._call_format is not None
+        formatted = sampling.text is not None and self._enforces
         return calls and formatted and not (output.begun or self._is_answering or self._misfit)
 
     def _is_over_budget(self, parser: ToolCallParser) -> bool:

@@ -87,11 +87,14 @@ class Settings:
     public_url: str = option("", "URL", "where browsers reach this server: https://HOST; people come back there")
     sign_in_s: float = option(43_200.0, "SECONDS", "after so long people sign in again", gt=0, le=2_592_000)
 
-    engine: Literal["llama", "vllm", "remote", "sim"] = option(
-        "llama", None, "llama.cpp, vLLM, servers that run already, or simulated text for tests", group="Engine"
+    engine: Literal["llama", "vllm", "remote", "chat", "sim"] = option(
+        "llama",
+        None,
+        "llama.cpp, vLLM, servers that run already, a provider of chat completions, or simulated text for tests",
+        group="Engine",
     )
     engine_url: tuple[str, ...] = option(
-        (), "URL,...", "for remote: addresses of vLLM or llama-server, all of one model; see docs/models.md"
+        (), "URL,...", "for remote: addresses of vLLM or llama-server, all of one model; for chat: https://HOST/v1"
     )
     engine_key: str = option("", "KEY", "what they take as a bearer token; never as a flag")
     engine_key_file: str = option("", "FILE", "file that holds it")

@@ -18,8 +18,8 @@ SELECT 't' || n % 200, 's' || n, 1, 1, n % 1000 = 0, 'e', 'i', 'o', n % 1000 = 1
     1000000 + n, 1000000 + n, CASE WHEN n % 100 = 2 THEN 1000000 + n END FROM generate_series(1, 100000) AS n
 """
 USAGE = """
-INSERT INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model, status, input_tokens,
-    output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, relayed_at)
+INSERT INTO usage (tenant, session, response, principal_key, principal_user, principal_role, model, status,
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens, recomputed_tokens, withheld_tokens, at, relayed_at)
 SELECT 't' || n % 200, 's', 'r' || n, 'k', 'u' || n % 50, 'user', 'm', 'completed', 1, 1, 1, 1, 1, 1, n, n
 FROM generate_series(1, 100000) AS n
 """

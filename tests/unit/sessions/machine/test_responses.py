@@ -7,11 +7,13 @@ import pytest
 from msgspec import UNSET
 
 from sessions.machine import event_writer
+from sessions.machine.inputs_and_effects import GenerationFailed
 from sessions.machine.state import pack_state, replay, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
+from sessions.model.errors import BadInput
 from sessions.model.journal_types import Loaded
-from sessions.model.types import ResponseId, Tool
+from sessions.model.types import ResponseId, Tool, Usage
 from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
 
 SMALL = "sim-small"
@@ -187,3 +189,15 @@ def test_deltas_carry_the_usage_so_far_where_the_request_says_so() -> None:
         shown = [(each.usage.cached_tokens, each.usage.output_tokens) for each in deltas if each.usage is not UNSET]
         assert shown == ([(3, 2), (3, 3), (3, 4)] if counted else [])
         assert all(each.usage.input_tokens == 5 for each in deltas if each.usage is not UNSET)
+
+
+def test_an_answer_that_its_engine_cannot_go_on_with_is_incomplete_and_keeps_its_words(ground: Ground) -> None:
+    response = ground.say().response_id
+    assert response is not None
+    ground.text(response)
+    error = BadInput("recovery_incompatible", "This answer cannot be continued.")
+    ground.input(GenerationFailed(response, ground.running.pop(response), error, Usage(3, 2)))
+    ended = bodies(ground, response)[-1]
+    assert (ended.status, ended.incomplete_details) == ("incomplete", {"reason": "recovery_incompatible"})
+    assert ended.error is None and ended.output
+    ground.check()

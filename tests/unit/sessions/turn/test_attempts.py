@@ -176,8 +176,8 @@ async def test_a_call_that_was_cut_short_is_none() -> None:
 
 
 @virtual
-async def test_tools_are_parsed_only_where_the_engine_does_not_do_so_itself() -> None:
-    for tool_format, calls in (("hermes", True), ("none", False), ("engine", False)):
+async def test_calls_are_parsed_where_the_model_can_make_any() -> None:
+    for tool_format, calls in (("hermes", True), ("none", False), ("engine", True)):
         made = Attempted(GivenEngine(LOOK_CALL, tool_format=tool_format), ledger=GivenLedger(tools=(LOOK,)))
         await made.end()
         assert made.inbox.text == ("{}" if calls else LOOK_CALL[0])

@@ -1,0 +1,237 @@
+"""Speaks to a provider that has only chat: `/chat/completions` with messages, text both ways.
+
+OpenAI's own API and whatever is made after it. Nobody can have an answer gone on with there: one that is broken off
+ends as incomplete where words of it were shown, and is begun anew where none were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from inference.remote.chat_tokenizer import CALL_CLOSE, CALL_OPEN, THOUGHTS, ChatTokenizer, encode, read_prompt
+from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
+from inference.remote.options import RemoteOptions
+from inference.remote.pool import RemotePool, RemoteServer
+from sessions.model.errors import BadInput, Unavailable
+from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.types import Json
+
+_DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
+_NAMES_SHOWN: Final = 10
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct, frozen=True):
+    index: int = 0
+    function: _Function = _Function()
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta = _Delta()
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    prompt_tokens_details: dict[str, Any] | None = None
+
+    def cached_of(self, num_prompt: int) -> int:
+        """Returns how many of a prompt's ids the provider says it did not compute: the same share as of its own."""
+        cached = int((self.prompt_tokens_details or {}).get("cached_tokens") or 0)
+        return min(num_prompt, num_prompt * cached // self.prompt_tokens) if self.prompt_tokens else 0
+
+
+class _Event(msgspec.Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Event)
+
+
+class ChatDialect:
+    """Talks to a provider of chat completions. Implements `ServerDialect`."""
+
+    build = "remote-chat/1"
+    sampling = frozenset({*_DIRECT, "max_output_tokens", "text"})
+    holds_to_formats = True
+
+    def __init__(self, options: RemoteOptions) -> None:
+        self._model = options.chat_model
+        self._limit = "max_tokens"  # the parameter's name, which newer models of OpenAI's have another one for
+
+    def probe_path(self, server: RemoteServer) -> str:
+        return self._path(server, "models")
+
+    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
+        """Returns the model by its name. Raises BadInput where the provider lists its models and has none of this
+        name."""
+        status, answer = await pool.question(server, "GET", self._path(server, "models"))
+        if status == 404:  # it does not list them
+            return ServedModel(self._model, 0)
+        if status != 200:
+            raise refusal(status, answer)
+        try:
+            listed = {str(each["id"]): each for each in msgspec.json.decode(answer)["data"]}
+        except (msgspec.DecodeError, KeyError, TypeError):
+            raise Unavailable("engine_unavailable", f"What answers at {server.name} is no API like OpenAI's.") from None
+        if self._model not in listed:
+            names = ", ".join(sorted(listed)[:_NAMES_SHOWN])
+            what = f"--model: {server.name} has no model {self._model!r}. It has {names}."
+            raise BadInput("invalid_setting", what, param="model")
+        model = listed[self._model]
+        window = model.get("max_model_len") or model.get("context_length") or model.get("context_window") or 0
+        return ServedModel(self._model, int(window))
+
+    async def open_tokenizer(self, pool: RemotePool, model: str) -> ChatTokenizer:
+        return ChatTokenizer()
+
+    def check(self, request: GenerationRequest) -> None:
+        sampling = request.sampling
+        for name in ("thinking", "thinking_tokens"):
+            if getattr(sampling, name) is not None:
+                what = "How this model thinks is its provider's business: leave it out."
+                param = "thinking_token_budget" if name == "thinking_tokens" else "chat_template_kwargs"
+                raise BadInput("unsupported_parameter", what, param=param)
+        if request.emitted:
+            what = "This answer cannot be continued: its provider begins every answer anew."
+            raise BadInput("recovery_incompatible", what)
+
+    async def run(
+        self, server: RemoteServer, model: str, request: GenerationRequest
+    ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
+        body = self._body(model, request)
+        path = server.path + self._path(server, "chat/completions")
+        status, answer, stream = await server.http.stream(path, msgspec.json.encode(body))
+        if status == 400 and b"max_completion_tokens" in answer and self._limit in body:
+            stream.close()
+            self._limit = "max_completion_tokens"
+            body = self._body(model, request)
+            status, answer, stream = await server.http.stream(path, msgspec.json.encode(body))
+        try:
+            if status != 200:
+                raise refusal(status, answer)
+            writer, reason, usage = _AnswerWriter(), "", _Usage()
+            while (raw := await stream.next()) is not None:
+                data = raw.partition(b"data:")[2].strip()
+                if not data:
+                    continue
+                if data == b"[DONE]":
+                    break
+                try:
+                    event = _DECODER.decode(data)
+                except msgspec.DecodeError as error:
+                    raise Unavailable(
+                        "engine_unavailable", "The provider sent what is no chunk of an answer."
+                    ) from error
+                if event.error is not None:
+                    raise Unavailable("engine_unavailable", "The provider broke an answer off.")
+                usage = event.usage or usage
+                for choice in event.choices[:1]:
+                    reason = choice.finish_reason or reason
+                    for text in writer.take(choice.delta):
+                        yield Chunk(tuple(encode(text.encode())), text)
+            if not reason:
+                raise Unavailable("engine_unavailable", "The provider cut an answer short.")
+            for text in writer.close():
+                yield Chunk(tuple(encode(text.encode())), text)
+            cached = usage.cached_of(len(request.prompt))
+            yield RemoteRunEnded("length" if reason == "length" else "stop", cached)
+        finally:
+            stream.close()
+
+    def _path(self, server: RemoteServer, name: str) -> str:
+        """Returns a path behind `server.path`: that of an address without any is /v1."""
+        base = server.base_path.removeprefix(server.path) if server.base_path else "/v1"
+        return f"{base}/{name}"
+
+    def _body(self, model: str, request: GenerationRequest) -> dict[str, Json]:
+        prompt, sampling = read_prompt(request.prompt), request.sampling
+        if prompt.begun:
+            what = "This model begins every answer anew: leave 'continue_final_message' and 'prefix' out."
+            raise BadInput("unsupported_parameter", what, param="messages")
+        body: dict[str, Json] = {
+            "model": model,
+            "messages": prompt.messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **{name: value for name in _DIRECT if (value := getattr(sampling, name)) is not None},
+        }
+        if sampling.max_output_tokens is not None:
+            body[self._limit] = sampling.max_output_tokens
+        if prompt.functions:
+            body["tools"] = prompt.functions
+            if sampling.tool_choice is not None:
+                body["tool_choice"] = _choice(sampling.tool_choice)
+            if not sampling.parallel_tool_calls:
+                body["parallel_tool_calls"] = False
+        shape = (sampling.text.format if sampling.text is not None else None) or {}
+        if shape.get("type") == "json_schema":
+            described = {name: value for name, value in shape.items() if name not in ("type", "json_schema")}
+            body["response_format"] = {"type": "json_schema", "json_schema": shape.get("json_schema") or described}
+        elif shape.get("type") == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        return body
+
+
+class _AnswerWriter:
+    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls as Hermes has them."""
+
+    def __init__(self) -> None:
+        self._open: str | int = ""  # "thought", or the index of a call
+        self._has_arguments = False
+
+    def take(self, delta: _Delta) -> Iterator[str]:
+        """Yields the texts that a delta adds."""
+        if thought := delta.reasoning_content or delta.reasoning:
+            if self._open != "thought":
+                yield from self._switch("thought", f"{THOUGHTS.open}\n")
+            yield thought
+        if text := (delta.content or "") + (delta.refusal or ""):
+            if self._open != "":
+                yield from self._switch("", "")
+            yield text
+        for call in delta.tool_calls or ():
+            if call.function.name and self._open != call.index:
+                opening = f'{CALL_OPEN}\n{{"name": {json.dumps(call.function.name)}, "arguments": '
+                yield from self._switch(call.index, opening)
+            if call.function.arguments:
+                self._has_arguments = True
+                yield call.function.arguments
+
+    def close(self) -> Iterator[str]:
+        """Yields the end of what is open."""
+        yield from self._switch("", "")
+
+    def _switch(self, to: str | int, opening: str) -> Iterator[str]:
+        if self._open == "thought":
+            yield f"\n{THOUGHTS.close}\n\n"
+        elif self._open != "":
+            yield f"{'' if self._has_arguments else '{}'}}}\n{CALL_CLOSE}"
+        self._open, self._has_arguments = to, False
+        if opening:
+            yield opening
+
+
+def _choice(choice: str | dict[str, Json]) -> Json:
+    """Returns a choice of tools in chat's form: `{"type": "function", "function": {"name": ...}}`."""
+    if isinstance(choice, dict) and "name" in choice and choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return choice

@@ -1,0 +1,215 @@
+"""Writes a conversation as token ids where nobody knows the model's own: a provider takes and gives only text.
+
+Sessile's ledger needs ids, so each stands for up to three bytes of text. Ids below `SPECIALS_END` are marks:
+
+    system Be brief. END  user Hello END  assistant          the prompt of a first answer
+    tool 12 degrees CALL call_1 END                          an output, and the call that it answers
+    assistant Let me look. CALL ["call_1", "weather", "{}"] END
+
+`read_prompt` makes messages of such a prompt again. Lengths, usage and windows are therefore counted at three bytes a
+token, not as the provider counts. Calls and thoughts of an answer stand in its text as Hermes writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sessions.model.errors import BadInput
+from sessions.model.generation import ThoughtMarks, TokenizerInfo
+from sessions.model.types import Json, Tokens, Tool, UnixMs
+from sessions.ports import ChatMessage
+
+BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
+ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}
+SPECIALS_END: Final = 10
+VOCABULARY: Final = 4 << 24  # ids: the number of bytes (1 to 3) in the upper byte, the bytes below
+THOUGHTS: Final = ThoughtMarks("<think>", "</think>")
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+
+_ROLE_OF: Final = {token: role for role, token in ROLES.items()}
+_SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
+_THOUGHT: Final = re.compile(r"\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
+_WRITTEN_CALL: Final = re.compile(rf"\s*{CALL_OPEN}\s*(\{{.*?\}})\s*{CALL_CLOSE}\s*", re.DOTALL)
+_INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multiple of three
+
+
+class ChatPrompt(NamedTuple):
+    """A prompt as a provider takes it: `messages` and `functions` in OpenAI's form. `begun`: the words of an answer
+    that the model would have to go on with."""
+
+    messages: list[dict[str, Json]]
+    functions: list[dict[str, Json]]
+    begun: str
+
+
+def encode(data: bytes) -> list[int]:
+    """Returns the ids of a text's bytes."""
+    whole = len(data) - len(data) % 3
+    tokens = [0x03000000 | a | b << 8 | c << 16 for a, b, c in zip(*[iter(data[:whole])] * 3, strict=True)]
+    if rest := data[whole:]:
+        tokens.append(len(rest) << 24 | int.from_bytes(rest, "little"))
+    return tokens
+
+
+async def _encode_in_parts(text: str) -> list[int]:
+    data, tokens = text.encode("utf-8", "surrogatepass"), []
+    for start in range(0, len(data), _INLINE_BYTES_MAX):
+        if start:
+            await asyncio.sleep(0)
+        tokens += encode(data[start : start + _INLINE_BYTES_MAX])
+    return tokens
+
+
+def _bytes_of(token: int) -> bytes:
+    return (token & 0xFFFFFF).to_bytes(3, "little")[: token >> 24]
+
+
+class ChatTemplateFacts:
+    """What engines tell of a chat template, for one that is the provider's own business."""
+
+    foldings: tuple[str, ...] = ()
+
+    def call_format(self) -> str:
+        return "hermes"
+
+    def thoughts(self) -> ThoughtMarks | None:
+        return THOUGHTS
+
+
+class ChatTokenizer:
+    """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
+
+    fingerprint = "chat-3-bytes/1"
+    starts: Tokens = (BEGIN,)
+    answer_opening: Tokens = (ROLES["assistant"],)
+    answer_closing: Tokens = (END,)
+    gap: None = None
+    template = ChatTemplateFacts()
+    about = TokenizerInfo(vocabulary_size=VOCABULARY, ends=frozenset({END}))
+
+    async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
+        tokens = [BEGIN]
+        if instructions is not None:
+            tokens += [ROLES["system"], *await _encode_in_parts(instructions), END]
+        for tool in tools:
+            tokens += [FUNCTION, *await _encode_in_parts(json.dumps(_function(tool))), END]
+        return tuple(tokens)
+
+    async def message(self, message: ChatMessage) -> Tokens:
+        tokens = [ROLES[message.role], *await _encode_in_parts(message.text)]
+        if message.call_id is not None:
+            tokens += [CALL, *await _encode_in_parts(message.call_id)]
+        for call in message.calls:
+            tokens += [CALL, *await _encode_in_parts(json.dumps(call))]
+        return (*tokens, END)
+
+    async def scaffold(self, text: str) -> Tokens:
+        return await self.text(text)
+
+    async def text(self, text: str) -> Tokens:
+        return tuple(await _encode_in_parts(text))
+
+    async def conversation(
+        self,
+        instructions: str | None,
+        tools: Sequence[Tool],
+        messages: Sequence[ChatMessage],
+        at: UnixMs,
+        *,
+        answer: bool,
+    ) -> Tokens:
+        tokens = [*await self.opening(instructions, tools)]
+        for message in messages:
+            tokens += await self.message(message)
+        return (*tokens, *self.answer_opening) if answer else tuple(tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return [_bytes_of(token) for token in tokens]
+
+
+def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
+    """Returns the messages of a prompt. Raises BadInput for one that is no conversation up to an answer."""
+    segments: list[tuple[int, list[bytearray]]] = []
+    for token in tokens:
+        if token in _SEGMENTS:
+            segments.append((token, [bytearray()]))
+        elif token == CALL and segments:
+            segments[-1][1].append(bytearray())
+        elif token >= SPECIALS_END and segments:
+            segments[-1][1][-1] += _bytes_of(token)
+        elif token >= SPECIALS_END:
+            break
+    if not segments or segments[-1][0] != ROLES["assistant"]:
+        what = "This model takes conversations only, no texts to go on with: use /v1/chat/completions or /v1/responses."
+        raise BadInput("unsupported_parameter", what, param="prompt")
+    *before, (_, (begun, *_)) = [
+        (kind, [bytes(field).decode("utf-8", "replace") for field in it]) for kind, it in segments
+    ]
+    functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
+    messages = [_message(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
+    _name_calls(messages)
+    return ChatPrompt(messages, functions, begun)
+
+
+def _function(tool: Tool) -> dict[str, Json]:
+    function: dict[str, Json] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters is not None:
+        function["parameters"] = tool.parameters
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _message(role: str, text: str, *calls: str) -> dict[str, Json]:
+    if role == "tool":
+        return {"role": role, "content": text, "tool_call_id": calls[0] if calls else ""}
+    if role != "assistant":
+        return {"role": role, "content": text}
+    shown, made = _read_answer(text)
+    made += [_call(*json.loads(call)) for call in calls]
+    message: dict[str, Json] = {"role": role, "content": shown or (None if made else "")}
+    return {**message, "tool_calls": made} if made else message
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_answer(text: str) -> tuple[str, list[dict[str, Json]]]:
+    """Returns the words of an answer, without its thought, and its calls, whose ids are still empty."""
+    calls: list[dict[str, Json]] = []
+
+    def taken(found: re.Match[str]) -> str:
+        try:
+            written: Any = msgspec.json.decode(found[1])
+            calls.append(_call("", written["name"], json.dumps(written["arguments"])))
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return found[0]
+        return ""
+
+    thought = _THOUGHT.match(text)
+    return _WRITTEN_CALL.sub(taken, text[thought.end() :] if thought is not None else text), calls
+
+
+def _name_calls(messages: list[dict[str, Json]]) -> None:
+    """Gives calls without an id those of the outputs that follow, in order: an answer's text has no ids."""
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls", ())
+        known = {call["id"] for call in calls}
+        outputs = []
+        for other in messages[index + 1 :]:
+            if other["role"] != "tool":
+                break
+            if other["tool_call_id"] not in known:
+                outputs.append(other["tool_call_id"])
+        for number, call in enumerate(calls):
+            if not call["id"]:
+                call["id"] = outputs.pop(0) if outputs else f"call_{index}_{number}"

@@ -1,0 +1,57 @@
+"""`serve --engine chat`: a conversation whose model a provider has, which is a server of our own here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.doors.server_process import ServerProcess
+
+QUESTION = {"role": "user", "content": "Tell of a river."}
+
+
+def in_front_of(provider: ServerProcess, model: str = "simulated") -> ServerProcess:
+    url = f"http://127.0.0.1:{provider.port}/v1"
+    return ServerProcess("--engine", "chat", "--engine-url", url, "--model", model)
+
+
+async def ask(server: ServerProcess, **body: Any) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+        answer = await http.post("/chat/completions", json={"model": "simulated", "max_tokens": 40, **body})
+        return answer.raise_for_status().json()  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+async def test_a_conversation_is_the_providers_and_an_answer_that_it_breaks_off_is_incomplete() -> None:
+    with ServerProcess("--engine", "sim") as provider, in_front_of(provider) as server:
+        messages: list[dict[str, Any]] = [QUESTION]
+        for _ in range(2):
+            answer, its_own = [await ask(each, messages=messages) for each in (server, provider)]
+            (choice,) = answer["choices"]
+            assert choice["message"]["content"] == its_own["choices"][0]["message"]["content"]
+            assert choice["finish_reason"] == its_own["choices"][0]["finish_reason"]
+            messages += [choice["message"], {"role": "user", "content": "And then?"}]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+            body = {"model": "simulated", "input": "A long story.", "background": True, "max_output_tokens": 4_000}
+            begun = (await http.post("/responses", json=body)).json()
+            async with http.stream("GET", f"/responses/{begun['id']}?stream=true") as stream:
+                async for line in stream.aiter_lines():
+                    if '"response.output_text.delta"' in line and provider.process is not None:
+                        await asyncio.to_thread(provider.kill)
+            ended = (await http.get(f"/responses/{begun['id']}")).json()
+        assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "recovery_incompatible"})
+        assert ended["output"][0]["content"][0]["text"]
+
+
+@pytest.mark.slow
+async def test_a_model_that_the_provider_does_not_list_is_refused_at_the_start(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with ServerProcess("--engine", "sim") as provider:
+        server = in_front_of(provider, "gpt")
+        with pytest.raises(RuntimeError):
+            await asyncio.to_thread(server.start)
+    assert "has no model 'gpt'. It has simulated" in capfd.readouterr().err

@@ -1,0 +1,89 @@
+"""A conversation that was written as ids is read again as the messages that it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.remote.chat_tokenizer import VOCABULARY, ChatTokenizer, read_prompt
+from sessions.model.errors import BadInput
+from sessions.model.types import Tool, UnixMs
+from sessions.ports import ChatMessage
+
+TOKENIZER = ChatTokenizer()
+WEATHER = Tool(name="weather", description="the weather", parameters={"type": "object"}, strict=True)
+
+
+async def prompt_of(*messages: ChatMessage, instructions: str | None = None, tools: tuple[Tool, ...] = ()) -> list[int]:
+    return list(await TOKENIZER.conversation(instructions, tools, messages, UnixMs(0), answer=True))
+
+
+@given(st.text(max_size=200))
+async def test_every_text_comes_back_from_its_ids(text: str) -> None:
+    tokens = await TOKENIZER.text(text)
+    assert b"".join(TOKENIZER.pieces(tokens)).decode("utf-8", "surrogatepass") == text
+    assert all(10 <= token < VOCABULARY for token in tokens)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "system", "developer"]), st.text(max_size=20)), max_size=6))
+async def test_messages_come_back_in_their_order(messages: list[tuple[str, str]]) -> None:
+    given_ = [ChatMessage(role=role, text=text) for role, text in messages]  # type: ignore[arg-type]
+    read = read_prompt(await prompt_of(*given_, instructions="Be brief."))
+    assert read.messages[0] == {"role": "system", "content": "Be brief."}
+    assert [(each["role"], each["content"]) for each in read.messages[1:]] == messages
+    assert read.functions == [] and read.begun == ""
+
+
+async def test_functions_calls_and_outputs_come_back_in_the_providers_form() -> None:
+    calls = (("call_1", "weather", '{"city": "橋"}'), ("call_2", "weather", "{}"))
+    read = read_prompt(
+        await prompt_of(
+            ChatMessage(role="user", text="Weather?"),
+            ChatMessage(role="assistant", text="Let me look.", calls=calls),
+            ChatMessage(role="tool", text="12 degrees", call_id="call_1", name="weather"),
+            tools=(WEATHER,),
+        )
+    )
+    function = {"name": "weather", "description": "the weather", "parameters": {"type": "object"}, "strict": True}
+    assert read.functions == [{"type": "function", "function": function}]
+    asked, answer, output = read.messages
+    assert asked == {"role": "user", "content": "Weather?"}
+    assert answer["content"] == "Let me look."
+    assert [(call["id"], call["function"]["arguments"]) for call in answer["tool_calls"]] == [
+        ("call_1", '{"city": "橋"}'),
+        ("call_2", "{}"),
+    ]
+    assert output == {"role": "tool", "content": "12 degrees", "tool_call_id": "call_1"}
+
+
+async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs() -> None:
+    written = '<think>\nHm.\n</think>\n\nI look.<tool_call>\n{"name": "weather", "arguments": {"a": [1]}}\n</tool_call>'
+    tokens = [
+        *await prompt_of(ChatMessage(role="user", text="?")),
+        *await TOKENIZER.text(written),
+        *TOKENIZER.answer_closing,
+        *await TOKENIZER.message(ChatMessage(role="tool", text="Sun", call_id="call_7")),
+        *TOKENIZER.answer_opening,
+    ]
+    _, answer, output = read_prompt(tokens).messages
+    assert answer["content"] == "I look." and output["tool_call_id"] == "call_7"
+    (call,) = answer["tool_calls"]
+    assert call["id"] == "call_7" and json.loads(call["function"]["arguments"]) == {"a": [1]}
+
+
+async def test_what_is_no_call_stays_text() -> None:
+    written = "<tool_call>{nothing}</tool_call>"
+    tokens = [*TOKENIZER.answer_opening, *await TOKENIZER.text(written), *TOKENIZER.answer_closing]
+    (answer,) = read_prompt([*tokens, *TOKENIZER.answer_opening]).messages
+    assert answer == {"role": "assistant", "content": written}
+
+
+async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:
+    with pytest.raises(BadInput) as error:
+        read_prompt([*TOKENIZER.starts, *await TOKENIZER.text("Once upon a time")])
+    assert error.value.code == "unsupported_parameter"
+    begun = [*await prompt_of(ChatMessage(role="user", text="?")), *await TOKENIZER.text("Once")]
+    assert read_prompt(begun).begun == "Once"
