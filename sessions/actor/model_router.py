@@ -15,14 +15,13 @@ import structlog
 from msgspec import UNSET
 
 from sessions.machine.inputs_and_effects import Command
-from sessions.machine.item_tree import busy_conflict
 from sessions.machine.machine import Machine
 from sessions.machine.model_routing import alias_of
 from sessions.machine.routed_turns import ROUTING, RoutedTurns
 from sessions.machine.state import State
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.errors import Conflict, NotFound, SessileError, Unavailable
 from sessions.model.request import Request
 from sessions.model.types import Json, Message, UnixMs
 from sessions.ports import Engine
@@ -131,7 +130,11 @@ class ModelRouter:
         if model == here and not alias_of(info) and self._model_of(info.model) in (None, here):
             return None
         if state.busy:
-            raise busy_conflict("response_in_progress")
+            text = (
+                "The model changes between answers only, and one is being written or waits here: wait for its end or"
+                " stop it, then send this again; or leave `model` out."
+            )
+            raise Conflict("response_in_progress", text, param="model", retryable=True, retry_after_ms=250)
         directed = Directed(adopts=here)
         if alias is not None:
             nothing = TurnFacts("", len(info.tools), False, TEMPLATE_TOKENS)

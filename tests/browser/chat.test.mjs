@@ -258,6 +258,47 @@ test("the list and the message field do what people expect", async () => {
   }
 });
 
+/** Has the next message of a conversation answered by this model. */
+async function chooseModel(page, model) {
+  await page.click("#settings-open");
+  await page.waitForSelector("#settings[open]");
+  assert.match(await page.textContent("#set-model-next"), /answers from your next message on/);
+  await page.selectOption("#set-model", model);
+  await page.click('#settings >> text="Save"');
+  await page.waitForFunction((name) => document.querySelector("#settings-model").textContent === name, model);
+}
+
+test("another model waits for the answer's end: what was typed stays, with what to do, and is sent from there", async () => {
+  const folder = temporaryFolder();
+  const file = join(folder, "models.toml");
+  writeFileSync(file, '[models.simulated]\nquality = 1\n[aliases]\nbest = "simulated"\n');
+  const own = await new Server(["--models", file, "--sim-tokens-per-s", "10", "--sim-answer-tokens", "4000"]).start();
+  try {
+    const page = await browser.page();
+    const frames = [];
+    page.on("websocket", (socket) => socket.on("framesent", ({ payload }) => frames.push(String(payload))));
+    await page.goto(own.url);
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await page.fill("#message", "Tell me everything.");
+    await page.press("#message", "Enter");
+    await page.waitForSelector(".writing");
+    await chooseModel(page, "best");
+    await page.fill("#message", "And you?");
+    await page.press("#message", "Enter");
+    await page.waitForSelector(".failed .note >> text=Not sent: Another model cannot begin while an answer is being written here.");
+    await page.click("#stop");
+    await page.waitForSelector(".note >> text=Stopped.");
+    await page.click(".failed button >> text=Try again");
+    await page.waitForSelector(".writing");
+    assert.equal(await page.locator(".failed").count(), 0);
+    assert.equal(frames.filter((each) => each.includes("message.create") && each.includes("And you?") && each.includes("best")).length, 2);
+    assert.deepEqual(page.troubles, []);
+  } finally {
+    await own.dispose();
+    rmSync(folder, { recursive: true });
+  }
+});
+
 test("another model may answer in a conversation; one that is not there is named, and what was typed stays", async () => {
   const folder = temporaryFolder();
   const file = join(folder, "models.toml");
@@ -272,28 +313,20 @@ test("another model may answer in a conversation; one that is not there is named
     });
     const frames = [];
     page.on("websocket", (socket) => socket.on("framesent", ({ payload }) => frames.push(String(payload))));
-    const choose = async (model) => {
-      await page.click("#settings-open");
-      await page.waitForSelector("#settings[open]");
-      assert.match(await page.textContent("#set-model-next"), /answers from your next message on/);
-      await page.selectOption("#set-model", model);
-      await page.click('#settings >> text="Save"');
-      await page.waitForFunction((name) => document.querySelector("#settings-model").textContent === name, model);
-    };
     await page.goto(own.url);
     await page.waitForSelector('#link[data-phase="ready"]');
     await say(page, "Hello");
     await page.waitForFunction(() => document.querySelectorAll(".meta").length === 1);
-    await choose("best");
+    await chooseModel(page, "best");
     assert.equal(await page.textContent("#polite"), "best answers your next message.");
     await say(page, "And you?");
     await page.waitForFunction(() => document.querySelectorAll(".meta").length === 2);
     assert.equal(frames.filter((each) => each.includes("message.create") && each.includes("best")).length, 1);
-    await choose("gone");
+    await chooseModel(page, "gone");
     await page.fill("#message", "Still there?");
     await page.press("#message", "Enter");
     await page.waitForSelector(".note >> text=Not sent: No replica serves the model 'gone' at the moment.");
-    await choose("simulated");
+    await chooseModel(page, "simulated");
     await page.click("text=Try again");
     await page.waitForFunction(() => document.querySelectorAll(".meta").length === 3);
     assert.equal(await page.textContent("#settings-model"), "simulated");

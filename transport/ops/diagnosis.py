@@ -152,7 +152,8 @@ def _replicas(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
             )
             yield Diagnosis("error", name, f"does not answer on its peer link ({each.silence})", advice)
         elif each.member.draining:
-            yield Diagnosis("warning", name, "is draining", "wait until it has ended, or start it again")
+            advice = f"wait until it has ended; if it is to stay: `./sessile undrain {each.member.replica}`"
+            yield Diagnosis("warning", name, "is draining", advice)
         elif each.answered_s > LINK_SLOW_S:
             text = f"answered after {each.answered_s:.1f} s"
             yield Diagnosis("warning", name, text, "look at its machine's load, and at the network")

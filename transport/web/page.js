@@ -355,6 +355,7 @@ async function attempt(act) {
 
 /** @param {unknown} error */
 function explain(error) {
+  if (error instanceof BusyError && error.param === "model") return t("Another model cannot begin while an answer is being written here. Stop the answer, or wait for its end, then try again.");
   if (error instanceof BusyError) return t("An answer is still being written here. Stop it, or wait for its end.");
   if (error instanceof CommandError && error.code === "queue_full") return t("Too many messages wait already.");
   if (error instanceof CommandError && error.retryAfterMs) return `${error.message} ${t("Try again in {n} s.", { n: Math.ceil(error.retryAfterMs / 1000) })}`;

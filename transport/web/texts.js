@@ -208,6 +208,7 @@ const GERMAN = {
   "The answer failed.": "Die Antwort ist gescheitert.",
   "Answer: {text}": "Antwort: {text}",
   "The conversation was restored from an earlier state.": "Die Unterhaltung wurde aus einem früheren Stand wiederhergestellt.",
+  "Another model cannot begin while an answer is being written here. Stop the answer, or wait for its end, then try again.": "Ein anderes Modell kann nicht beginnen, solange hier eine Antwort geschrieben wird. Halte sie an, oder warte auf ihr Ende, und versuch es dann noch einmal.",
   "An answer is still being written here. Stop it, or wait for its end.": "Hier wird noch eine Antwort geschrieben. Halte sie an, oder warte auf ihr Ende.",
   "Too many messages wait already.": "Es warten schon zu viele Nachrichten.",
   "Try again in {n} s.": "Versuch es in {n} s wieder.",

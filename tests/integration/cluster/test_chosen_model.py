@@ -132,6 +132,7 @@ async def test_a_turn_in_an_answer_cannot_change_the_model() -> None:
         with pytest.raises(Conflict) as refused:
             await turn(made, key, "large", queue=True)
         assert refused.value.code == "response_in_progress" and refused.value.retryable
+        assert refused.value.param == "model" and "stop it, then send this again" in str(refused.value)
 
 
 @virtual

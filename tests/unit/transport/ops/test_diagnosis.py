@@ -138,6 +138,11 @@ def test_each_thing_that_is_wrong_is_found_once_with_what_to_do(
     assert found.level == level and text in found.text and found.advice
 
 
+def test_a_drain_that_was_not_meant_can_be_taken_back() -> None:
+    (found,) = (each for each in diagnose(seen(replicas=(R1, other(draining=True)))) if each.level == "warning")
+    assert "`./sessile undrain r2`" in found.advice
+
+
 def test_replicas_of_different_models_need_not_be_alike() -> None:
     different = other(model="n", fingerprint="x/y", engine=msgspec.structs.replace(ENGINE, model="n", slots=9))
     assert {each.level for each in diagnose(seen(replicas=(R1, different)))} == {"ok"}
