@@ -25,7 +25,8 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
-from sessions.turn.call_formats import format_of
+from sessions.turn.call_formats import FORMATS, format_of
+from sessions.turn.channels import ANSWER_ENDS, CHANNEL, END, FINAL, START, THOUGHT
 
 LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
 
@@ -162,9 +163,10 @@ class ChatTemplate:
             return self.scaffold.answer_closing
         try:
             talk = [_message("user", _USER), _message("assistant", _ANSWER)]
-            return self.render(talk, answer=False).partition(_ANSWER)[2]
+            end = self.render(talk, answer=False).partition(_ANSWER)[2]
         except FAILURES:
             return ""
+        return "" if end.startswith(END) and self.call_format() == "harmony" else end  # there it ends a message
 
     def call_format(self) -> str:
         """Returns which of `call_formats` the model writes tool calls in; Hermes' where the template renders no
@@ -173,6 +175,9 @@ class ChatTemplate:
 
     def thoughts(self) -> ThoughtMarks | None:
         """Returns the marks around thoughts, as far as the template says; None where it knows none."""
+        if THOUGHT in self.source or f"{CHANNEL}final" in self.source:
+            end = f"{END}{START}assistant{FINAL}"
+            return ThoughtMarks(THOUGHT, END, none=FINAL, end=end, channels=True, apart=True)
         open_, close = next((marks for marks in THOUGHT_MARKS if marks[1] in self.source), ("", ""))
         if not open_:
             return None
@@ -190,6 +195,18 @@ class ChatTemplate:
                 none = without[len(prompt) :]
                 break
         return ThoughtMarks(open_, close, opened, none)
+
+    @property
+    def shown_specials(self) -> tuple[str, ...]:
+        """The marks of thoughts and calls that an engine is to show even where they are special tokens."""
+        marks = self.thoughts()
+        own = () if marks is None or marks.channels else (marks.open, marks.close)
+        return (*own, *FORMATS[self.call_format()].specials)
+
+    @property
+    def answer_ends(self) -> tuple[str, ...]:
+        """The special tokens that end an answer, where the template has them inside one."""
+        return tuple(mark for mark in (*ANSWER_ENDS, "<|tool_response>") if mark in self.source)
 
     def render(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0

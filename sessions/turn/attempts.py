@@ -30,6 +30,7 @@ from sessions.model.generation import (
     continuation_seed,
     continues,
     generates,
+    is_free,
     thinks,
 )
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
@@ -337,6 +338,7 @@ class Attempts:
             in_text=output.in_text,
             opens=written.opens,
         )
+        heading = not self._closed and (not output.written or not (output.tail or thinking or in_text))
         if self._closed:
             self._closed = thinking = in_text = False
         return ToolCallParser(
@@ -349,6 +351,7 @@ class Attempts:
             written=written,
             thoughts=thoughts,
             thinking=thinking,
+            heading=heading and thinks(sampling, self._run.open_.body.request),
         )
 
     @property
@@ -359,9 +362,12 @@ class Attempts:
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
-        """The marks of thoughts that the answer may have; None if it has none."""
-        open_ = self._run.open_
-        return self._engine.info.thoughts if thinks(open_.sampling, open_.body.request) else None
+        """The marks of thoughts that the answer may have; None if it has none. In channels it may always have some,
+        unless it is held to a format."""
+        sampling, request, marks = self._run.open_.sampling, self._run.open_.body.request, self._engine.info.thoughts
+        if marks is not None and marks.channels:
+            return marks if is_free(sampling, request) else None
+        return marks if thinks(sampling, request) else None
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:
@@ -403,7 +409,7 @@ class Attempts:
         it."""
         assert self._thoughts is not None
         tokenizer, output = self._engine.tokenizer, self._output
-        ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(f"\n{self._thoughts.close}\n\n")]
+        ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(self._thoughts.closing)]
         output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         self._closed = True
 
