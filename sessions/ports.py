@@ -142,6 +142,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # of the function, for a tool's output
     call_id: str | None = None
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
+    thoughts: str = ""  # of the model before its text and calls, for a template that takes them apart
     tokens: Tokens | None = None  # the ids of its text and calls, if they are known
 
 

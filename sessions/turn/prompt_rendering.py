@@ -180,7 +180,9 @@ class WholePrompts:
             items = branch.path[at : at + segment.items]
             at += segment.items
             if index >= first or index in branch.pinned:
-                messages.append(_with_ids(self._messages.as_message(items), packed))
+                message = self._messages.as_message(items)
+                ids = self._messages.text_ids(items, message.text, packed)
+                messages.append(msgspec.structs.replace(message, tokens=ids))
         messages.extend(frame.brought)
         instructions = with_memories(settings.instructions, settings.memories)
         day = _newest_question(branch.path)
