@@ -38,7 +38,13 @@ class Render(Protocol):
     """A function that renders messages with a template. Raises one of `FAILURES`."""
 
     def __call__(
-        self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
+        self,
+        messages: list[dict[str, Json]],
+        *,
+        answer: bool,
+        tools: list[Json] | None = None,
+        at: int = 0,
+        thinking: str = "",
     ) -> str: ...
 
 
@@ -185,18 +191,19 @@ class Conversations:
         at: int,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> list[Piece]:
         """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
         Raises BadInput where the template refuses the conversation."""
         conversation = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:
-            return self._pieces(native, instructions, tools, conversation, at, answer=answer)
+            return self._pieces(native, instructions, tools, conversation, at, answer=answer, thinking=thinking)
         except _TemplateFails as exc:
             failure = exc.why
         if native.calls and any(message.calls for message in messages):  # such as several where it takes one
             try:
-                return self._pieces(plain, instructions, tools, conversation, at, answer=answer)
+                return self._pieces(plain, instructions, tools, conversation, at, answer=answer, thinking=thinking)
             except _TemplateFails as exc:
                 failure = exc.why
         raise refused(failure, tools)
@@ -210,6 +217,7 @@ class Conversations:
         at: int,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> list[Piece]:
         turns = _fold(shape, instructions, messages)
         texts = [each for turn in turns for each in (*turn.thoughts, *turn.content) if isinstance(each, _Text)]
@@ -219,7 +227,8 @@ class Conversations:
         def rendered(words: Callable[[_Text], str], harmless: Callable[[str], str]) -> str:
             try:
                 shown = [_rendered(turn, shape, words, harmless) for turn in turns]
-                return self._render(shown, answer=answer, tools=_each_text(tools, harmless), at=at)
+                told = _each_text(tools, harmless)
+                return self._render(shown, answer=answer, tools=told, at=at, thinking=thinking)
             except FAILURES as exc:
                 raise _TemplateFails(exc) from exc
 

@@ -200,10 +200,12 @@ class Tokenizer(Protocol):
         at: UnixMs,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> Tokens:
         """Returns the ids of a whole prompt, the same each time: up to an answer, or to where the next message will
         stand. Ids that messages bring are used where their text stands unchanged. `at`: the time whose day the prompt
-        may name. Raises BadInput if the template refuses the conversation."""
+        may name; `thinking`: what the template is told of thoughts. Raises BadInput if the template refuses the
+        conversation."""
         ...
 
     @property

@@ -58,6 +58,7 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     `none`: the text at the end of a prompt whose answer is to have no thoughts; `end`: the text that ends a thought in
     the model's place, if it is not the mark alone. `channels`: thoughts, texts and calls are messages with headers
     (`sessions.turn.channels`). `apart`: the chat template takes thoughts in a field of their own, not in the text.
+    `efforts`: it knows degrees of effort; `asked`: it leaves thoughts out unless it is told to have some.
     """
 
     open: str
@@ -67,6 +68,17 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     end: str = ""
     channels: bool = False
     apart: bool = False
+    efforts: bool = False
+    asked: bool = False
+
+    def told(self, sampling: Sampling) -> str:
+        """Returns what the chat template is told of thoughts: "" nothing, "on" that the answer has some, else the
+        effort."""
+        if sampling.thinking is False:
+            return ""
+        if self.efforts and sampling.effort is not None:
+            return sampling.effort
+        return "on" if self.asked and sampling.thinking else ""
 
     @property
     def closing(self) -> str:

@@ -315,7 +315,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
         _gemma4,
         ("<tool_call|>",),
         ends_thoughts=True,
-        specials=("<|tool_call>", "<tool_call|>", _GEMMA_QUOTE),
+        specials=("<|tool_call>", "<tool_call|>", _GEMMA_QUOTE, "<|channel>"),
     ),
     "harmony": CallFormat((), channels=True, specials=MARKS),
 }

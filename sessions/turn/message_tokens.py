@@ -147,8 +147,8 @@ class MessageTokens:
     def text_ids(self, items: Sequence[Item], text: str, packed: Packed) -> Tokens | None:
         """Returns the ids of the text of one piece, of all that was written for it; None if they cannot be told
         apart. Headers and thoughts of channels stand before the text, and are no part of it."""
-        made_by = self._state.made_by.get(items[0].id)
-        if made_by is None or not self._takes_thoughts_apart:
+        first = items[0]
+        if not (self._takes_thoughts_apart and isinstance(first, Message) and first.role == "assistant"):
             return unpack_tokens(b"".join(packed))
         known = self._text_ids.get(items[-1].id)
         if known is None or known[0] is not items[-1]:

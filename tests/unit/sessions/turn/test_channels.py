@@ -64,7 +64,8 @@ ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
         (
             "<|channel|>analysis<|message|>Both.<|end|>"
             f"{NEXT}<|channel|>commentary<|message|>**Action plan**:\n1. Look<|end|>"
-            f'{NEXT}<|channel|>commentary to=functions.look<|constrain|>json<|message|>{{"q": "<|end|> \\" }}"}}<|call|>'
+            f"{NEXT}<|channel|>commentary to=functions.look<|constrain|>json<|message|>"
+            '{"q": "<|end|> \\" }"}<|call|>'
             f"{NEXT}<|channel|>commentary to=functions.look <|constrain|>json<|message|><|call|>"
         ),
         [
