@@ -71,7 +71,7 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     efforts: bool = False
     asked: bool = False
 
-    def told(self, sampling: Sampling) -> str:
+    def template_hint(self, sampling: Sampling) -> str:
         """Returns what the chat template is told of thoughts: "" nothing, "on" that the answer has some, else the
         effort."""
         if sampling.thinking is False:

@@ -215,7 +215,7 @@ class Ledger:
         """
         if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
             return await self._plan_raw(open_)
-        self._thinking = self._engine.thoughts.told(open_.sampling) if self._engine.thoughts is not None else ""
+        self._thinking = self._engine.thoughts.template_hint(open_.sampling) if self._engine.thoughts is not None else ""
         begun, parent = array("I"), open_.body.parent_id  # of the answer, before its first word
         if not thinks(open_.sampling, open_.body.request):
             begun.extend(await self._no_thoughts())
