@@ -206,7 +206,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
             "", "responses/test_compaction.py::test_context_management_has_its_conversation_compacted"
         ),
         "reasoning": warned(
-            "`effort: none` switches thoughts off, gpt-oss knows degrees; `summary`, other efforts and fields are named",
+            "`effort: none` switches thoughts off, gpt-oss has degrees; `summary`, other efforts and fields are named",
             {"summary": "auto"},
             "reasoning.summary",
         ),

@@ -42,6 +42,7 @@ from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.result_cache import ResultLookup, replay
+from sessions.turn.retokenisation import tail_ids
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.tool_call_parser import (
     MisfitCall,
@@ -195,7 +196,7 @@ class Attempts:
                 left -= generated
                 continue
             emitted = unpack_tokens(bytes(output.written))
-            emitted.extend(await self._engine.tokenizer.text(output.tail))
+            emitted.extend(await self._tail_ids())
             prompt = plan.prompt[: plan.num_input] + emitted
             generated = counts.generated - generated_before
             left = min(left - generated, self._engine.info.context_window - len(prompt))
@@ -398,9 +399,15 @@ class Attempts:
         budget = self._run.open_.sampling.thinking_tokens
         return budget is not None and parser.thinking and self.counts.reasoning >= budget
 
+    async def _tail_ids(self) -> Tokens:
+        """Returns the token ids of the text behind the ledger."""
+        open_, output = self._run.open_, self._output
+        first = not output.written and thinks(open_.sampling, open_.body.request)
+        return await tail_ids(self._engine.tokenizer, self._engine.info, output.tail, first=first)
+
     async def _settled(self) -> array[int]:
         """Returns the token ids of all released text, after moving the tail into the ledger."""
-        ids = await self._engine.tokenizer.text(self._output.tail)
+        ids = await self._tail_ids()
         self._output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         return unpack_tokens(bytes(self._output.written))
 
@@ -409,7 +416,7 @@ class Attempts:
         it."""
         assert self._thoughts is not None
         tokenizer, output = self._engine.tokenizer, self._output
-        ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(self._thoughts.closing)]
+        ids = [*await self._tail_ids(), *await tokenizer.scaffold(self._thoughts.closing)]
         output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         self._closed = True
 

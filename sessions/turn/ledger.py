@@ -74,7 +74,7 @@ from sessions.turn.prompt_rendering import (
     PromptSettings,
     WholePrompts,
 )
-from sessions.turn.retokenisation import as_written, shared_length
+from sessions.turn.retokenisation import as_written, shared_length, tail_ids
 
 ANSWERS_LOOKED_AT: Final = 256  # at most, to find the one that a client has changed
 
@@ -215,7 +215,8 @@ class Ledger:
         """
         if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
             return await self._plan_raw(open_)
-        self._thinking = self._engine.thoughts.template_hint(open_.sampling) if self._engine.thoughts is not None else ""
+        marks = self._engine.thoughts
+        self._thinking = "" if marks is None else marks.template_hint(open_.sampling)
         begun, parent = array("I"), open_.body.parent_id  # of the answer, before its first word
         if not thinks(open_.sampling, open_.body.request):
             begun.extend(await self._no_thoughts())
@@ -226,7 +227,8 @@ class Ledger:
         frame = await self._frame(await self.messages.branch(parent))
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
-            emitted.extend(await self._tokenizer.text(open_.tail))
+            first = not emitted and thinks(open_.sampling, open_.body.request)
+            emitted.extend(await tail_ids(self._tokenizer, self._engine, open_.tail, first=first))
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         truncates = self._truncates(open_.body.request, self._chosen_policy)
         cut = self.state.cuts.get(open_.id) if truncates or open_.body.request is UNSET else None
