@@ -137,7 +137,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "logprobs": engine("", True),
         "stream_options": honoured("", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
         "modalities": needless("text alone; others are refused", ["text"]),
-        "reasoning_effort": warned("`none` switches thoughts off; models here know no degrees", "high"),
+        "reasoning_effort": warned("`none` switches thoughts off; gpt-oss knows `low`, `medium`, `high`", "high"),
         "chat_template_kwargs": honoured(
             "`enable_thinking`", "test_thoughts.py::test_what_a_request_sets_of_thoughts_is_done_or_named"
         ),
@@ -206,7 +206,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
             "", "responses/test_compaction.py::test_context_management_has_its_conversation_compacted"
         ),
         "reasoning": warned(
-            "`effort: none` switches thoughts off; `summary`, other efforts and fields are named",
+            "`effort: none` switches thoughts off, gpt-oss has degrees; `summary`, other efforts and fields are named",
             {"summary": "auto"},
             "reasoning.summary",
         ),

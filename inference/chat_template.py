@@ -25,7 +25,8 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Tool
 from sessions.ports import ChatMessage
-from sessions.turn.call_formats import format_of
+from sessions.turn.call_formats import FORMATS, format_of
+from sessions.turn.channels import ANSWER_ENDS, END, FINAL, START, THOUGHT
 
 LITERALS_MAX: Final = 1_000  # texts in a template that are tried; one with more renders whole conversations
 
@@ -63,6 +64,7 @@ THOUGHT_MARKS: Final = (
     ("<think>", "</think>"),
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),
 )
 THINKING_VARIABLES: Final = ("enable_thinking", "thinking")  # that templates are told by to leave thoughts out
 BUILT_IN: Final = {"chatml": CHATML}
@@ -143,13 +145,16 @@ class ChatTemplate:
         at: int,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> list[Piece]:
         """Returns the pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words
-        will stand. Raises BadInput where the template refuses the conversation."""
+        will stand. `thinking`: what the template is told of thoughts. Raises BadInput where the template refuses the
+        conversation."""
         functions = [_function_of(tool) for tool in tools]
         if functions and not self.scaffold.tools:
             instructions, functions = _with_tools(instructions, [to_json(function) for function in functions]), []
-        return self._conversations.pieces(instructions, functions, messages, at, answer=answer)
+        pieces = self._conversations.pieces
+        return pieces(instructions, functions, messages, at, answer=answer, thinking=thinking)
 
     def announce(self) -> None:
         """Logs once how conversations are rendered."""
@@ -162,9 +167,10 @@ class ChatTemplate:
             return self.scaffold.answer_closing
         try:
             talk = [_message("user", _USER), _message("assistant", _ANSWER)]
-            return self.render(talk, answer=False).partition(_ANSWER)[2]
+            end = self.render(talk, answer=False).partition(_ANSWER)[2]
         except FAILURES:
             return ""
+        return "" if end.startswith(END) and self.call_format() == "harmony" else end  # there it ends a message
 
     def call_format(self) -> str:
         """Returns which of `call_formats` the model writes tool calls in; Hermes' where the template renders no
@@ -173,12 +179,19 @@ class ChatTemplate:
 
     def thoughts(self) -> ThoughtMarks | None:
         """Returns the marks around thoughts, as far as the template says; None where it knows none."""
+        if THOUGHT in self.source:
+            end = f"{END}{START}assistant{FINAL}"
+            efforts = self._heeds("low")
+            return ThoughtMarks(THOUGHT, END, none=FINAL, end=end, channels=True, apart=True, efforts=efforts)
         open_, close = next((marks for marks in THOUGHT_MARKS if marks[1] in self.source), ("", ""))
         if not open_:
             return None
         asked = [_message("user", _USER)]
         prompt = self.render(asked, answer=True)
         begun = prompt.rpartition(_USER)[2]
+        if close == "<channel|>":
+            none = f"{open_}\n{close}"
+            return ThoughtMarks(open_, close, none=none, end=f"\n{close}", apart=True, asked=self._heeds("on"))
         opened = begun.count(open_) > begun.count(close)
         none = f"\n{close}\n\n" if opened else f"{open_}\n\n{close}\n\n"
         for variable in THINKING_VARIABLES:
@@ -191,11 +204,38 @@ class ChatTemplate:
                 break
         return ThoughtMarks(open_, close, opened, none)
 
+    def _heeds(self, thinking: str) -> bool:
+        """Returns whether the template gives another text where it is told this of thoughts."""
+        asked = [_message("user", _USER)]
+        return self.whole and self.render(asked, answer=True) != self.render(asked, answer=True, thinking=thinking)
+
+    @property
+    def shown_specials(self) -> tuple[str, ...]:
+        """The marks of thoughts and calls that an engine is to show even where they are special tokens."""
+        marks = self.thoughts()
+        own = () if marks is None or marks.channels else (marks.open, marks.close)
+        return (*own, *FORMATS[self.call_format()].specials)
+
+    @property
+    def answer_ends(self) -> tuple[str, ...]:
+        """The special tokens that end an answer, where the template has them inside one."""
+        return tuple(mark for mark in (*ANSWER_ENDS, "<|tool_response>") if mark in self.source)
+
     def render(
-        self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
+        self,
+        messages: list[dict[str, Json]],
+        *,
+        answer: bool,
+        tools: list[Json] | None = None,
+        at: int = 0,
+        thinking: str = "",
     ) -> str:
-        """Returns the template's own text for a whole conversation on the day of `at`."""
-        return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at))
+        """Returns the template's own text for a whole conversation on the day of `at`. `thinking`: what it is told of
+        thoughts."""
+        told: dict[str, Any] = {THINKING_VARIABLES[0]: True} if thinking else {}
+        if thinking not in ("", "on"):
+            told["reasoning_effort"] = thinking
+        return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at), **told)
 
     def _variables(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0

@@ -93,13 +93,15 @@ class TemplateTokenizer(ABC):
         at: UnixMs,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> Tokens:
         if not self.template.whole:
             summed = [*await self.opening(instructions, tools)]
             for message in messages:
                 summed += await self.message(message)
             return (*summed, *self.answer_opening) if answer else tuple(summed)
-        render = partial(self.template.conversation, instructions, tools, messages, at, answer=answer)
+        conversation = self.template.conversation
+        render = partial(conversation, instructions, tools, messages, at, answer=answer, thinking=thinking)
         length = len(instructions or "") + sum(len(message.text) for message in messages)
         pieces = await asyncio.to_thread(render) if length > RENDERED_INLINE_MAX else render()
         tokens: list[int] = []

@@ -31,13 +31,20 @@ _NONCHARACTERS: Final = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # Unicode
 _THOUGHTS: Final = re.compile(r"think|thought|reason|channel", re.IGNORECASE)
 _SYSTEM, _USER, _ANSWER = "Sqsystemq", "Uquserq", "Aqanswerq"
 _NEXT: Final = "Nqnextq"
+THOUGHT_FIELDS: Final = ("thinking", "reasoning_content", "reasoning")  # of messages, as templates name them
 
 
 class Render(Protocol):
     """A function that renders messages with a template. Raises one of `FAILURES`."""
 
     def __call__(
-        self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0
+        self,
+        messages: list[dict[str, Json]],
+        *,
+        answer: bool,
+        tools: list[Json] | None = None,
+        at: int = 0,
+        thinking: str = "",
     ) -> str: ...
 
 
@@ -51,6 +58,9 @@ class TemplateShape(msgspec.Struct, frozen=True):
     tool: bool = True  # outputs of tools without calls that name them
     calls: str = ""  # whether calls have a place, with their arguments as "objects" or as "texts"
     short_ids: bool = False  # ids of calls have nine letters and digits
+    one_call: bool = False  # of several calls in a message only the first is shown
+    thoughts: str = ""  # the field that thoughts before a call have a place in
+    thoughts_alone: bool = False  # before a call, thoughts and text have one place together
 
     @property
     def foldings(self) -> tuple[str, ...]:
@@ -89,6 +99,7 @@ class _Turn(msgspec.Struct):
     calls: tuple[tuple[str, str, str], ...] = ()
     call_id: str | None = None
     name: str | None = None
+    thoughts: list[_Text | str] = []
 
 
 class _Part(NamedTuple):
@@ -126,7 +137,25 @@ def probe(render: Render) -> TemplateShape:
                 _Turn("tool", [_NEXT], call_id=call[0], name=call[1]),
             ]
             if _shows(render, [_rendered(turn, made) for turn in turns], call[1], _ANSWER, _NEXT):
-                return made
+                return _probe_calls(render, made, turns)
+    return shape
+
+
+def _probe_calls(render: Render, shape: TemplateShape, turns: list[_Turn]) -> TemplateShape:
+    """Finds out what may stand beside a call in a message. `turns`: a question, a call and its output."""
+    user, answer, output = turns
+    both = msgspec.structs.replace(answer, calls=(*answer.calls, ("call_2", "Fqsecondq", answer.calls[0][2])))
+    several = [_rendered(turn, shape) for turn in (user, both, output)]
+    shape = msgspec.structs.replace(
+        shape, one_call=_shows(render, several, answer.calls[0][1]) and not _shows(render, several, "Fqsecondq")
+    )
+    for name in THOUGHT_FIELDS:
+        made = msgspec.structs.replace(shape, thoughts=name)
+        thinking = msgspec.structs.replace(answer, thoughts=[_SYSTEM])
+        if _shows(render, [_rendered(turn, made) for turn in (user, thinking, output)], _SYSTEM):
+            saying = msgspec.structs.replace(thinking, content=[_USER])
+            alone = not _shows(render, [_rendered(turn, made) for turn in (user, saying, output)], _SYSTEM)
+            return msgspec.structs.replace(made, thoughts_alone=alone)
     return shape
 
 
@@ -162,18 +191,19 @@ class Conversations:
         at: int,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> list[Piece]:
         """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
         Raises BadInput where the template refuses the conversation."""
         conversation = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:
-            return self._pieces(native, instructions, tools, conversation, at, answer=answer)
+            return self._pieces(native, instructions, tools, conversation, at, answer=answer, thinking=thinking)
         except _TemplateFails as exc:
             failure = exc.why
         if native.calls and any(message.calls for message in messages):  # such as several where it takes one
             try:
-                return self._pieces(plain, instructions, tools, conversation, at, answer=answer)
+                return self._pieces(plain, instructions, tools, conversation, at, answer=answer, thinking=thinking)
             except _TemplateFails as exc:
                 failure = exc.why
         raise refused(failure, tools)
@@ -187,16 +217,18 @@ class Conversations:
         at: int,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> list[Piece]:
         turns = _fold(shape, instructions, messages)
-        texts = [each for turn in turns for each in turn.content if isinstance(each, _Text)]
+        texts = [each for turn in turns for each in (*turn.thoughts, *turn.content) if isinstance(each, _Text)]
         frame, cut = _unused(texts, turns, tools)
         parts: list[_Part] = []
 
         def rendered(words: Callable[[_Text], str], harmless: Callable[[str], str]) -> str:
             try:
                 shown = [_rendered(turn, shape, words, harmless) for turn in turns]
-                return self._render(shown, answer=answer, tools=_each_text(tools, harmless), at=at)
+                told = _each_text(tools, harmless)
+                return self._render(shown, answer=answer, tools=told, at=at, thinking=thinking)
             except FAILURES as exc:
                 raise _TemplateFails(exc) from exc
 
@@ -322,6 +354,8 @@ def _fold(shape: TemplateShape, instructions: str | None, messages: Sequence[Cha
     turns: list[_Turn] = []
     for message in [*first_messages, *messages]:
         turns.append(_turn(shape, message, first=not turns))
+    if shape.one_call:
+        turns = _one_by_one(turns)
     if turns and turns[0].role == "system" and not shape.system:
         user = next((turn for turn in turns if turn.role == "user"), None)
         system = turns.pop(0) if user is not None else turns[0]
@@ -354,7 +388,33 @@ def _turn(shape: TemplateShape, message: ChatMessage, *, first: bool) -> _Turn:
     text = _Text(message.text, by_model, whole, message.tokens)
     if role == "tool" and not (shape.calls and message.call_id) and not shape.tool:
         return _Turn("user", ["<tool_response>\n", text, "\n</tool_response>"])
-    return _Turn(role, [text], message.calls, message.call_id, message.name)
+    made = _Turn(role, [text], message.calls, message.call_id, message.name)
+    if message.thoughts and shape.thoughts:
+        made.thoughts = [_Text(message.thoughts, by_model, message.thoughts, None)]
+        if made.calls and shape.thoughts_alone:
+            made.thoughts += [GLUE, text] * bool(message.text)
+            made.content = [""]
+    return made
+
+
+def _one_by_one(turns: list[_Turn]) -> list[_Turn]:
+    """Returns the turns with each call in a message of its own, before its output."""
+    apart: list[_Turn] = []
+    waiting = list(turns)
+    while waiting:
+        turn = waiting.pop(0)
+        if len(turn.calls) < 2:
+            apart.append(turn)
+            continue
+        count = next((at for at, each in enumerate(waiting) if each.role != "tool"), len(waiting))
+        outputs, waiting = waiting[:count], waiting[count:]
+        for call in turn.calls:
+            own = [each for each in outputs if each.call_id == call[0]]
+            first = call is turn.calls[0]
+            apart += [msgspec.structs.replace(turn, calls=(call,)) if first else _Turn(turn.role, [""], (call,)), *own]
+            outputs = [each for each in outputs if each not in own]
+        apart += outputs
+    return apart
 
 
 def _rendered(
@@ -364,8 +424,13 @@ def _rendered(
     harmless: Callable[[str], str] = lambda text: text,
 ) -> dict[str, Json]:
     """Returns a turn as the message (role, content, calls) that templates expect."""
-    content = "".join(each if isinstance(each, str) else words(each) for each in turn.content)
+    thoughts, content = (
+        "".join(each if isinstance(each, str) else words(each) for each in parts)
+        for parts in (turn.thoughts, turn.content)
+    )
     message: dict[str, Json] = {"role": turn.role, "content": content}
+    if thoughts:
+        message[shape.thoughts] = thoughts
     if turn.calls:
         message["tool_calls"] = [
             {

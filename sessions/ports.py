@@ -142,6 +142,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # of the function, for a tool's output
     call_id: str | None = None
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
+    thoughts: str = ""  # of the model before its text and calls, for a template that takes them apart
     tokens: Tokens | None = None  # the ids of its text and calls, if they are known
 
 
@@ -199,10 +200,12 @@ class Tokenizer(Protocol):
         at: UnixMs,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> Tokens:
         """Returns the ids of a whole prompt, the same each time: up to an answer, or to where the next message will
         stand. Ids that messages bring are used where their text stands unchanged. `at`: the time whose day the prompt
-        may name. Raises BadInput if the template refuses the conversation."""
+        may name; `thinking`: what the template is told of thoughts. Raises BadInput if the template refuses the
+        conversation."""
         ...
 
     @property

@@ -39,6 +39,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tools: bool = False
     foldings: tuple[str, ...] = ()
     thoughts: bool = False
+    efforts: bool = False  # its thoughts have degrees of effort
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
@@ -100,6 +101,7 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
         tools=info.takes_tools,
         foldings=info.foldings,
         thoughts=info.thoughts is not None,
+        efforts=info.thoughts is not None and info.thoughts.efforts,
     )
 
 
@@ -144,6 +146,7 @@ class ModelCatalog:
             tools=all(engine.takes_tools for engine in engines),
             foldings=tuple(sorted({name for engine in engines for name in engine.foldings})),
             thoughts=all(engine.thoughts is not None for engine in engines),
+            efforts=all(engine.thoughts is not None and engine.thoughts.efforts for engine in engines),
         )
 
 

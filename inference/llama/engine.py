@@ -123,6 +123,7 @@ class LlamaEngine:
             ),
             0.0,
         )
+        self._shown_specials: tuple[str, ...] = ()  # special tokens that are text in answers
         self._started: _Started | None = None
         self._closed = False
 
@@ -213,6 +214,7 @@ class LlamaEngine:
             undo.push_async_callback(server.stop)
             tokenizer = LlamaTokenizer(http, vocabulary, template)
             await tokenizer.start()
+            self._shown_specials = tokenizer.shown_specials
             letter = (await tokenizer.text(IMPOSSIBLE))[0]
             slot_kv = SlotKv(http, tiers, usage, worth_tokens=options.spill_tokens_min)
             prefill = SlotPrefill(
@@ -301,7 +303,7 @@ class LlamaEngine:
         check_model(self.info, request.model)
         vocabulary, prefill, eager_saver = self._up.vocabulary, self._up.prefill, self._up.eager_saver
         check_stop_tokens(request.sampling, vocabulary)
-        parameters = completion_parameters(request, vocabulary.size)
+        parameters = completion_parameters(request, vocabulary.size, self._shown_specials)
         if request.priority < BACKGROUND_PRIORITY:  # else it is a summary or a title: its user has not come back
             self._slot_kv.tiers.returns.on_turn(request.key, len(prompt))
         await self._warmings.settled(request.key, prompt)  # what it brings up, and the slot, are this run's
@@ -353,7 +355,7 @@ class LlamaEngine:
                 run.prompt = run.prompt + emitted
                 request = continuation_of(request, emitted)
                 least = tokens_until_end(request) or INTEGER_MAX
-                parameters = completion_parameters(request, vocabulary.size)
+                parameters = completion_parameters(request, vocabulary.size, self._shown_specials)
             if a_token_each:
                 guide = await self._up.guides.guide(parameters, request.emitted)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens

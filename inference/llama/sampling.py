@@ -8,6 +8,7 @@ prompt: the rest of a constrained answer is another matter (`grammar_guide`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from inference.llama.vocabulary import Vocabulary
@@ -40,16 +41,20 @@ def tokens_until_end(request: GenerationRequest) -> int:
     return max(0, (request.sampling.min_tokens or 0) - len(request.emitted))
 
 
-def completion_parameters(request: GenerationRequest, vocabulary_size: int) -> dict[str, Json]:
+def completion_parameters(
+    request: GenerationRequest, vocabulary_size: int, shown: Sequence[str] = ()
+) -> dict[str, Json]:
     """Returns the sampling part of a /completion request, which may not end by itself while `tokens_until_end` is not
-    0. `stop_token_ids` are not llama-server's: `LlamaCompletion` looks for them. Raises BadInput for what cannot be
-    honoured."""
+    0. `shown` are the special tokens that are to be text. `stop_token_ids` are not llama-server's: `LlamaCompletion`
+    looks for them. Raises BadInput for what cannot be honoured."""
     sampling = request.sampling
     parameters: dict[str, Json] = {
         "n_predict": request.max_tokens,
         "seed": (request.seed ^ (request.seed >> 31)) & SEED_BITS,
         **direct_parameters(request),
     }
+    if shown:
+        parameters["preserved_tokens"] = list(shown)
     biases: list[list[Json]] = []
     if sampling.logit_bias:
         given = token_biases(sampling.logit_bias, vocabulary_size)

@@ -40,6 +40,7 @@ class LlamaTokenizer(TemplateTokenizer):
         digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
         bos = vocabulary.bos_id if vocabulary.adds_bos else None
         super().__init__(template, f"gguf-{digest.hexdigest()}", () if bos is None else (bos,))
+        self.shown_specials = tuple(mark for mark in template.shown_specials if mark in vocabulary.specials)
         self._http = http
         self._vocabulary = vocabulary
         self._anchor: tuple[int, ...] = ()

@@ -76,7 +76,7 @@ class LlamaDialect:
             server.http, self._vocabulary.fragments, self._tokenizer.text, ANY_SLOT, array("I", request.prompt), 1
         )
         try:
-            await completion.open(completion_parameters(request, self._vocabulary.size))
+            await completion.open(completion_parameters(request, self._vocabulary.size, self._tokenizer.shown_specials))
             while not isinstance(item := await completion.next(), Finish):
                 yield item
             yield RemoteRunEnded(item.reason, item.cached_tokens)

@@ -160,6 +160,6 @@ class VllmDialect:
             if request.emitted:
                 raise unfit_continuation()
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
-        if self._tokenizer.has_special_tags:
+        if self._tokenizer.shows_specials:
             body |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
         return body

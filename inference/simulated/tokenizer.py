@@ -105,6 +105,7 @@ class SimulatedTokenizer:
         at: UnixMs,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> Tokens:
         tokens = [*await self.opening(instructions, tools)]
         for message in messages:

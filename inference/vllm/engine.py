@@ -467,7 +467,7 @@ class VllmEngine:
             vocabulary_size=self._tokenizer.vocabulary_size,
             end_tokens=self._ends,
             transfer={},
-            special_tags=self._tokenizer.has_special_tags,
+            special_tags=self._tokenizer.shows_specials,
             replays_grammars=self._core.has_own_scheduler,
         )
 

@@ -60,8 +60,8 @@ def sampling_params(
     special_tags: bool = False,
     replays_grammars: bool = False,
 ) -> SamplingParams:
-    """Returns vLLM's parameters. `special_tags`: the model writes a call's tags as special tokens, which are kept as
-    text. `replays_grammars`: the scheduler can continue an answer in a fixed format.
+    """Returns vLLM's parameters. `special_tags`: the model writes marks of calls or thoughts as special tokens, which
+    are kept as text. `replays_grammars`: the scheduler can continue an answer in a fixed format.
 
     Raises BadInput for what cannot be honoured."""
     sampling = request.sampling

@@ -52,12 +52,15 @@ class VllmTokenizer(TemplateTokenizer):
         self._named = {text: self.token_id(text) for text in (bos, eos) if text}
         self._bos, self._eos = bos, eos
         added = self._parsing.get_added_tokens_decoder().values()
-        self.has_special_tags: bool = any(token.special and token.content in (OPEN, CLOSE) for token in added)
+        special = {token.content for token in added if token.special}
+        self.has_special_tags: bool = bool(special & {OPEN, CLOSE})
+        self.shows_specials: bool = bool(special & {OPEN, CLOSE, *template.shown_specials})
         for around in template.scaffold.roles.values():
             for piece in (around.before, around.after):
                 self._scaffold[piece] = self._encode(piece, special=True)
         end = self._encode(template.answer_end(), special=True)[:1]
         known = self._parsing.get_added_tokens_decoder()
+        end += tuple(token for mark in template.answer_ends if (token := self.token_id(mark)) is not None)
         self.answer_end: tuple[int, ...] = tuple(token for token in end if token in known)  # no token of plain text
 
     @property

@@ -41,6 +41,7 @@ from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, Finish, Genera
 from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Tokens, Usage, pack_tokens
 from sessions.ports import ChatMessage
 from sessions.turn.branch_tokens import summary_message
+from sessions.turn.channels import MARKS
 from sessions.turn.ledger import CompactionPlan, Ledger
 from sessions.turn.screening import screened
 
@@ -55,6 +56,7 @@ PREFILL_WAIT_S: Final = 600.0  # for an engine without an idle slot; then the ne
 PREFILL_RETRY_S: Final = 1.0  # and twice as long each time, up to
 PREFILL_RETRY_MAX_S: Final = 15.0
 
+_MARK: Final = re.compile("|".join(map(re.escape, MARKS)))
 _THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
 _CUT_SHORT: Final = re.compile(r"(?<=[.!?\n])[^.!?\n]*\Z")
@@ -306,9 +308,9 @@ def _sum(one: Usage, other: Usage) -> Usage:
 
 
 def cleaned(text: str, *, cut_short: bool) -> str:
-    """Returns a summary without the model's thoughts and repeated sentences, "" for a tool call. One that was cut short
-    ends with a whole sentence."""
-    text = _THOUGHT.sub("", text)
+    """Returns a summary without the model's thoughts, what follows in other channels and repeated sentences, "" for a
+    tool call. One that was cut short ends with a whole sentence."""
+    text = _MARK.split(_THOUGHT.sub("", text), maxsplit=1)[0]
     if "<tool_call>" in text:
         return ""
     if cut_short:

@@ -55,13 +55,35 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     """The marks before and behind a model's thoughts in its text.
 
     `opened`: its chat template opens a thought at the end of each prompt, so that an answer begins inside one.
-    `none`: the text at the end of a prompt whose answer is to have no thoughts.
+    `none`: the text at the end of a prompt whose answer is to have no thoughts; `end`: the text that ends a thought in
+    the model's place, if it is not the mark alone. `channels`: thoughts, texts and calls are messages with headers
+    (`sessions.turn.channels`). `apart`: the chat template takes thoughts in a field of their own, not in the text.
+    `efforts`: it knows degrees of effort; `asked`: it leaves thoughts out unless it is told to have some.
     """
 
     open: str
     close: str
     opened: bool = False
     none: str = ""
+    end: str = ""
+    channels: bool = False
+    apart: bool = False
+    efforts: bool = False
+    asked: bool = False
+
+    def template_hint(self, sampling: Sampling) -> str:
+        """Returns what the chat template is told of thoughts: "" nothing, "on" that the answer has some, else the
+        effort."""
+        if sampling.thinking is False:
+            return ""
+        if self.efforts and sampling.effort is not None:
+            return sampling.effort
+        return "on" if self.asked and sampling.thinking else ""
+
+    @property
+    def closing(self) -> str:
+        """The text that ends a thought in the model's place."""
+        return self.end or f"\n{self.close}\n\n"
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,10 +118,15 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 def thinks(sampling: Sampling, request: Json) -> bool:
     """Returns whether an answer may have thoughts. It has none if the request says so, if it goes on with an answer,
     completes a text, or is held to a format or a call from its first token."""
+    return sampling.thinking is not False and is_free(sampling, request) and not continues(request)
+
+
+def is_free(sampling: Sampling, request: Json) -> bool:
+    """Returns whether an answer is in the model's own form: no completed text, and not held to a format or a call."""
     raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
     formatted = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
     forced = sampling.tool_choice not in (None, "auto", "none")
-    return sampling.thinking is not False and not (raw or formatted or forced or continues(request))
+    return not (raw or formatted or forced)
 
 
 def unsupported_scores(model: str) -> BadInput:

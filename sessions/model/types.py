@@ -285,6 +285,10 @@ class TextOptions(msgspec.Struct, frozen=True):
     format: dict[str, Json] | None = None
 
 
+Effort = Literal["low", "medium", "high"]
+EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
+
+
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """How an answer is sampled. Fields have OpenAI's names, and local engines' where OpenAI has none.
 
@@ -314,6 +318,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     parallel_tool_calls: bool = True
     thinking: bool | None = None  # whether the model thinks before it answers; None: as its chat template has it
     thinking_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None  # after these the thought is closed
+    effort: Effort | None = None  # how much the model is to think, where its chat template knows degrees
     text: TextOptions | None = None
 
     @property

@@ -30,6 +30,7 @@ from sessions.model.generation import (
     continuation_seed,
     continues,
     generates,
+    is_free,
     thinks,
 )
 from sessions.model.types import SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
@@ -41,6 +42,7 @@ from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.result_cache import ResultLookup, replay
+from sessions.turn.retokenisation import tail_ids
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.tool_call_parser import (
     MisfitCall,
@@ -194,7 +196,7 @@ class Attempts:
                 left -= generated
                 continue
             emitted = unpack_tokens(bytes(output.written))
-            emitted.extend(await self._engine.tokenizer.text(output.tail))
+            emitted.extend(await self._tail_ids())
             prompt = plan.prompt[: plan.num_input] + emitted
             generated = counts.generated - generated_before
             left = min(left - generated, self._engine.info.context_window - len(prompt))
@@ -336,6 +338,7 @@ class Attempts:
             in_text=output.in_text,
             opens=written.opens,
         )
+        heading = not self._closed and (not output.written or not (output.tail or thinking or in_text))
         if self._closed:
             self._closed = thinking = in_text = False
         return ToolCallParser(
@@ -348,6 +351,7 @@ class Attempts:
             written=written,
             thoughts=thoughts,
             thinking=thinking,
+            heading=heading and thinks(sampling, self._run.open_.body.request),
         )
 
     @property
@@ -363,9 +367,12 @@ class Attempts:
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
-        """The marks of thoughts that the answer may have; None if it has none."""
-        open_ = self._run.open_
-        return self._engine.info.thoughts if thinks(open_.sampling, open_.body.request) else None
+        """The marks of thoughts that the answer may have; None if it has none. In channels it may always have some,
+        unless it is held to a format."""
+        sampling, request, marks = self._run.open_.sampling, self._run.open_.body.request, self._engine.info.thoughts
+        if marks is not None and marks.channels:
+            return marks if is_free(sampling, request) else None
+        return marks if thinks(sampling, request) else None
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:
@@ -396,9 +403,15 @@ class Attempts:
         budget = self._run.open_.sampling.thinking_tokens
         return budget is not None and parser.thinking and self.counts.reasoning >= budget
 
+    async def _tail_ids(self) -> Tokens:
+        """Returns the token ids of the text behind the ledger."""
+        open_, output = self._run.open_, self._output
+        first = not output.written and thinks(open_.sampling, open_.body.request)
+        return await tail_ids(self._engine.tokenizer, self._engine.info, output.tail, first=first)
+
     async def _settled(self) -> array[int]:
         """Returns the token ids of all released text, after moving the tail into the ledger."""
-        ids = await self._engine.tokenizer.text(self._output.tail)
+        ids = await self._tail_ids()
         self._output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         return unpack_tokens(bytes(self._output.written))
 
@@ -407,7 +420,7 @@ class Attempts:
         it."""
         assert self._thoughts is not None
         tokenizer, output = self._engine.tokenizer, self._output
-        ids = [*await tokenizer.text(output.tail), *await tokenizer.scaffold(f"\n{self._thoughts.close}\n\n")]
+        ids = [*await self._tail_ids(), *await tokenizer.scaffold(self._thoughts.closing)]
         output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         self._closed = True
 

@@ -12,6 +12,9 @@ reader here: `tool_call_parser` follows its arguments as they come.
     command_r  <|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>
     deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
     lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
+    gemma4     <|tool_call>call:f{p:<|"|>v<|"|>,q:[1,true]}<tool_call|>
+
+OpenAI's harmony has no reader either: there a call is a message of its own kind (`sessions.turn.channels`).
 
 Sources: the chat templates of these models and their cards.
 """
@@ -25,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sessions.model.types import Json, Tool
+from sessions.turn.channels import MARKS, THOUGHT
 
 Read = tuple[list[tuple[str, str]], int]  # the names of calls with their JSON arguments, and the index where they end
 Reader = Callable[[str, Mapping[str, Tool]], Read | None]
@@ -40,7 +44,8 @@ class CallFormat(NamedTuple):
     """How a family of models writes calls. `opens` are the marks before calls, `closes` those behind, and `between` is
     what may stand between two. An answer that begins with one of `starts` may be a call without a mark (engines show
     no special tokens, and small models leave marks out); `read_bare` reads it, else `read`, and `may_be_bare` tells
-    early that a text is no call."""
+    early that a text is no call. `channels`: a call is a message in a channel; `ends_thoughts`: a call may begin inside
+    a thought and ends it; `specials` are the marks that are special tokens of its models."""
 
     opens: tuple[str, ...]
     read: Reader | None = None
@@ -49,6 +54,9 @@ class CallFormat(NamedTuple):
     between: str = ""
     read_bare: Reader | None = None
     may_be_bare: Callable[[str, Mapping[str, Tool]], bool] = may_be_json_call
+    channels: bool = False
+    ends_thoughts: bool = False
+    specials: tuple[str, ...] = ()
 
 
 def may_be_fenced_call(text: str, tools: Mapping[str, Tool]) -> bool:
@@ -92,6 +100,15 @@ _DEEPSEEK: Final = re.compile(
     r"\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<>\n]+?)(?:<｜tool▁sep｜>|\n```json\n)(.*?)(?:\n```)?\s*<｜tool▁call▁end｜>",
     re.DOTALL,
 )
+
+_GEMMA_QUOTE: Final = '<|"|>'
+_GEMMA_HEAD: Final = re.compile(r"\s*(?:call)?:\s*([\w.-]+)\s*\{")
+_GEMMA_HEAD_BEGINS: Final = re.compile(r"\s*(?:c|ca|cal|call|(?:call)?:\s*[\w.-]*\s*)?")
+_GEMMA_SPACE: Final = re.compile(r"\s*")
+_GEMMA_BETWEEN: Final = re.compile(r"[\s,]*")
+_GEMMA_NAME: Final = re.compile(r"([^:{}\[\]]+):")
+_GEMMA_WORD: Final = re.compile(r"[^,\]}<]+")
+_GEMMA_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None, "None": None}
 
 
 def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
@@ -212,6 +229,69 @@ def _python_call(call: ast.expr) -> tuple[str, str]:
     return ast.unparse(call.func), _dumped(arguments)
 
 
+def _gemma4(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    head = _GEMMA_HEAD.match(text)
+    if head is None:
+        if _GEMMA_HEAD_BEGINS.fullmatch(text):
+            return None
+        raise ValueError("no call")
+    read = _gemma_value(text, head.end() - 1)
+    return None if read is None else ([(head[1], _dumped(read[0]))], read[1])
+
+
+def _gemma_value(text: str, at: int) -> tuple[Json, int] | None:
+    """Reads the value at `at`: an object whose names may be bare, a list, a text between quotation marks of the
+    model's own, or a word. Returns it with the index behind it; None if it is not whole."""
+    at = _GEMMA_SPACE.match(text, at).end()  # type: ignore[union-attr]
+    opened = text[at : at + 1]
+    if opened in ("{", "["):
+        return _gemma_members(text, at + 1, "}" if opened == "{" else "]")
+    quoted = next((mark for mark in (_GEMMA_QUOTE, '"') if text.startswith(mark, at)), "")
+    if quoted:
+        begin = at + len(quoted)
+        end = text.find(quoted, begin)
+        return (text[begin:end], end + len(quoted)) if end >= 0 else None
+    word = _GEMMA_WORD.match(text, at)
+    if word is None or word.end() == len(text) or _GEMMA_QUOTE.startswith(text[at:]):
+        return None
+    return _GEMMA_WORDS.get(word[0].strip(), _gemma_number(word[0].strip())), word.end()
+
+
+def _gemma_members(text: str, at: int, closing: str) -> tuple[Json, int] | None:
+    """Reads the members of an object or a list up to its `closing` bracket."""
+    members: dict[str, Json] = {}
+    values: list[Json] = []
+    while True:
+        at = _GEMMA_BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if at == len(text):
+            return None
+        if text[at] == closing:
+            return (members if closing == "}" else values), at + 1
+        name = ""
+        if closing == "}":
+            named = _GEMMA_NAME.match(text, at)
+            if named is None:
+                if ":" in text[at:] or "}" in text[at:]:
+                    raise ValueError("no name")
+                return None
+            name, at = named[1].strip().removeprefix(_GEMMA_QUOTE).removesuffix(_GEMMA_QUOTE).strip('"'), named.end()
+        value = _gemma_value(text, at)
+        if value is None:
+            return None
+        if value[1] == at:
+            raise ValueError("no value")
+        members[name], at = value
+        values.append(value[0])
+
+
+def _gemma_number(word: str) -> Json:
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return word
+    return value if isinstance(value, int | float) else word
+
+
 def _dumped(value: Json) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
@@ -230,9 +310,19 @@ FORMATS: Final[dict[str, CallFormat]] = {
     "command_r": CallFormat(("<|START_ACTION|>",), _json_calls, ("<|END_ACTION|>",)),
     "deepseek": CallFormat(("<｜tool▁calls▁begin｜>",), _deepseek),
     "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2),
+    "gemma4": CallFormat(
+        ("<|tool_call>",),
+        _gemma4,
+        ("<tool_call|>",),
+        ends_thoughts=True,
+        specials=("<|tool_call>", "<tool_call|>", _GEMMA_QUOTE, "<|channel>"),
+    ),
+    "harmony": CallFormat((), channels=True, specials=MARKS),
 }
 
 _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest first
+    (THOUGHT, "harmony"),
+    ("<|tool_call>call:", "gemma4"),
     ("<parameter=", "qwen_xml"),
     ("[TOOL_CALLS]", "mistral"),
     ("<｜tool▁calls▁begin｜>", "deepseek"),

@@ -74,7 +74,7 @@ from sessions.turn.prompt_rendering import (
     PromptSettings,
     WholePrompts,
 )
-from sessions.turn.retokenisation import as_written, shared_length
+from sessions.turn.retokenisation import as_written, shared_length, tail_ids
 
 ANSWERS_LOOKED_AT: Final = 256  # at most, to find the one that a client has changed
 
@@ -139,6 +139,7 @@ class Ledger:
             JoinedPrompts(tokenizer) if tokenizer.gap is None else WholePrompts(tokenizer, self.messages)
         )
         self._opening: tuple[PromptSettings, PromptOpening] | None = None
+        self._thinking = ""  # what the chat template was told of thoughts for the last answer
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -214,6 +215,8 @@ class Ledger:
         """
         if isinstance(open_.body.request, dict) and open_.body.request.get(RAW_PROMPT):
             return await self._plan_raw(open_)
+        marks = self._engine.thoughts
+        self._thinking = "" if marks is None else marks.template_hint(open_.sampling)
         begun, parent = array("I"), open_.body.parent_id  # of the answer, before its first word
         if not thinks(open_.sampling, open_.body.request):
             begun.extend(await self._no_thoughts())
@@ -224,7 +227,8 @@ class Ledger:
         frame = await self._frame(await self.messages.branch(parent))
         emitted = unpack_tokens(bytes(open_.tokens))
         if open_.tail:
-            emitted.extend(await self._tokenizer.text(open_.tail))
+            first = not emitted and thinks(open_.sampling, open_.body.request)
+            emitted.extend(await tail_ids(self._tokenizer, self._engine, open_.tail, first=first))
         window, answer_max = self._engine.context_window, open_.sampling.max_output_tokens
         truncates = self._truncates(open_.body.request, self._chosen_policy)
         cut = self.state.cuts.get(open_.id) if truncates or open_.body.request is UNSET else None
@@ -445,13 +449,15 @@ class Ledger:
         """Returns the ids at the end of a prompt that keep its answer from having thoughts; none if the model has
         none."""
         marks = self._engine.thoughts
-        return () if marks is None else await self._tokenizer.scaffold(marks.none)
+        if marks is None or (marks.asked and not self._thinking):
+            return ()
+        return await self._tokenizer.scaffold(marks.none)
 
     @property
     def _settings(self) -> PromptSettings:
         info = self.state.info
         assert info is not None
-        return PromptSettings(info.instructions, info.memories or (), info.tools)
+        return PromptSettings(info.instructions, info.memories or (), info.tools, self._thinking)
 
     def _settings_of(self, command: cm.TurnCreate, memories: tuple[str, ...]) -> PromptSettings:
         """Returns the instructions, memories and tools that the prompt of a turn will begin with."""
@@ -471,7 +477,7 @@ class Ledger:
     async def _opening_of(self, settings: PromptSettings, *, keep: bool = True) -> PromptOpening:
         if self._opening is not None and self._opening[0] == settings:
             return self._opening[1]
-        (instructions, memories, tools), opening = settings, self._tokenizer.opening
+        (instructions, memories, tools, _), opening = settings, self._tokenizer.opening
         tokens = array("I", await opening(with_memories(instructions, memories), tools))
         shared = shared_length(tokens, await opening(instructions, tools)) if memories else len(tokens)
         made = PromptOpening(tokens, shared)

@@ -65,6 +65,7 @@ class MessageTokens:
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
         self._settled = _Settled((), (), ())
+        self._text_ids: dict[ItemId, tuple[Item, Tokens | None]] = {}  # of answers in channels
 
     async def branch(self, leaf: ItemId | None) -> BranchTokens:
         """Returns the tokens of the branch that ends in `leaf`."""
@@ -100,7 +101,8 @@ class MessageTokens:
         it stands nowhere yet. Raises BadInput for a call, which stands only inside an answer."""
         match item:
             case Message():
-                return ChatMessage(role=item.role, text=self._with_thoughts(item))
+                thoughts = item.reasoning if self._takes_thoughts_apart else ""
+                return ChatMessage(role=item.role, text=self._with_thoughts(item), thoughts=thoughts)
             case FunctionCallOutput():
                 name = name_of(self._state, item.call_id, item.parent_id or leaf)
                 return ChatMessage(role="tool", text=item.output, call_id=item.call_id, name=name)
@@ -112,6 +114,9 @@ class MessageTokens:
         first, message = items[0], answer_message(items)
         if len(items) == 1 and not isinstance(first, FunctionCall):
             return self.rendered(first)
+        if self._takes_thoughts_apart:
+            parts = (item.reasoning for item in items if isinstance(item, Message) and item.reasoning)
+            return msgspec.structs.replace(message, thoughts="\n\n".join(parts))
         thoughts = self._with_thoughts(first).removesuffix(first.text) if isinstance(first, Message) else ""
         return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
 
@@ -130,9 +135,34 @@ class MessageTokens:
         """Returns a message's text, with its thoughts for a template that sees whole conversations and decides whether
         to keep them. For others, thoughts stand only in the ids of their answer."""
         marks, thoughts = self._engine.thoughts, item.reasoning
-        if self._tokenizer.gap is None or marks is None or not thoughts:
+        if self._tokenizer.gap is None or marks is None or marks.apart or not thoughts:
             return item.text
         return f"{marks.open}\n{thoughts}\n{marks.close}\n\n{item.text}"
+
+    @property
+    def _takes_thoughts_apart(self) -> bool:
+        marks = self._engine.thoughts
+        return self._tokenizer.gap is not None and marks is not None and marks.apart
+
+    def text_ids(self, items: Sequence[Item], text: str, packed: Packed) -> Tokens | None:
+        """Returns the ids of the text of one piece, of all that was written for it; None if they cannot be told
+        apart. Headers and thoughts of channels stand before the text, and are no part of it."""
+        first = items[0]
+        if not (self._takes_thoughts_apart and isinstance(first, Message) and first.role == "assistant"):
+            return unpack_tokens(b"".join(packed))
+        known = self._text_ids.get(items[-1].id)
+        if known is None or known[0] is not items[-1]:
+            known = self._text_ids[items[-1].id] = (items[-1], self._ending(text, unpack_tokens(b"".join(packed))))
+        return known[1]
+
+    def _ending(self, text: str, tokens: Tokens) -> Tokens | None:
+        """Returns the last of the ids, as far as they spell `text`."""
+        wanted = text.encode()
+        pieces, at, size = self._tokenizer.pieces(tokens), len(tokens), 0
+        while at and size < len(wanted):
+            at -= 1
+            size += len(pieces[at])
+        return tokens[at:] if b"".join(pieces[at:]) == wanted else None
 
     def _path(self, leaf: ItemId | None) -> list[Item]:
         """Returns the items from the root to `leaf`; what it shares with the last branch is not walked again."""

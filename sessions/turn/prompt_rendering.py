@@ -30,11 +30,12 @@ JOINED_PIECES_MIN: Final = 128  # shorter branches are joined anew at each turn
 
 
 class PromptSettings(NamedTuple):
-    """The instructions, memories and tools that a session's prompts begin with."""
+    """The instructions, memories and tools that a session's prompts begin with, and how it is to think."""
 
     instructions: str | None
     memories: tuple[str, ...]
     tools: tuple[Tool, ...]
+    thinking: str = ""  # what the chat template is told of thoughts
 
 
 class PromptOpening(NamedTuple):
@@ -180,12 +181,16 @@ class WholePrompts:
             items = branch.path[at : at + segment.items]
             at += segment.items
             if index >= first or index in branch.pinned:
-                messages.append(_with_ids(self._messages.as_message(items), packed))
+                message = self._messages.as_message(items)
+                ids = self._messages.text_ids(items, message.text, packed)
+                messages.append(msgspec.structs.replace(message, tokens=ids))
         messages.extend(frame.brought)
         instructions = with_memories(settings.instructions, settings.memories)
         day = _newest_question(branch.path)
+        conversation = self._tokenizer.conversation
+        thinking = settings.thinking
         return array(
-            "I", await self._tokenizer.conversation(instructions, settings.tools, messages, day, answer=answer)
+            "I", await conversation(instructions, settings.tools, messages, day, answer=answer, thinking=thinking)
         )
 
     async def prefix(self, frame: PromptFrame, first: int) -> array[int]:

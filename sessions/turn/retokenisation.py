@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from sessions.model.generation import EngineInfo
+from sessions.model.types import Tokens
+from sessions.ports import Tokenizer
+from sessions.turn.call_formats import FORMATS
+from sessions.turn.channels import FINAL, MARKS
+
+
+async def tail_ids(tokenizer: Tokenizer, info: EngineInfo, tail: str, *, first: bool = False) -> Tokens:
+    """Returns the ids of text that a model wrote behind the ledger. The marks of its channels are special tokens again;
+    where a rewritten text stands `first` in an answer in channels, it gets the header that it lost."""
+    ids: list[int] = []
+    if first and tail and info.thoughts is not None and info.thoughts.channels:
+        ids += () if any(mark in tail for mark in MARKS) else await tokenizer.scaffold(FINAL)
+    specials = FORMATS[info.call_format].specials
+    if not specials:
+        return [*ids, *await tokenizer.text(tail)]
+    for odd, part in enumerate(re.split(f"({'|'.join(map(re.escape, specials))})", tail)):
+        ids += await (tokenizer.scaffold(part) if odd % 2 else tokenizer.text(part))
+    return ids
 
 
 def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:

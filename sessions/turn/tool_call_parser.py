@@ -24,6 +24,10 @@ space around them go on with what follows. Their tokens go to the ledger as they
     released:  <think>\nHm, 2 + 2 is 4.\n</think>\n\nFour
     pieces:    Thought("Hm, 2 + 2 is 4."), Text("Four")
 
+Where a model writes in channels (`sessions.turn.channels`), thoughts, texts and calls are messages with a header each.
+A header is held back until it is whole, and goes on with what follows it. Two texts in a row are told apart by a blank
+line, and so are two thoughts.
+
 Pure; one object per engine run. Does not know engines or the log.
 """
 
@@ -39,6 +43,7 @@ from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.call_formats import FORMATS, CallFormat, Reader
+from sessions.turn.channels import ANSWER_ENDS, CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START, Header, read_header
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
@@ -143,6 +148,8 @@ def state_at_ledger(
     decides. `opens`: the marks of calls."""
     if thoughts is None:
         return False, in_text
+    if thoughts.channels:  # each mark may stand behind a thought or a text: what is before the first was written
+        return (False, False) if any(mark in tail for mark in MARKS) else (thinking, thinking or in_text)
     marks = (thoughts.close, thoughts.open, *opens)
     first = min(((at, mark) for mark in marks if (at := tail.find(mark)) >= 0), default=(0, ""))[1]
     if first in (thoughts.close, thoughts.open):
@@ -168,10 +175,12 @@ class ToolCallParser:
         written: CallFormat = FORMATS["hermes"],
         thoughts: ThoughtMarks | None = None,
         thinking: bool = False,
+        heading: bool = False,
     ) -> None:
         """`tail`: text written beyond the ledger before this run; `in_text`: words stand right before it. `bare`: the
         whole answer is one call without tags. Without `parallel` the answer ends after its first call; without `calls`
-        it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought."""
+        it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought; `heading`: a
+        header comes next, if the model writes in channels."""
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
         self._format = written
@@ -179,7 +188,14 @@ class ToolCallParser:
         self._opens = written.opens if calls else ()
         first = (thoughts.open,) if thoughts is not None else ()
         self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
-        self._marks = (*self._opens, *self._first)
+        self._in_channels = written.channels or (thoughts is not None and thoughts.channels)
+        self._marks = MARKS if self._in_channels else (*self._opens, *self._first)
+        if self._in_channels:
+            self._first = ()
+        self._calls = calls
+        self._heading = heading and self._in_channels and not bare
+        self._last = _kind(thinking=thinking) if thinking or in_text else None  # what was passed on last
+        self._glue = ""  # what tells the message that begins here from the one before
         self._mark = OPEN  # the mark before the call that is being read
         self._lead = ""  # text between this call and the one before, if this one has no mark
         self.thinking = thinking
@@ -202,7 +218,7 @@ class ToolCallParser:
         self._feed(tail)
         if self._text and not (self._inside and self._mark):  # it looks like the beginning of a call or its tag, but
             self._text, self._in_text = "", not self.thinking  # what is held back is not in a tail: it was text
-            self._inside, self._skipped, self._lead = False, 0, ""
+            self._inside, self._heading, self._skipped, self._lead = False, False, 0, ""
 
     def accept(self, release: Release) -> ParsedRelease:
         self._thought_chars = 0
@@ -224,12 +240,19 @@ class ToolCallParser:
         if not self.ended and self._inside and self._reader is None and (self._call is not None or self._text.strip()):
             if reason == "stop":
                 self._close(len(self._text), pieces, tag="")
-        elif not self.ended and not self._inside and self._text.strip():
+        elif not self.ended and not self._inside and self._text.strip() and not self._may_be_mark(reason):
             self._show(self._text, pieces)
             self._text = ""
         if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
             self._text, self._skipped = "", 0
         return self._passed(pieces)
+
+    def _may_be_mark(self, reason: str) -> bool:
+        """Returns whether the text that is held back at the end is the beginning of a mark or header, not text."""
+        held = self._text.strip()
+        if self._heading:
+            return self._mark in (START, CHANNEL) or held.startswith("<|") or reason != "stop"
+        return bool(self._format.specials) and reason != "stop" and held in beginnings(self._next_marks())
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """Returns pieces with the tokens up to the last text that went on: what is not written is not remembered."""
@@ -243,9 +266,15 @@ class ToolCallParser:
     def _feed(self, text: str) -> list[event_writer.Piece]:
         pieces: list[event_writer.Piece] = []
         self._text += text
-        while self._text and not self.ended and (self._go_on_inside(pieces) if self._inside else self._go_on(pieces)):
+        while self._text and not self.ended and self._step(pieces):
             pass
         return pieces
+
+    def _step(self, pieces: list[event_writer.Piece]) -> bool:
+        """Reads on by one step. Returns whether there is more to look at."""
+        if self._inside:
+            return self._go_on_inside(pieces)
+        return self._read_header(pieces) if self._heading else self._go_on(pieces)
 
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
         """Reads text or thoughts, up to a mark or to what may become one. Returns whether there is more to look at."""
@@ -275,10 +304,39 @@ class ToolCallParser:
         self._text = self._text[at + len(mark) :] if mark else self._text[len(shown) :]
         if mark:
             self._skipped += blank + len(mark)
-            self._inside, self._mark = mark in self._opens, mark
-            self.thinking = self._thoughts is not None and mark == self._thoughts.open
-            self._in_text = False
+            self._mark = mark
+            if self._in_channels:
+                if mark not in (MESSAGE, CONSTRAIN):  # outside a header these two mean nothing
+                    self._heading, self.thinking, self._in_text = True, False, False
+            else:
+                self._inside = mark in self._opens
+                self.thinking = self._thoughts is not None and mark == self._thoughts.open
+                self._in_text = False
         return len(self._text) < before
+
+    def _read_header(self, pieces: list[event_writer.Piece]) -> bool:
+        """Reads the header of a message, once it is whole, and begins what the message is. Text without a header is
+        text."""
+        begun = self._mark if self._mark in (START, CHANNEL) else ""
+        try:
+            header = read_header(begun + self._text)
+        except ValueError:
+            header = Header(len(begun))
+        if header is None:
+            return False
+        end = header.end - len(begun)
+        self._skipped += end
+        self._text, self._heading = self._text[end:], False
+        if not header.whole:
+            return True
+        name = header.recipient if header.recipient in self._tools else header.function
+        if self._calls and _is_name(name):
+            self._inside, self._glue = True, ""
+            self._begin_call(name, pieces)
+            return True
+        self.thinking = header.channel == "analysis" or bool(header.recipient and not header.function)
+        self._glue = "\n\n" if self._last is _kind(thinking=self.thinking) else ""
+        return True
 
     @property
     def _reader(self) -> Reader | None:
@@ -292,14 +350,17 @@ class ToolCallParser:
 
     def _next_marks(self) -> tuple[str, ...]:
         """Returns the marks that may end the text, or the thought, that is being read."""
-        return (self._thoughts.close,) if self.thinking and self._thoughts is not None else self._marks
+        if self.thinking and self._thoughts is not None and not self._in_channels:
+            return (self._thoughts.close, *(self._opens if self._format.ends_thoughts else ()))
+        return self._marks
 
     def _show(self, text: str, pieces: list[event_writer.Piece]) -> None:
         """Passes text or a thought on, without white space at its beginning."""
         shown = text if self._in_text else text.lstrip()
         if shown:
-            pieces.append(event_writer.Thought(shown) if self.thinking else event_writer.Text(shown))
-            self._in_text = True
+            self._last = _kind(thinking=self.thinking)
+            pieces.append(self._last(self._glue + shown))
+            self._in_text, self._glue = True, ""
 
     def _go_on_inside(self, pieces: list[event_writer.Piece]) -> bool:
         if (read := self._reader) is not None:
@@ -307,16 +368,12 @@ class ToolCallParser:
         if self._call is None:
             head = _HEAD.match(self._text)
             name = _string(head["name"]) if head is not None else None
-            if head is not None and _is_name(name):
-                self._call = _Call(self._tool(name))
-                self._text = self._text[head.end() :]
-                if _is_checked(self._call.tool):
-                    self._skipped += head.end()
-                else:
-                    self._in_text, self._skipped = False, 0
-                    pieces.append(event_writer.CallBegin(name))
-            else:
+            if head is None or not _is_name(name):
                 return self._close_at_tag(pieces)
+            self._text = self._text[head.end() :]
+            self._skipped += head.end()
+            self._begin_call(name, pieces)
+        assert self._call is not None
         arguments = self._call.scan(self._text)
         if arguments:
             if _is_checked(self._call.tool):
@@ -325,6 +382,13 @@ class ToolCallParser:
                 pieces.append(event_writer.CallArguments(arguments))
             self._text = self._text[len(arguments) :]
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
+
+    def _begin_call(self, name: str, pieces: list[event_writer.Piece]) -> None:
+        """Begins a call whose head was read; that of a checked tool is held back until it is whole."""
+        self._call, self._last = _Call(self._tool(name)), None
+        if not _is_checked(self._call.tool):
+            self._in_text, self._skipped = False, 0
+            pieces.append(event_writer.CallBegin(name))
 
     def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
         """Reads calls of another format, once they are whole; what is no call goes on as text. `ends`: nothing more
@@ -358,11 +422,12 @@ class ToolCallParser:
         return bool(self._text)
 
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
-        at = -1 if self._bare else self._text.find(CLOSE)
+        marks = () if self._bare else (START, END, *ANSWER_ENDS) if self._in_channels else (CLOSE,)
+        at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
         if at < 0:
             return False
         self._close(at, pieces)
-        self._text = self._text[len(CLOSE) :]
+        self._text, self._mark, self._heading = self._text[len(mark) :], mark, self._in_channels
         return bool(self._text)
 
     def _close(self, end: int, pieces: list[event_writer.Piece], tag: str = CLOSE) -> None:
@@ -374,12 +439,15 @@ class ToolCallParser:
         if call is None:
             is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
-            if not call.whole or not _TAIL.fullmatch(raw[1:]):
+            rest = raw[1:]
+            if not call.whole or not (not rest.strip() if self._in_channels else _TAIL.fullmatch(rest)):
                 raise MisfitCall(call.tool, "they are not whole")
             self._whole.append(_whole_call(call.tool, call.text + "}"))
             pieces += (event_writer.CallBegin(call.tool.name), event_writer.CallArguments(call.text + "}"))
         elif call.whole:
             pieces.append(event_writer.CallArguments(raw[0]))
+        elif not call.text.strip():
+            pieces.append(event_writer.CallArguments("{}"))
         self._call, self._inside, self._skipped = None, False, 0
         self.ended = self._bare or (is_call and not self._parallel)
 
@@ -405,6 +473,10 @@ class ToolCallParser:
 
     def _tool(self, name: str) -> Tool:
         return self._tools.get(name) or Tool(name=name)
+
+
+def _kind(*, thinking: bool) -> type[event_writer.Thought | event_writer.Text]:
+    return event_writer.Thought if thinking else event_writer.Text
 
 
 def _is_checked(tool: Tool) -> bool:

@@ -61,7 +61,7 @@ class Ground:
         engine._info = EngineInfo(
             model="m", build="b", model_fingerprint="f", context_window=1024, slots=2, sampling=frozenset()
         )
-        engine._tokenizer = cast(Any, SimpleNamespace(vocabulary_size=1000, has_special_tags=False))
+        engine._tokenizer = cast(Any, SimpleNamespace(vocabulary_size=1000, shows_specials=False))
         self.tiers = make_tiers(folder, 1 << 20)
         engine._offload = KvOffload(
             self.tiers, block_tokens=BLOCK_TOKENS, block_bytes=64, ranks=1, answer_tokens=16, saves=False

@@ -24,7 +24,7 @@ from sessions.schemas import SchemaParams
 from transport.history_index import Unit
 from transport.model_catalog import ModelCard
 from transport.openai.left_out import unthinking
-from transport.openai.parse_request import unsupported
+from transport.openai.parse_request import known_effort, unsupported
 from transport.openai.request_models import Key, Name, RequestModel, ResentModel, Stop
 from transport.openai.turn_starter import TurnInput
 
@@ -217,12 +217,13 @@ def functions(body: CountRequest) -> tuple[Tool, ...]:
     return tuple(made.values())
 
 
-def left_out(body: CountRequest, *, thoughts: bool) -> Iterator[str]:
+def left_out(body: CountRequest, *, thoughts: bool, efforts: bool) -> Iterator[str]:
     """Names what a request asks for and does not get, for the `Warning` of its answer. `thoughts`: whether the model
-    has any."""
+    has any; `efforts`: whether it knows degrees of them."""
     if isinstance(body, MessagesRequest) and unthinking(_sampling(body), thoughts=thoughts):
         yield "thinking"
-    if body.output_config is not None and body.output_config.effort is not None:
+    effort = body.output_config.effort if body.output_config is not None else None
+    if effort is not None and not (efforts and known_effort(effort)):
         yield "output_config.effort"
     if body.output_config is not None and body.output_config.task_budget is not None:
         yield "output_config.task_budget"
@@ -249,6 +250,7 @@ def _sampling(body: MessagesRequest) -> Sampling:
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
         thinking=None if body.thinking is None else body.thinking.type != "disabled",
         thinking_tokens=None if body.thinking is None else body.thinking.budget_tokens,
+        effort=None if body.output_config is None else known_effort(body.output_config.effort),
         text=_format(body),
     )
 

@@ -15,7 +15,7 @@ from typing import Final
 from sessions.model.generation import thinks
 from sessions.model.types import Sampling
 from transport.openai.completion_models import CompletionRequest
-from transport.openai.parse_request import is_unreadable
+from transport.openai.parse_request import is_unreadable, known_effort
 from transport.openai.request_models import (
     QUIET_ITEMS,
     UNKNOWN_MAX,
@@ -46,8 +46,8 @@ _ECHOED: Final = frozenset(
 )
 
 
-def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest) -> list[str]:
-    """The names of what has no effect, as a `Warning` shows them."""
+def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest, *, efforts: bool = False) -> list[str]:
+    """The names of what has no effect, as a `Warning` shows them. `efforts`: the model knows degrees of effort."""
     named: dict[str, str] = {}
     if isinstance(body, ChatRequest):
         found = _of_messages(body.messages, "messages")
@@ -58,7 +58,7 @@ def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest) -> list[s
     tools = () if isinstance(body, CompletionRequest) else body.tools or ()
     for kind, name in (*_of_tools(tools), *found):
         named.setdefault(kind, name)
-    return [*named.values(), *_of_options(body)]
+    return [*named.values(), *_of_options(body, efforts=efforts)]
 
 
 def service_left_out(body: ChatRequest | CompletionRequest | ResponsesRequest | CompactRequest) -> list[str]:
@@ -71,7 +71,7 @@ def include_left_out(include: Iterable[str] | None) -> list[str]:
     return [f"include ({name})" for name in include or () if name not in (LOGPROBS, "code_interpreter_call.outputs")]
 
 
-def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest) -> Iterator[str]:
+def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest, *, efforts: bool) -> Iterator[str]:
     yield from service_left_out(body)
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         yield "stream_options.include_obfuscation"
@@ -81,18 +81,23 @@ def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest) -> Ite
     elif isinstance(body, ChatRequest):
         if body.store:
             yield "store"
-        if body.reasoning_effort not in (None, "none"):  # no template here is told of degrees
+        if _is_unknown(body.reasoning_effort, efforts=efforts):
             yield "reasoning_effort"
         if body.response_format is not None:
             yield from _of_format(body.response_format.json_schema, "response_format.json_schema")
         yield from () if body.verbosity in (None, "medium") else ("verbosity",)
     else:
-        yield from _of_response(body)
+        yield from _of_response(body, efforts=efforts)
 
 
-def _of_response(body: ResponsesRequest) -> Iterator[str]:
+def _is_unknown(effort: object, *, efforts: bool) -> bool:
+    """Whether a template is not told of an effort."""
+    return effort not in (None, "none") and not (efforts and known_effort(effort))
+
+
+def _of_response(body: ResponsesRequest, *, efforts: bool) -> Iterator[str]:
     for name, value in (body.reasoning or {}).items():
-        if value is not None and (name, value) != ("effort", "none"):
+        if _is_unknown(value, efforts=efforts) if name == "effort" else value is not None:
             yield f"reasoning.{name}"
     if body.top_logprobs and LOGPROBS not in (body.include or ()):
         yield "top_logprobs"

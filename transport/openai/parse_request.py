@@ -13,7 +13,18 @@ from typing import Any
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import INTEGER_MAX, CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
+from sessions.model.types import (
+    EFFORTS,
+    INTEGER_MAX,
+    CallId,
+    Effort,
+    InputFile,
+    InputText,
+    Json,
+    Sampling,
+    TextOptions,
+    Tool,
+)
 from sessions.schemas import SchemaParams
 from sessions.server_tools import CODE_INTERPRETER
 from transport.history_index import Unit
@@ -195,6 +206,7 @@ def chat_sampling(request: request_models.ChatRequest) -> Sampling:
         tool_choice=choice,
         thinking=_chat_thinking(request),
         thinking_tokens=request.thinking_token_budget,
+        effort=known_effort(request.reasoning_effort),
         text=_chat_format(request.response_format),
     )
 
@@ -206,8 +218,13 @@ def _chat_thinking(request: request_models.ChatRequest) -> bool | None:
 
 
 def effort_thinking(effort: object) -> bool | None:
-    """Whether a model thinks that is to make this effort: none says that it does not, and a model knows no degrees."""
+    """Whether a model thinks that is to make this effort: none says that it does not."""
     return None if effort is None else effort != "none"
+
+
+def known_effort(effort: object) -> Effort | None:
+    """The effort, if chat templates know it."""
+    return next((known for known in EFFORTS if known == effort), None)
 
 
 def _chat_format(given: request_models.ResponseFormat | None) -> TextOptions | None:
@@ -359,6 +376,7 @@ def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequ
         logprobs="message.output_text.logprobs" in (request.include or ()),
         tool_choice=_tool_choice(request.tool_choice, tool_names),
         thinking=effort_thinking((request.reasoning or {}).get("effort")),
+        effort=known_effort((request.reasoning or {}).get("effort")),
         text=_response_format(request.text.format if request.text is not None else None),
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.generation import ThoughtMarks
+from sessions.turn.channels import END, FINAL, START, THOUGHT
 from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -75,6 +76,47 @@ async def test_responses_show_a_reasoning_item_before_the_message(client: openai
     async with client.responses.stream(model=SIMULATED, input="how is it", tools=[tool]) as stream:
         added: list[Any] = [event async for event in stream if event.type == "response.output_item.added"]
     assert [(event.output_index, event.item.type) for event in added] == [(0, "reasoning"), (1, "function_call")]
+
+
+async def test_messages_in_channels_are_thoughts_text_and_calls(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    end = f"{END}{START}assistant{FINAL}"
+    marks = ThoughtMarks(THOUGHT, END, none=FINAL, end=end, channels=True, apart=True, efforts=True)
+    monkeypatch.setattr(ScriptedEngine, "thoughts", marks)
+    monkeypatch.setattr(ScriptedEngine, "call_format", "harmony")
+    called = (
+        f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary<|message|>I look.{END}"
+        f'{START}assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{{"city": "Rome"}}'
+    )
+    server.engine.script += [f"{THOUGHT}Hm, 2 + 2.{end}Four.", called, called, "Four.", f"{THOUGHT}abcdefghij", "Four."]
+    message: Any = (await client.chat.completions.create(model=SIMULATED, messages=ASK)).choices[0].message
+    assert (message.content, message.reasoning_content) == ("Four.", "Hm, 2 + 2.")
+    whole = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER])
+    message = whole.choices[0].message
+    assert (whole.choices[0].finish_reason, message.content, message.reasoning_content) == (
+        "tool_calls",
+        "I look.",
+        "Look.",
+    )
+    assert message.tool_calls[0].function.arguments == '{"city": "Rome"}'
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    answer = await client.responses.create(model=SIMULATED, input="how is it", tools=[tool])
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+    without = await client.chat.completions.with_raw_response.create(
+        model=SIMULATED, messages=ASK, reasoning_effort="none"
+    )
+    assert without.parse().choices[0].message.content == "Four."
+    assert decode(server.engine.prompts[-1]).endswith(FINAL)
+    cut = await client.chat.completions.with_raw_response.create(
+        model=SIMULATED, messages=ASK, reasoning_effort="high", extra_body={"thinking_token_budget": 5}
+    )
+    message = cut.parse().choices[0].message
+    assert (
+        message.content == "Four." and message.reasoning_content and "abcdefghij".startswith(message.reasoning_content)
+    )
+    assert decode(server.engine.prompts[-1]).endswith(end)
+    assert server.engine.asked[-1].effort == "high" and "warning" not in cut.headers
 
 
 async def test_messages_show_a_thinking_block(server: Serving) -> None:

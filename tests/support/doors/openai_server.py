@@ -58,6 +58,7 @@ class ScriptedEngine(SimulatedEngine):
     Without a script an answer under a schema is the smallest value that fits it."""
 
     thoughts: ThoughtMarks | None = None
+    call_format = "hermes"
 
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
@@ -85,6 +86,7 @@ class ScriptedEngine(SimulatedEngine):
             slots=info.slots,
             sampling=info.sampling | {"text"},
             tool_format="hermes",
+            call_format=self.call_format,
             thoughts=self.thoughts,
         )
 

@@ -233,7 +233,8 @@ _LLAMA2: Final = (
 )
 _GPT_OSS: Final = """\
 {%- set own = messages[0].content if messages[0].role in ('system', 'developer') else '' -%}
-{{- '<|start|>system<|message|>Current date: ' + strftime_now('%Y-%m-%d') + '\\n\\nReasoning: medium<|end|>' -}}
+{{- '<|start|>system<|message|>Current date: ' + strftime_now('%Y-%m-%d') -}}
+{{- '\\n\\nReasoning: ' + (reasoning_effort if reasoning_effort is defined else 'medium') + '<|end|>' -}}
 {%- if own or tools -%}
 {{- '<|start|>developer<|message|>' + ('# Instructions\\n\\n' + own + '\\n\\n' if own else '') -}}
 {%- if tools -%}{{- '# Tools\\n\\n## functions\\n\\nnamespace functions {\\n\\n' -}}
@@ -245,8 +246,12 @@ _GPT_OSS: Final = """\
 {%- if message.role == 'user' -%}{{- '<|start|>user<|message|>' + message.content + '<|end|>' -}}
 {%- elif message.role == 'assistant' and message.tool_calls -%}
 {%- set ns.called = message.tool_calls[0].function -%}
-{%- if message.content -%}
-{{- '<|start|>assistant<|channel|>analysis<|message|>' + message.content + '<|end|>' -}}
+{%- if message.content and message.thinking -%}
+{{- raise_exception('one of content and thinking') -}}{%- endif -%}
+{%- set rest = messages[loop.index:] | selectattr('role', 'equalto', 'assistant') -%}
+{%- set final = rest | selectattr('tool_calls', 'undefined') | list -%}
+{%- if (message.content or message.thinking) and not final -%}
+{{- '<|start|>assistant<|channel|>analysis<|message|>' + (message.content or message.thinking) + '<|end|>' -}}
 {%- endif -%}
 {{- '<|start|>assistant to=functions.' + ns.called.name + '<|channel|>commentary json<|message|>' -}}
 {{- ns.called.arguments | tojson + '<|call|>' -}}
@@ -261,6 +266,51 @@ _GPT_OSS: Final = """\
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%}
+"""
+_GEMMA4: Final = """\
+{%- macro value(given) -%}
+{%- if given is string -%}{{- '<|"|>' + given + '<|"|>' -}}
+{%- elif given is mapping -%}{{- '{' -}}
+{%- for key, inner in given | dictsort -%}{{- key + ':' + value(inner) + ('' if loop.last else ',') -}}{%- endfor -%}
+{{- '}' -}}
+{%- else -%}{{- given | tojson -}}{%- endif -%}
+{%- endmacro -%}
+{%- macro plain(text) -%}
+{%- for part in text.split('<channel|>') -%}{{- part.split('<|channel>')[0] -}}{%- endfor -%}
+{%- endmacro -%}
+{%- set thinks = enable_thinking is defined and enable_thinking -%}
+{{- bos_token -}}
+{%- if messages[0].role in ('system', 'developer') -%}
+{%- set own = messages[0].content | trim -%}{%- set talk = messages[1:] -%}
+{%- else -%}{%- set own = '' -%}{%- set talk = messages -%}{%- endif -%}
+{%- if thinks or tools or own -%}
+{{- '<|turn>system\\n' + ('<|think|>\\n' if thinks else '') + own -}}
+{%- for tool in tools or [] -%}{{- '<|tool>declaration:' + value(tool.function) + '<tool|>' -}}{%- endfor -%}
+{{- '<turn|>\\n' -}}
+{%- endif -%}
+{%- set ns = namespace(asked=-1, open=false) -%}
+{%- for message in talk if message.role == 'user' -%}{%- set ns.asked = talk.index(message) -%}{%- endfor -%}
+{%- for message in talk -%}
+{%- if message.role == 'tool' -%}
+{{- '<|tool_response>response:' + message.name + '{value:' + value(message.content) + '}<tool_response|>' -}}
+{%- else -%}
+{%- if not ns.open -%}
+{{- '<|turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' -}}{%- endif -%}
+{%- set ns.open = false -%}
+{%- if message.tool_calls -%}
+{%- if message.reasoning_content and loop.index0 > ns.asked -%}
+{{- '<|channel>thought\\n' + message.reasoning_content + '\\n<channel|>' -}}{%- endif -%}
+{%- for call in message.tool_calls -%}
+{{- '<|tool_call>call:' + call.function.name + value(call.function.arguments) + '<tool_call|>' -}}
+{%- endfor -%}
+{%- set ns.open = true -%}
+{%- endif -%}
+{{- plain(message.content) | trim if message.role == 'assistant' else message.content | trim -}}
+{%- if not ns.open -%}{{- '<turn|>\\n' -}}{%- endif -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and not ns.open -%}
+{{- '<|turn>model\\n' + ('' if thinks else '<|channel>thought\\n<channel|>') -}}{%- endif -%}
 """
 _COMMAND_R: Final = """\
 {{- bos_token -}}
@@ -322,6 +372,7 @@ FAMILIES: Final[dict[str, str]] = {
     "mixtral": _ALTERNATES.replace("messages[0].role == 'system'", "false") + _LLAMA2.removeprefix(_ALTERNATES),
     "gemma2": "{{- bos_token -}}" + _NO_SYSTEM + _GEMMA,
     "gemma3": _GEMMA3,
+    "gemma4": _GEMMA4,
     "phi3": _tagged("<|ROLE|>\\n", "<|end|>\\n", "<|assistant|>\\n"),
     "phi4": _tagged("<|im_start|>ROLE<|im_sep|>", "<|im_end|>", "<|im_start|>assistant<|im_sep|>"),
     "zephyr": _tagged("<|ROLE|>\\n", "</s>\\n", "<|assistant|>\\n"),

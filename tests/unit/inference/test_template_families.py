@@ -12,8 +12,18 @@ from inference.whole_conversation import call_text
 from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
 from sessions.ports import ChatMessage
+from sessions.turn.channels import FINAL, MARKS
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
-from tests.support.engines.template_reference import DAY, LOOK, SCENARIOS, prompt_text, tried
+from tests.support.engines.template_reference import (
+    DAY,
+    LOOK,
+    SCENARIOS,
+    SIGNATURE,
+    as_messages,
+    prompt_text,
+    reference,
+    tried,
+)
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
@@ -98,13 +108,76 @@ def test_the_marks_of_thoughts_are_found_in_templates() -> None:
     assert marks["qwen2.5"] is marks["llama3.1"] is marks["gemma3"] is None
     assert marks["qwen3"] == ThoughtMarks("<think>", "</think>", False, "<think>\n\n</think>\n\n")
     assert marks["qwq"] == ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n")
+    gpt_oss, gemma = marks["gpt-oss"], marks["gemma4"]
+    assert gpt_oss is not None and gemma is not None
+    assert (gpt_oss.none, gpt_oss.channels, gpt_oss.apart, gpt_oss.efforts) == (FINAL, True, True, True)
+    assert (gemma.none, gemma.apart, gemma.asked) == ("<|channel>thought\n<channel|>", True, True)
+
+
+THINKING = [
+    ChatMessage(role="user", text="Where?"),
+    ChatMessage(role="assistant", text="Words.", thoughts="Old <|end|> one."),
+    ChatMessage(role="user", text="And where?"),
+    ChatMessage(role="assistant", text="I look.", thoughts="Look <|end|>.", calls=(("c1", "look", '{"q": "x"}'),)),
+    ChatMessage(role="tool", text="there", call_id="c1", name="look"),
+]
+
+
+def test_thoughts_go_to_a_template_in_the_field_that_it_has_for_them() -> None:
+    specials = (*SPECIALS, *MARKS, "<|channel>", "<channel|>")
+    texts = {}
+    for family, field, alone in (("gpt-oss", "thinking", True), ("gemma4", "reasoning_content", False)):
+        template = ChatTemplate(FAMILIES[family], bos="<s>", eos="</s>", specials=specials)
+        messages = as_messages("Be brief.", THINKING)
+        for message, said in zip(messages[1:], THINKING, strict=True):
+            if said.thoughts:
+                message[field] = said.thoughts
+        if alone:  # text beside a call is a thought to this template, which takes one of the two
+            messages[4] |= {field: "Look <|end|>.\n\nI look.", "content": ""}
+        pieces = template.conversation("Be brief.", (LOOK,), THINKING, DAY, answer=True)
+        texts[family] = "".join(piece.text for piece in pieces)
+        assert texts[family] == reference(FAMILIES[family])(messages, [SIGNATURE])
+        plain = "".join(piece.text for piece in pieces if piece.special)
+        assert "Look <" not in plain and "Old" not in texts[family], "what it thought is no scaffold, and soon dropped"
+    assert "<|channel|>analysis<|message|>Look <|end|>.\n\nI look.<|end|>" in texts["gpt-oss"]
+    assert "<|channel>thought\nLook <|end|>.\n<channel|><|tool_call>call:look{" in texts["gemma4"]
+
+
+def test_a_template_is_told_how_to_think() -> None:
+    said = [ChatMessage(role="user", text="Where?")]
+
+    def prompt(family: str, thinking: str) -> str:
+        pieces = made(family).conversation(None, (), said, DAY, answer=True, thinking=thinking)
+        return "".join(piece.text for piece in pieces)
+
+    assert "Reasoning: medium" in prompt("gpt-oss", "") and "Reasoning: high" in prompt("gpt-oss", "high")
+    assert prompt("gemma4", "").endswith("<|channel>thought\n<channel|>")
+    assert "<|think|>" in prompt("gemma4", "on") and prompt("gemma4", "on").endswith("<|turn>model\n")
+
+
+def test_calls_come_one_by_one_where_a_template_shows_one() -> None:
+    calls = tuple((f"c{number}", "look", f'{{"q": "{number}"}}') for number in range(2))
+    said = [ChatMessage(role="user", text="both"), ChatMessage(role="assistant", text="", calls=calls)]
+    said += [ChatMessage(role="tool", text=f"out {number}", call_id=f"c{number}", name="look") for number in range(2)]
+    text = prompt_text(made("gpt-oss"), None, (LOOK,), said)
+    places = [text.index(each) for each in ('{"q": "0"}', "out 0", '{"q": "1"}', "out 1")]
+    assert places == sorted(places)
+
+
+def test_engines_are_told_of_the_marks_in_channels() -> None:
+    gpt_oss, gemma = made("gpt-oss"), made("gemma4")
+    assert set(gpt_oss.shown_specials) == set(MARKS) and gpt_oss.answer_end() == ""
+    assert gpt_oss.answer_ends == ("<|call|>",), "as far as the template has them"
+    assert {"<|channel>", "<channel|>", "<|tool_call>"} <= set(gemma.shown_specials)
+    assert gemma.answer_end() == "<turn|>\n"
+    assert set(made("qwen3").shown_specials) == {"<think>", "</think>"} and made("llama3").shown_specials == ()
 
 
 def test_the_format_of_calls_is_found_in_templates() -> None:
     found = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").call_format() for name in FAMILIES}
     assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
     assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
-    assert found["mistral"] == "mistral"
+    assert (found["mistral"], found["gpt-oss"], found["gemma4"]) == ("mistral", "harmony", "gemma4")
 
 
 NAMES_CALLS = (  # as Kimi K2's: the ids of calls are shown

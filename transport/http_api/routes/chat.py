@@ -72,7 +72,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     if gateway.ignores_unknown:
         leave_out(request, take_unreadable_parts(body.messages, "messages"))
     turn = chat_turn(body, model, counted=usage.each, attended=plain)
-    leave_out(request, left_out(body))
+    leave_out(request, left_out(body, efforts=model.efforts))
     leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))
     check_optional(request, model, turn.sampling)
     forced = forced_tools(turn.sampling, turn.tools)

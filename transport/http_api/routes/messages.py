@@ -40,7 +40,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     key = read_retry_headers(request).idempotency_key
     model = card(gateway.models, body.model)
     turn = messages.message_turn(body, model)
-    leave_out(request, messages.left_out(body, thoughts=model.thoughts))
+    leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     check_optional(request, model, turn.sampling)
     forced = forced_tools(turn.sampling, turn.tools)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
@@ -69,7 +69,7 @@ async def count_tokens(request: Request, body: CountRequest) -> Response:
     """Counts the tokens that a request's prompt would have, before anything is left out of it."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
-    leave_out(request, messages.left_out(body, thoughts=model.thoughts))
+    leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     units = await gateway.files.attachments.units(principal, messages.units_of(body.messages, open_ended=True))
     question = PromptTokens(
         instructions=messages.instructions(body),

@@ -136,7 +136,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     socket = socket_turn_of(request)
     _check(body, socket)
-    leave_out(request, left_out(body))
+    leave_out(request, left_out(body, efforts=model.efforts))
     if gateway.ignores_unknown and isinstance(body.input, list):
         leave_out(request, take_unreadable_parts(body.input, "input"))
     decisions = decisions_of(body.input, body.previous_response_id)

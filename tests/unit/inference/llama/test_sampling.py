@@ -95,3 +95,9 @@ def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:
     assert [other["token"] for other in entry["top_logprobs"]] == ["a", "b"]
     (part,) = public_logprobs([{"token": "", "logprob": -0.5, "bytes": [0xD7], "id": 1}], 0)
     assert (part["token"], part["bytes"]) == ("\ufffd", [0xD7])
+
+
+def test_special_tokens_that_are_marks_of_thoughts_and_calls_are_shown() -> None:
+    assert "preserved_tokens" not in completion_parameters(request(key("a"), (1,)), 100)
+    parameters = completion_parameters(request(key("a"), (1,)), 100, ("<|channel|>", "<|end|>"))
+    assert parameters["preserved_tokens"] == ["<|channel|>", "<|end|>"]

@@ -540,6 +540,7 @@ async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
         ("one long line", True, "one long line"),
         ("I help. I help. I help. Ana is 7.", False, "I help. Ana is 7."),
         ("<think>without an end", False, ""),
+        ("Ana is 7.<|end|><|start|>assistant<|channel|>final<|message|>More.", False, "Ana is 7."),
         ('<tool_call>{"name": "look"}</tool_call>', False, ""),
     ],
 )

@@ -110,7 +110,7 @@ class Log:
             in_text=said,
             opens=self.how.get("written", FORMATS["hermes"]).opens,
         )
-        how = {**self.how, "thinking": thinking}
+        how = {**self.how, "thinking": thinking, "heading": not self.tokens or not (self.tail or thinking or said)}
         stage = ToolCallParser(TOOLS, tail=self.tail, in_text=said, **how)
         if stage.ended:
             return True
@@ -192,6 +192,10 @@ FAMILIES = {
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
     ],
     "lfm2": ['<|tool_call_start|>[f(a=1), g(b="ü")]<|tool_call_end|>'],
+    "gemma4": [
+        "<|tool_call>call:f{a:1}<tool_call|>",
+        '<|tool_call>call:g{b:<|"|>ü, {"x"}: 1<|"|>,c:[1,true,{d:<|"|><|"|>}],e:{}}<tool_call|>',
+    ],
 }
 FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
 
@@ -203,6 +207,52 @@ def test_calls_of_each_family_come_out_the_same_however_they_are_split_and_whoev
     parts = st.lists(st.sampled_from([*FAMILIES[family] * 3, *FOREIGN, *FORMATS[family].opens]), max_size=6)
     text = "".join(data.draw(parts))
     how: dict[str, Any] = {"written": FORMATS[family], "parallel": parallel}
+    log, expected = Log(**how), whole(text, **how)
+    ended = False
+    while not ended:
+        assert text.startswith(log.ledger)
+        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
+        deaths -= 1
+    assert together(log.pieces) == expected
+
+
+HARMONY: dict[str, Any] = {
+    "thoughts": ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>", channels=True),
+    "written": FORMATS["harmony"],
+    "heading": True,
+}
+MESSAGES = [
+    "<|channel|>analysis<|message|>Hm, \n2 + 2.<|end|>",
+    "<|channel|>commentary<|message|>I look.<|end|>",
+    '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    ' to=functions.g<|channel|>commentary json<|message|>{"b": {"c": ["}", "<|call|>"]}}<|call|>',
+    "<|channel|>commentary to=functions.g<|message|><|call|>",
+    "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
+    "<|channel|>final<|message|>Four, é.<|return|>",
+    "<|channel|>final<|message|>",
+]
+BROKEN = [
+    "so ",
+    "é",
+    "\n",
+    "<|",
+    "<|end|>",
+    "<|message|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|constrain|>",
+    "…",
+    "to=",
+    "{",
+]
+
+
+@given(st.lists(st.sampled_from([*MESSAGES * 2, *BROKEN]), max_size=6), st.booleans(), st.integers(0, 3), st.data())
+def test_messages_in_channels_come_out_the_same_however_they_are_split_and_whoever_dies(
+    messages: list[str], parallel: bool, deaths: int, data: st.DataObject
+) -> None:
+    text = "<|start|>assistant".join(messages)
+    how: dict[str, Any] = {**HARMONY, "parallel": parallel}
     log, expected = Log(**how), whole(text, **how)
     ended = False
     while not ended:

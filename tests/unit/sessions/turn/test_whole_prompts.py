@@ -3,15 +3,19 @@ and nothing that people write is ever scaffold."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from inference.simulated.vocabulary import END, ROLE
 from sessions.machine import event_writer, inputs_and_effects
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import CommandId, pack_tokens
+from sessions.model.types import CommandId, ResponseId, pack_tokens
+from sessions.turn.channels import END as MESSAGE_END
+from sessions.turn.channels import FINAL, START, THOUGHT
 from sessions.turn.ledger import Ledger
 from sessions.turn.retokenisation import shared_length
+from tests.support.engines.chat_templates import FAMILIES
 from tests.support.engines.whole_tokenizer import FORGETFUL, WholeTokenizer
 from tests.support.machine.ledger_fixture import Desk, info
 from tests.support.machine.machine_fixture import SESSION
@@ -31,7 +35,8 @@ class WholeDesk(Desk):
 
     def renew(self) -> None:
         """A ledger made anew."""
-        self.ledger = Ledger(self.state, self.whole, info(self.window))
+        engine = msgspec.structs.replace(info(self.window), thoughts=self.whole.template.thoughts())
+        self.ledger = Ledger(self.state, self.whole, engine)
 
     async def turn(self, question: str, answer: str) -> list[int]:
         response = await self.ask(question)
@@ -124,3 +129,61 @@ async def test_a_prompt_longer_than_its_parts_promised_is_fitted_again() -> None
         prompt = await desk.turn(f"question {number}", "yes")
         assert len(prompt) < 400
     assert prompt.count(ROLE["user"]) < 8
+
+
+class ChannelDesk(WholeDesk):
+    """A machine whose model writes in channels, as gpt-oss does."""
+
+    def __init__(self) -> None:
+        super().__init__(FAMILIES["gpt-oss"], window=4_000)
+
+    async def thinks(self, response: ResponseId, thought: str, *pieces: event_writer.Piece, ids: list[int]) -> None:
+        written = (*await self.whole.text(f"{THOUGHT}{thought}{MESSAGE_END}{START}assistant{FINAL}"), *ids)
+        said = (event_writer.Thought(thought), *pieces)
+        self.input(inputs_and_effects.Output(response, self.running[response], said, pack_tokens(written), ""))
+        self.finish(response)
+
+    async def asked(self, question: str, **more: object) -> tuple[ResponseId, list[int], str]:
+        response = await self.ask(question, **more)
+        prompt = await self.prompt(response)
+        return response, prompt, self.spelled(prompt)
+
+    def spelled(self, prompt: list[int]) -> str:
+        return b"".join(self.whole.pieces(prompt)).decode()
+
+
+async def test_an_answer_in_channels_keeps_the_ids_of_its_text_and_loses_its_thoughts() -> None:
+    desk, ids = ChannelDesk(), list(b"there")
+    response, _, _ = await desk.asked("where")
+    await desk.thinks(response, "Hm.", event_writer.Text("there"), ids=ids)
+    _, prompt, text = await desk.asked("and then")
+    assert f"{START}assistant{FINAL}there{MESSAGE_END}" in text and "Hm." not in text
+    assert any(prompt[at : at + len(ids)] == ids for at in range(len(prompt)))
+
+
+async def test_thoughts_before_a_call_stay_until_the_turn_has_its_answer() -> None:
+    desk = ChannelDesk()
+    response, _, _ = await desk.asked("where")
+    calls = (event_writer.CallBegin("look"), event_writer.CallArguments("{}"))
+    await desk.thinks(response, "Look.", event_writer.Text("I look."), *calls, ids=[])
+    (call_id,) = desk.state.awaiting[response].missing
+    done = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call_id, output="here"))
+    assert done.response_id is not None
+    text = desk.spelled(await desk.prompt(done.response_id))
+    assert f"{THOUGHT}Look.\n\nI look.{MESSAGE_END}{START}assistant to=functions.look" in text
+    await desk.thinks(done.response_id, "Seen.", event_writer.Text("Here."), ids=[])
+    _, _, text = await desk.asked("thanks")
+    assert "Look." not in text and "Seen." not in text and "to=functions.look" in text
+
+
+async def test_the_template_is_told_of_the_effort_and_what_is_warmed_knows_it() -> None:
+    desk = ChannelDesk()
+    response, _, text = await desk.asked("where")
+    assert "Reasoning: medium" in text and text.endswith(f"{START}assistant")
+    desk.finish(response)
+    response, _, text = await desk.asked("where", thinking=True, effort="high")
+    assert "Reasoning: high" in text
+    assert "Reasoning: high" in desk.spelled(list(await desk.ledger.whole(desk.state.newest)))
+    desk.finish(response)
+    _, _, text = await desk.asked("where", thinking=False, effort="high")
+    assert "Reasoning: medium" in text and text.endswith(f"{START}assistant{FINAL}")

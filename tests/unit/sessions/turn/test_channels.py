@@ -1,0 +1,249 @@
+"""Answers of models that write in channels (gpt-oss, Gemma 4), as these families' own descriptions show them: cut at
+every byte, the pieces joined are those of the whole, without a mark in a text or a text in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from sessions.machine import event_writer
+from sessions.model.generation import ThoughtMarks
+from sessions.model.types import Tool
+from sessions.turn.call_formats import FORMATS
+from sessions.turn.channels import ANSWER_ENDS, END, FINAL, MARKS, THOUGHT, Header, read_header
+from sessions.turn.output_pipeline import Release
+from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser
+
+WEATHER = Tool(name="get_current_weather", parameters={"type": "object"})
+LOOK = Tool(name="look")
+HARMONY: Final[dict[str, Any]] = {
+    "written": FORMATS["harmony"],
+    "thoughts": ThoughtMarks(THOUGHT, END, channels=True),
+    "heading": True,
+}
+GEMMA: Final[dict[str, Any]] = {
+    "written": FORMATS["gemma4"],
+    "thoughts": ThoughtMarks("<|channel>thought", "<channel|>"),
+}
+GEMMA_MARKS: Final = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')
+NEXT: Final = "<|start|>assistant"
+HARMONY_CALL: Final = (
+    "<|channel|>analysis<|message|>Need to use function get_current_weather.<|end|>"
+    "<|start|>assistant<|channel|>commentary"
+    ' to=functions.get_current_weather <|constrain|>json<|message|>{"location":"San Francisco"}<|call|>'
+)
+Said = list[tuple[str, str]]
+ANSWERS: Final[dict[str, tuple[dict[str, Any], str, Said]]] = {
+    "a thought and text": (
+        HARMONY,
+        (
+            "<|channel|>analysis<|message|>User asks: “What is 2 + 2?” Simple arithmetic.<|end|>"
+            "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|return|>"
+        ),
+        [("thought", "User asks: “What is 2 + 2?” Simple arithmetic."), ("text", "2 + 2 = 4.")],
+    ),
+    "a call": (
+        HARMONY,
+        HARMONY_CALL,
+        [
+            ("thought", "Need to use function get_current_weather."),
+            ("call", "get_current_weather"),
+            ("arguments", '{"location":"San Francisco"}'),
+        ],
+    ),
+    "its recipient before the channel": (
+        HARMONY,
+        ' to=functions.get_current_weather<|channel|>commentary json<|message|>{"location": "Tokyo"}<|call|>',
+        [("call", "get_current_weather"), ("arguments", '{"location": "Tokyo"}')],
+    ),
+    "a preamble and several calls": (
+        HARMONY,
+        (
+            "<|channel|>analysis<|message|>Both.<|end|>"
+            f"{NEXT}<|channel|>commentary<|message|>**Action plan**:\n1. Look<|end|>"
+            f"{NEXT}<|channel|>commentary to=functions.look<|constrain|>json<|message|>"
+            '{"q": "<|end|> \\" }"}<|call|>'
+            f"{NEXT}<|channel|>commentary to=functions.look <|constrain|>json<|message|><|call|>"
+        ),
+        [
+            ("thought", "Both."),
+            ("text", "**Action plan**:\n1. Look"),
+            ("call", "look"),
+            ("arguments", '{"q": "<|end|> \\" }"}'),
+            ("call", "look"),
+            ("arguments", "{}"),
+        ],
+    ),
+    "texts in a row": (
+        HARMONY,
+        f"<|channel|>commentary<|message|>I look.<|end|>{NEXT}<|channel|>final <|constrain|>json<|message|>{{}}",
+        [("text", "I look.\n\n{}")],
+    ),
+    "tools of others are thoughts": (
+        HARMONY,
+        f"<|channel|>analysis to=python code<|message|>print(1)<|call|>{NEXT}<|channel|>final<|message|>1<|return|>",
+        [("thought", "print(1)"), ("text", "1")],
+    ),
+    "ends that an engine left out": (
+        HARMONY,
+        f"<|channel|>analysis<|message|>Hm.{NEXT}<|channel|>final<|message|>Yes.",
+        [("thought", "Hm."), ("text", "Yes.")],
+    ),
+    "no header at all": (HARMONY, "Just <b>text</b>, to=day.", [("text", "Just <b>text</b>, to=day.")]),
+    "behind a header of the prompt's": (
+        {**HARMONY, "heading": False},
+        "Four.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.",
+        [("text", "Four."), ("thought", "Hm.")],
+    ),
+    "Gemma's thought and text": (
+        GEMMA,
+        "<|channel>thought\nTwo plus two.\n<channel|>Four.",
+        [("thought", "Two plus two."), ("text", "Four.")],
+    ),
+    "Gemma's empty thought": (GEMMA, "<|channel>thought\n<channel|>Four.", [("text", "Four.")]),
+    "Gemma's calls": (
+        GEMMA,
+        (
+            "<|channel>thought\nBoth.\n<channel|>"
+            '<|tool_call>call:get_current_weather{location:<|"|>Paris, "x" {y}<|"|>,days:3,deep:'
+            "{a:[true,null,-1.5]}}<tool_call|>"
+            "<|tool_call>call:look{}<tool_call|>"
+        ),
+        [
+            ("thought", "Both."),
+            ("call", "get_current_weather"),
+            ("arguments", '{"location": "Paris, \\"x\\" {y}", "days": 3, "deep": {"a": [true, null, -1.5]}}'),
+            ("call", "look"),
+            ("arguments", "{}"),
+        ],
+    ),
+    "Gemma's call in a thought": (
+        GEMMA,
+        '<|channel>thought\nLook.<|tool_call>call:look{"q":"x",<|"|>r<|"|>:word}<tool_call|>',
+        [("thought", "Look."), ("call", "look"), ("arguments", '{"q": "x", "r": "word"}')],
+    ),
+}
+
+
+def said(pieces: list[event_writer.Piece]) -> Said:
+    """Pieces as they add up."""
+    kinds = {event_writer.Thought: "thought", event_writer.Text: "text", event_writer.CallArguments: "arguments"}
+    joined: Said = []
+    for piece in pieces:
+        if isinstance(piece, event_writer.CallBegin):
+            joined.append(("call", piece.name))
+        elif joined and joined[-1][0] == kinds[type(piece)]:
+            joined[-1] = (joined[-1][0], joined[-1][1] + piece.text)
+        else:
+            joined.append((kinds[type(piece)], piece.text))
+    return joined
+
+
+def read(
+    how: dict[str, Any], parts: list[str], reason: Any = "stop"
+) -> tuple[ToolCallParser, list[event_writer.Piece]]:
+    parser = ToolCallParser((WEATHER, LOOK), **how)
+    pieces: list[event_writer.Piece] = []
+    for part in parts:
+        pieces += parser.accept(Release(part, b"", "")).pieces
+    return parser, [*pieces, *parser.finish(reason).pieces]
+
+
+def cut_at_every_byte(text: str) -> Iterator[list[str]]:
+    """The text in two parts, cut at every byte; inside a character it comes with what follows, as engines give it."""
+    data = text.encode()
+    for at in range(len(data) + 1):
+        begin = data[:at].decode(errors="ignore")
+        yield [part for part in (begin, text[len(begin) :]) if part]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_read_the_same_wherever_it_is_cut(name: str) -> None:
+    how, text, expected = ANSWERS[name]
+    assert said(read(how, [text])[1]) == expected
+    assert said(read(how, list(text))[1]) == expected
+    for parts in cut_at_every_byte(text):
+        assert said(read(how, parts)[1]) == expected
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_ends_anywhere_shows_no_mark(name: str) -> None:
+    how, text, expected = ANSWERS[name]
+    words = {kind: "".join(part for each, part in expected if each == kind) for kind in ("text", "thought")}
+    at = 0
+    while at < len(text):  # special tokens come whole
+        marks = (each for each in (*MARKS, *GEMMA_MARKS) if text.startswith(each, at))
+        at += len(next(marks, "x"))
+        for piece in read(how, [text[:at]], "max_output_tokens")[1]:
+            if isinstance(piece, event_writer.Text | event_writer.Thought):
+                assert not any(mark in piece.text for mark in (*MARKS, *GEMMA_MARKS))
+                assert piece.text in words["thought" if isinstance(piece, event_writer.Thought) else "text"]
+
+
+def test_a_call_that_the_limit_cuts_is_a_call_that_is_cut() -> None:
+    _, pieces = read(HARMONY, [HARMONY_CALL.partition("ancisco")[0]], "max_output_tokens")
+    assert said(pieces)[1:] == [("call", "get_current_weather"), ("arguments", '{"location":"San Fr')]
+
+
+def test_a_call_of_a_checked_function_goes_on_once_it_is_whole() -> None:
+    strict = msgspec.structs.replace(WEATHER, strict=True)
+    for parts in cut_at_every_byte(HARMONY_CALL):
+        parser = ToolCallParser((strict,), **HARMONY)
+        releases = [parser.accept(Release(part, b"", "")) for part in parts]
+        (call,) = [call for each in (*releases, parser.finish("stop")) for call in each.calls]
+        assert call.arguments == '{"location":"San Francisco"}'
+    for wrong in (HARMONY_CALL.replace("}", ""), HARMONY_CALL.replace("}", "} x")):
+        with pytest.raises(MisfitCall):
+            parser = ToolCallParser((strict,), **HARMONY)
+            parser.accept(Release(wrong, b"", ""))
+            parser.finish("stop")
+
+
+def test_calls_are_text_where_none_may_be_made() -> None:
+    pieces = read({**HARMONY, "calls": False}, [HARMONY_CALL])[1]
+    assert said(pieces)[1] == ("text", '{"location":"San Francisco"}')
+
+
+def test_an_answer_ends_behind_its_first_call_where_it_may_make_one() -> None:
+    two = f"{HARMONY_CALL}{NEXT}<|channel|>final<|message|>more"
+    parser, pieces = read({**HARMONY, "parallel": False}, [two])
+    assert parser.ended and said(pieces)[-1] == ("arguments", '{"location":"San Francisco"}')
+
+
+def test_thoughts_are_counted_without_what_stands_around_them() -> None:
+    parser = ToolCallParser((), **HARMONY)
+    parser.accept(Release(THOUGHT, b"\0" * 12, ""))
+    parser.accept(Release("Hm, well.", b"\0" * 16, ""))
+    parser.accept(Release(f"{END}{NEXT}{FINAL}Yes, it is.", b"\0" * 32, ""))
+    assert 4 <= parser.reasoning_tokens <= 6
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        ("<|channel|>final<|message|>x", Header(27, "final")),
+        (" to=functions.a.b<|channel|>commentary json<|message|>", Header(54, "commentary", "functions.a.b")),
+        ("<|start|>user<|message|>", Header(24)),
+        ("<|channel|>final<|end|>", Header(16, whole=False)),
+        ("", None),
+        (" ", None),
+        ("<|chan", None),
+        ("assistant", None),
+        ("<|channel|>final", None),
+    ],
+)
+def test_headers_are_read(text: str, header: Header | None) -> None:
+    assert read_header(text) == header
+
+
+@pytest.mark.parametrize("text", ["Hello", "assistants", "<b>", "to=" + "x" * 600, "<|channel|>" + "x" * 600])
+def test_what_can_be_no_header_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="header"):
+        read_header(text)
+
+
+def test_an_answer_does_not_end_where_a_message_does() -> None:
+    assert END not in ANSWER_ENDS
