@@ -17,7 +17,7 @@ from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest
+from sessions.model.generation import Chunk, GenerationRequest, is_free
 from sessions.model.types import Json
 
 _DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
@@ -128,7 +128,7 @@ class ChatDialect:
         try:
             if status != 200:
                 raise refusal(status, answer)
-            writer, reason, usage = _AnswerWriter(), "", _Usage()
+            writer, reason, usage = _AnswerWriter(thoughts=is_free(request.sampling, None)), "", _Usage()
             while (raw := await stream.next()) is not None:
                 data = raw.partition(b"data:")[2].strip()
                 if not data:
@@ -176,6 +176,8 @@ class ChatDialect:
         }
         if sampling.max_output_tokens is not None:
             body[self._limit] = sampling.max_output_tokens
+        if sampling.effort is not None:
+            body["reasoning_effort"] = sampling.effort
         if prompt.functions:
             body["tools"] = prompt.functions
             if sampling.tool_choice is not None:
@@ -192,15 +194,17 @@ class ChatDialect:
 
 
 class _AnswerWriter:
-    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls as Hermes has them."""
+    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls as Hermes has them. `thoughts`:
+    the answer may have some; else they are left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, thoughts: bool = True) -> None:
+        self._thoughts = thoughts
         self._open: str | int = ""  # "thought", or the index of a call
         self._has_arguments = False
 
     def take(self, delta: _Delta) -> Iterator[str]:
         """Yields the texts that a delta adds."""
-        if thought := delta.reasoning_content or delta.reasoning:
+        if self._thoughts and (thought := delta.reasoning_content or delta.reasoning):
             if self._open != "thought":
                 yield from self._switch("thought", f"{THOUGHTS.open}\n")
             yield thought

@@ -29,7 +29,7 @@ BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
 ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}
 SPECIALS_END: Final = 10
 VOCABULARY: Final = 4 << 24  # ids: the number of bytes (1 to 3) in the upper byte, the bytes below
-THOUGHTS: Final = ThoughtMarks("<think>", "</think>")
+THOUGHTS: Final = ThoughtMarks("<think>", "</think>", efforts=True)
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
@@ -123,6 +123,7 @@ class ChatTokenizer:
         at: UnixMs,
         *,
         answer: bool,
+        thinking: str = "",
     ) -> Tokens:
         tokens = [*await self.opening(instructions, tools)]
         for message in messages:

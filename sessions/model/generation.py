@@ -95,7 +95,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
     sampling: frozenset[str]  # names of the Sampling fields that are honoured
-    # `none`: no tool calls. Else they are text, in `call_format`; `hermes`: a grammar of ours holds the model to the call
+    # `none`: no tool calls. Else they are text, in `call_format`; `hermes`: a grammar of ours holds the model to a call
     # or format that is asked for; `engine`: the engine does.
     tool_format: Literal["none", "hermes", "engine"] = "none"
     call_format: str = "hermes"  # key of `sessions.turn.call_formats.FORMATS`: how calls are written in text

@@ -37,8 +37,8 @@ def written(*deltas: dict[str, Any]) -> str:
 async def test_only_what_the_request_sets_is_sent() -> None:
     plain = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
     assert await body() == {**plain, "stream_options": {"include_usage": True}}
-    sent = await body(temperature=0.5, seed=7, max_output_tokens=9)
-    assert (sent["temperature"], sent["seed"], sent["max_tokens"]) == (0.5, 7, 9)
+    sent = await body(temperature=0.5, seed=7, max_output_tokens=9, effort="low")
+    assert (sent["temperature"], sent["seed"], sent["max_tokens"], sent["reasoning_effort"]) == (0.5, 7, 9, "low")
 
 
 @pytest.mark.parametrize(

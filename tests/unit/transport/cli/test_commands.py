@@ -163,7 +163,7 @@ def test_every_command_accepts_every_setting_and_the_last_of_two_counts() -> Non
         ("bogus", 'Unknown command "bogus"'),
         ("keys bogus", 'Unknown command "bogus"'),
         ("serve --prot 1", "--prot.*--port"),
-        ("serve --engine steam", 'steam.*"llama", "vllm", "remote", "sim"'),
+        ("serve --engine steam", 'steam.*"llama", "vllm", "remote", "chat", "sim"'),
         ("serve --port x", "port = 'x': expected a whole number"),
         ("serve extra", "extra"),
         ("drain --directory redis://x", "REPLICA requires an argument"),

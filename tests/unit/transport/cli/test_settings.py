@@ -25,7 +25,7 @@ def test_flags_go_before_variables_and_variables_before_the_file(tmp_path: Path)
         ({"port": "1.5"}, "port = '1.5'"),
         ({"idle_s": "nan"}, "idle_s = 'nan'.*a number, above 0"),
         ({"data": ""}, "data = ''.*length at least 1"),
-        ({"engine": "steam"}, r"engine = 'steam': expected llama \| vllm \| remote \| sim"),
+        ({"engine": "steam"}, r"engine = 'steam': expected llama \| vllm \| remote \| chat \| sim"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(flags: dict[str, str], sentence: str) -> None:
