@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
@@ -25,7 +26,7 @@ from transport.history_index import Unit
 from transport.model_catalog import ModelCard
 from transport.openai.left_out import unthinking
 from transport.openai.parse_request import known_effort, unsupported
-from transport.openai.request_models import Key, Name, RequestModel, ResentModel, Stop
+from transport.openai.request_models import PARTS_MAX, Key, Name, RequestModel, ResentModel, Stop, join_texts
 from transport.openai.turn_starter import TurnInput
 
 SCHEMAS: Final = SchemaParams("tools[{}].input_schema", "output_config.format.schema")
@@ -64,7 +65,9 @@ class Block(Part):
 
 class MessageParam(ResentModel):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block], Field(max_length=256)]
+    content: Annotated[
+        str | Annotated[list[Block], Field(max_length=PARTS_MAX)], BeforeValidator(partial(join_texts, types=("text",)))
+    ]
 
 
 class ToolParam(ResentModel):

@@ -6,6 +6,7 @@ have no effect. Messages and items may carry more fields than we read: clients s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -198,20 +199,22 @@ class ContentPart(ResentModel):
     file: FilePart | None = None
 
 
-def _is_plain_text(part: Any) -> bool:
-    return type(part) is dict and len(part) == 2 and part.get("type") in TEXTS and type(part.get("text")) is str
-
-
-def _join_texts(content: Any) -> Any:
+def join_texts(content: Any, types: Sequence[str] = TEXTS) -> Any:
     """Returns parts that are nothing but text as their text: an object for each of them would cost many times that."""
-    if type(content) is list and 0 < len(content) <= PARTS_MAX and all(map(_is_plain_text, content)):
-        return "".join(part["text"] for part in content)
-    return content
+    if type(content) is not list or not 0 < len(content) <= PARTS_MAX:
+        return content
+    for part in content:
+        if (
+            type(part) is not dict
+            or len(part) != 2
+            or part.get("type") not in types
+            or type(part.get("text")) is not str
+        ):
+            return content
+    return "".join(part["text"] for part in content)
 
 
-Content = Annotated[
-    str | Annotated[list[ContentPart], Field(max_length=PARTS_MAX)] | None, BeforeValidator(_join_texts)
-]
+Content = Annotated[str | Annotated[list[ContentPart], Field(max_length=PARTS_MAX)] | None, BeforeValidator(join_texts)]
 
 
 class ChatMessageParam(ResentModel):

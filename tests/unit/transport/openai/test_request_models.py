@@ -59,6 +59,10 @@ def test_parts_that_are_nothing_but_text_are_read_as_their_text() -> None:
     texts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
     assert ChatMessageParam.model_validate({"role": "user", "content": texts}).content == "ab"
     assert InputItem.model_validate({"role": "user", "content": texts}).content == "ab"
+    anthropics = MessagesRequest.model_validate(
+        {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": [texts[0], texts[0]]}]}
+    )
+    assert anthropics.messages[0].content == "aa"
     for kept in ([*texts, {"type": "text", "text": "c", "new": 1}], [*texts, {"type": "refusal", "refusal": "No."}]):
         content = ChatMessageParam.model_validate({"role": "assistant", "content": kept}).content
         assert isinstance(content, list) and len(content) == 3
