@@ -24,9 +24,12 @@ LINUX: Final = ("--python-platform", "x86_64-manylinux_2_28")
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "base": ("--universal", "--constraint", "requirements/dev.lock"),
     "dev": ("--universal",),
+    "clients-open-webui": (*LINUX, "--override", "requirements/clients-open-webui.overrides"),
     "vllm-cuda": (*LINUX, "--override", "requirements/vllm-cuda.overrides"),
 }
-"""Those that are resolved: what the server needs, what tests need, and what no test installs."""
+"""Those that are resolved: what the server needs, what tests need, and what no test of `make test` installs."""
+BESIDE_THE_INDEX: Final = ("clients-open-webui",)
+"""Those that want a package which is in no ordinary index: torch without CUDA, from PyTorch's own or a `find-links`."""
 COMMON: Final = ("--quiet", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate")
 
 
@@ -45,6 +48,12 @@ def differences(group: str, uv: Path, env: Mapping[str, str]) -> list[str]:
         if done.returncode:
             raise RuntimeError(f"{lock.name}: {done.stderr.strip()}")
         return compare(lock.name, lock.read_text(), fresh.read_text())
+
+
+def sources(group: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment for uv: most locks are made without what a machine has besides the index."""
+    beside = () if group in BESIDE_THE_INDEX else ("UV_FIND_LINKS", "UV_INDEX")
+    return {name: value for name, value in env.items() if name not in beside}
 
 
 def compare(name: str, locked: str, resolved: str) -> list[str]:
@@ -73,11 +82,9 @@ def _pins(text: str) -> dict[str, set[str]]:
 def main(arguments: Sequence[str]) -> int:
     uv = Path(sys.executable).parent / "uv"
     env = uv_environment(pip_settings(pip_config(Path(sys.executable))), os.environ)
-    for extra in ("UV_FIND_LINKS", "UV_INDEX"):  # what a machine has besides the index: the locks are made without it
-        env.pop(extra, None)
     groups = list(arguments) or list(GROUPS)
     try:
-        found = [line for group in groups for line in differences(group, uv, env)]
+        found = [line for group in groups for line in differences(group, uv, sources(group, env))]
     except RuntimeError as error:
         found = [str(error)]
     print("\n".join(found) or f"{len(groups)} locks are what their inputs resolve to")

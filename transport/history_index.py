@@ -205,10 +205,10 @@ def chain_root(
     return hashlib.sha256(_encode(who)).digest()
 
 
-def extend_chain_all(chain: bytes, units: Iterable[Unit]) -> list[bytes]:
-    """The chain behind each message. What it begins with ends in no answer whose calls still wait for outputs."""
+def extend_chain_all(chain: bytes, units: Iterable[Unit], last_calls: Sequence[str] = ()) -> list[bytes]:
+    """The chain behind each message. `last_calls`: ids of the calls that the first of them may bring outputs of."""
     behind = []
-    calls: dict[str, int] = {}  # of the last answer that has any, by their ids
+    calls = {call_id: number for number, call_id in enumerate(last_calls)}  # of the last answer that has any
     for unit in units:
         calls = {call_id: number for number, call_id in enumerate(call_ids(unit))} or calls
         link = hashlib.sha256(chain + _encode([_hashed_fields(item, calls) for item in unit.items])).digest()

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from tests.support.doors.openai_server import SIMULATED
@@ -75,8 +76,10 @@ def program(
     )
 
 
-CLIENTS: Final[Mapping[str, Client]] = {
-    "Codex": Client(
+def codex(settings: str = "", lacks: Mapping[str, str] = MappingProxyType({})) -> Client:
+    """Codex over HTTP, or with settings of its provider."""
+    own = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+    return Client(
         package="@openai/codex",
         door="responses",
         files={
@@ -85,14 +88,20 @@ model_provider = "sessile"
 [model_providers.sessile]
 name = "Sessile"
 base_url = "{{url}}/v1"
-'''
+{settings}'''
         },
-        run=("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        resume=(
-            *("codex", "exec", "resume", "--last"),
-            *("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        ),
+        run=("codex", "exec", *own),
+        resume=("codex", "exec", "resume", "--last", *own),
         shell=lambda command: ("exec_command", {"cmd": command}),
+        lacks=lacks,
+    )
+
+
+CLIENTS: Final[Mapping[str, Client]] = {
+    "Codex": codex(),
+    "Codex, socket": codex(
+        "supports_websockets = true\n",
+        {"cancel": "an answer whose connection closes is written to its end"},
     ),
     "opencode": Client(
         package="opencode-ai",

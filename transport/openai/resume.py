@@ -25,6 +25,7 @@ class StartedTurn(NamedTuple):
     after: int
     chain: bytes = b""  # of the history up to the answer, where that is kept
     last: ItemId | None = None  # the last item that the turn added
+    root: bytes = b""  # the chain before the history's first message
 
 
 async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> StartedTurn:

@@ -7,6 +7,10 @@ the session that follows from the key either holds the turn, or was created by t
 the place: of a stateless request the one that the history index gave, of another the session that the request names. Of
 two gateways that decide at once one is refused (`idempotency_conflict`) and reads what the other has written.
 
+A turn that goes on from a response by its id is found by its words later too, as far as this gateway knows the chain
+behind that response (`HistoryEnd`, in memory): a client that resends such a history (Codex, a later process of it) goes
+on where it was said. Where the chain is not known, the turn goes on from the response itself, as ever.
+
 A place that the history index gave is given back when the turn did not begin; with a key it stays with the key, because
 the same request may have been applied without our knowing.
 """
@@ -65,6 +69,7 @@ from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn, check, resume
 
 RETRIES_MAX: Final = 20_000
+ENDS_MAX: Final = 20_000
 PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages there already, *calls]
 AT_ONCE_CHARS: Final = 256 * 1024  # of calls' arguments; more are compared beside the event loop
 
@@ -109,7 +114,7 @@ def naming_input(param: str) -> Iterator[None]:
         raise
 
 
-class _Draft(NamedTuple):
+class TurnDraft(NamedTuple):
     """A turn that has a command id and not yet a session."""
 
     principal: Principal
@@ -121,6 +126,19 @@ class _Draft(NamedTuple):
     @property
     def chain(self) -> bytes:
         return self.chains[-1] if self.chains else self.root
+
+    @property
+    def resends(self) -> bool:
+        """Whether it brings answers, which some session may have."""
+        return any(unit.answer for unit in self.input.units)
+
+
+class HistoryEnd(NamedTuple):
+    """How a history is named that ends with a response: its chains, and the ids of the calls in that response."""
+
+    root: bytes  # the chain before the first message
+    chain: bytes  # the chain behind the response
+    calls: tuple[str, ...] = ()
 
 
 class _Unread(Enum):
@@ -148,6 +166,7 @@ class TurnStarter:
         self.gateway = gateway
         self._history = gateway.history
         self._retries: OrderedDict[tuple[str, ...], _Retry] = OrderedDict()
+        self._ends: OrderedDict[str, HistoryEnd] = OrderedDict()  # by response: what turns go on from by its id
 
     def command_id(self, principal: Principal, route: str, idempotency_key: str | None) -> CommandId:
         """The id that follows from an Idempotency-Key; without one an id of its own."""
@@ -165,10 +184,10 @@ class TurnStarter:
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
         command_id = self.command_id(principal, request.route, request.idempotency_key)
-        draft = _Draft(principal, command_id, given, root, await _chains(root, given.units))
+        draft = TurnDraft(principal, command_id, given, root, await _chains(root, given.units))
         if seen is not None and seen.response is not None:
             resumed = await resume(self.gateway, principal, seen, choices=given.choices)
-            return resumed._replace(chain=draft.chain)
+            return resumed._replace(chain=draft.chain, root=draft.root)
         if request.idempotency_key is None:
             match, near = await self._look_up(draft)
             started = await self._begin(draft, match, near, give_back=True)
@@ -177,7 +196,7 @@ class TurnStarter:
         await self._check_seen(started.cursor, started.after, seen)
         return started
 
-    async def _begin_once(self, draft: _Draft, retry: _Retry) -> StartedTurn:
+    async def _begin_once(self, draft: TurnDraft, retry: _Retry) -> StartedTurn:
         async with retry.lock:
             if retry.match is UNREAD:
                 retry.match = await self._decide(draft)
@@ -191,7 +210,7 @@ class TurnStarter:
                 retry.match = match
                 return await self._begin(draft, match, None, give_back=False)
 
-    async def _decide(self, draft: _Draft) -> HistoryMatch | None:
+    async def _decide(self, draft: TurnDraft) -> HistoryMatch | None:
         """Where a request with a key goes: None for the session that follows from the key. Any other place is written
         down as a pointer first."""
         recorded = await self._read_pointer(draft)
@@ -230,7 +249,7 @@ class TurnStarter:
         )
         await self.gateway.execute(principal, command)
 
-    async def _read_pointer(self, draft: _Draft) -> HistoryMatch | None | _Unread:
+    async def _read_pointer(self, draft: TurnDraft) -> HistoryMatch | None | _Unread:
         """What the log says of a key: a place, None for the session of the key itself, UNREAD where it says nothing.
         Raises Unavailable."""
         key = SessionKey(draft.principal.tenant, derived_session_id(draft.principal, draft.command_id))
@@ -261,14 +280,14 @@ class TurnStarter:
             )
         return retry
 
-    async def _find(self, draft: _Draft) -> HistoryMatch | None:
+    async def _find(self, draft: TurnDraft) -> HistoryMatch | None:
         """None too where the index is away, which it logs by itself."""
         try:
             return await find_history(self._history, draft.chains, draft.input.units)
         except Unavailable:
             return None
 
-    async def _look_up(self, draft: _Draft) -> tuple[HistoryMatch | None, SessionId | None]:
+    async def _look_up(self, draft: TurnDraft) -> tuple[HistoryMatch | None, SessionId | None]:
         """Where a history lies, and the session near which it would begin; None where the index is away."""
         if not self._history.shared:
             return await self._find(draft), None
@@ -292,21 +311,14 @@ class TurnStarter:
             await self._history.give_back(match.chain, match.place)
 
     async def _begin(
-        self, draft: _Draft, match: HistoryMatch | None, near: SessionId | None, *, give_back: bool
+        self, draft: TurnDraft, match: HistoryMatch | None, near: SessionId | None, *, give_back: bool
     ) -> StartedTurn:
         """`near`: the session where a new one is best placed."""
         command_id = draft.command_id
         if match is not None:
-            try:
-                return await self._send(draft, _turn(draft, command_id, match))
-            except SessileError as error:
-                if not isinstance(error, NotFound | Gone) and error.code != "session_full":
-                    if give_back:
-                        await self._give_back(match)
-                    raise
-                log.info("history_place_lost", session=match.place.session, error=error.code)
-            with suppress(Unavailable):
-                await self._history.drop(match.chain, match.place)
+            started = await self._go_on(draft, match, give_back=give_back)
+            if started is not None:
+                return started
             command_id = CommandId(f"{command_id}.anew")  # the session of the key itself may hold the pointer
         turn = _turn(draft, command_id, None)
         started = await self._send(draft, turn, None if near is None else SessionKey(draft.principal.tenant, near))
@@ -314,7 +326,21 @@ class TurnStarter:
             await self._mark(_opening(draft), turn.session)
         return started
 
-    async def _send(self, draft: _Draft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
+    async def _go_on(self, draft: TurnDraft, match: HistoryMatch, *, give_back: bool) -> StartedTurn | None:
+        """Sends a turn to where its history lies; None where that is no more."""
+        try:
+            return await self._send(draft, _turn(draft, draft.command_id, match))
+        except SessileError as error:
+            if not isinstance(error, NotFound | Gone) and error.code != "session_full":
+                if give_back:
+                    await self._give_back(match)
+                raise
+            log.info("history_place_lost", session=match.place.session, error=error.code)
+        with suppress(Unavailable):
+            await self._history.drop(match.chain, match.place)
+        return None
+
+    async def _send(self, draft: TurnDraft, turn: cm.TurnCreate, near: SessionKey | None = None) -> StartedTurn:
         principal, given = draft.principal, draft.input
         sent = await self.send(principal, turn, near=near)
         responses = sent.responses
@@ -342,17 +368,59 @@ class TurnStarter:
                 with suppress(Unavailable):
                     await self._history.put(draft.chain, HistoryPlace(turn.session, sent.last))
             sent.cursor.follow(responses)
-        return sent._replace(responses=responses, chain=draft.chain)
+        return sent._replace(responses=responses, chain=draft.chain, root=draft.root)
 
     async def record_answer(self, started: StartedTurn, body: ResponseBody) -> None:
-        """Puts where an answer lies into the history index, for its client's next request."""
+        """Puts where an answer lies into the history index, for its client's next request; keeps by its id what
+        leads to it, or to what was prepared for one."""
         answer = resendable_answer(body)
         if answer is None:
+            if body.status == "completed":
+                self._keep_end(body.id, HistoryEnd(started.root, started.chain))
             return
         leaf, units = answer
+        calls = call_ids(units[-1])
         chain = extend_chain_all(started.chain, units)[-1]
+        self._keep_end(body.id, HistoryEnd(started.root, chain, calls))
         with suppress(Unavailable):  # then its next request begins a session
-            await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf, call_ids(units[-1])))
+            await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf, calls))
+
+    def _keep_end(self, response_id: str, end: HistoryEnd) -> None:
+        self._ends[response_id] = end
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
+
+    # -- behind a response ----------------------------------------------------------------------------------------
+
+    def knows_end(self, previous: str | None) -> bool:
+        """Whether the history that ends with a response (None: with nothing) has a name here."""
+        return previous is None or previous in self._ends
+
+    async def draft_behind(self, principal: Principal, given: TurnInput, previous: str | None) -> TurnDraft | None:
+        """The turn of a request that goes on from a response, with the name that its history has then; None where it
+        has none here, or where the request's opening (model, tools, instructions) is another one."""
+        given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
+        root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
+        end = HistoryEnd(root, root) if previous is None else self._ends.get(previous)
+        if end is None or end.root != root:
+            return None
+        chains = await _chains(end.chain, given.units, end.calls)
+        return TurnDraft(principal, self.command_id(principal, "", None), given, root, chains or [end.chain])
+
+    async def start_elsewhere(self, draft: TurnDraft) -> StartedTurn | None:
+        """Starts a turn that resends answers behind a response where those were given; None where none of them is
+        known."""
+        match = await self._find(draft) if draft.resends else None
+        if match is None:
+            return None
+        return await self._go_on(draft, match, give_back=True)
+
+    async def record_question(self, draft: TurnDraft, started: StartedTurn) -> StartedTurn:
+        """Has the answer to a turn that went on from a response, and its question, found by their words too."""
+        if started.last is not None:
+            with suppress(Unavailable):
+                await self._history.put(draft.chain, HistoryPlace(started.cursor.key.session, started.last))
+        return started._replace(chain=draft.chain, root=draft.root)
 
     # -- stored ---------------------------------------------------------------------------------------------------
 
@@ -409,7 +477,7 @@ class TurnStarter:
         not show."""
         for listed in (True, False):
             root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=listed)
-            draft = _Draft(principal, CommandId(""), given, root, await _chains(root, given.units))
+            draft = TurnDraft(principal, CommandId(""), given, root, await _chains(root, given.units))
             if (match := await self._find(draft)) is not None:
                 return match
         return None
@@ -426,11 +494,11 @@ class TurnStarter:
         self.gateway.tasks.start(self.gateway.cancel(principal, session, responses, id_prefix="http"))
 
 
-async def _chains(root: bytes, units: Sequence[Unit]) -> list[bytes]:
+async def _chains(root: bytes, units: Sequence[Unit], calls: Sequence[str] = ()) -> list[bytes]:
     arguments = sum(len(item.arguments) for unit in units for item in unit.items if isinstance(item, cm.NewCall))
     if arguments <= AT_ONCE_CHARS:
-        return extend_chain_all(root, units)
-    return await asyncio.to_thread(extend_chain_all, root, units)
+        return extend_chain_all(root, units, calls)
+    return await asyncio.to_thread(extend_chain_all, root, units, calls)
 
 
 def units_behind(match: HistoryMatch, units: Sequence[Unit]) -> list[Unit]:
@@ -439,13 +507,13 @@ def units_behind(match: HistoryMatch, units: Sequence[Unit]) -> list[Unit]:
     return rename_outputs(units[match.units :], names)
 
 
-def _opening(draft: _Draft) -> Opening:
+def _opening(draft: TurnDraft) -> Opening:
     given = draft.input
     caller = caller_of(draft.principal, given.user, given.model)
     return opening_of(caller, given.instructions, draft.root, draft.chains)
 
 
-def _turn(draft: _Draft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
+def _turn(draft: TurnDraft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
     """The command: below the matched place, or in the session that follows from the command's own id."""
     given = draft.input
     settings: dict[str, Any]

@@ -41,7 +41,7 @@ def _has(inside: dict[str, Any] | list[Any], part: Any) -> bool:
 def leave_out(request: Request, names: Iterable[str]) -> None:
     """Notes parameters that this request goes on without; its answer names them."""
     noted: list[str] = request.scope.setdefault("state", {}).setdefault("left_out", [])
-    noted += names
+    noted += [name for name in names if name not in noted]
 
 
 def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> None:

@@ -32,7 +32,7 @@ from ._model_notice import model_notice
 from ._notices import Disconnected, GoingAway, LinkNotice, Ready, Stopped, Warned
 from ._screen import Follower, Screen
 from .client import Client, SessionInfo
-from .errors import SessileError
+from .errors import ConnectionStopped, SessileError
 from .response import Response
 from .session import Session
 
@@ -75,6 +75,7 @@ class Chat:
         self._listed: list[SessionInfo] = []
         self._idle = asyncio.Event()
         self._disconnected = False
+        self._stop_noted = False
         self._unwritten: OSError | None = None
         self._failed_dials = 0
         self.gave_up = asyncio.Event()
@@ -95,6 +96,8 @@ class Chat:
                 break
             if line.strip():
                 await self._try(self._line(line.strip()))
+                if self._client.error is not None:
+                    break
             elif not self._busy:
                 self._screen.prompt()
         while self._busy and not quitting and self._client.error is None:
@@ -104,7 +107,7 @@ class Chat:
         if self._unwritten is not None:
             raise self._unwritten
         if self._client.error is not None:
-            self._screen.note(str(self._client.error))
+            self._note(self._client.error)
             return 1
         return 0
 
@@ -156,9 +159,19 @@ class Chat:
         try:
             await work
         except (SessileError, ValueError) as exc:
-            self._screen.note(str(exc))
+            self._note(exc)
             if not self._busy:
                 self._screen.prompt()
+
+    def _note(self, error: Exception) -> None:
+        """Show an error; one that stopped the client once, and for a key what to do."""
+        if error is not self._client.error:
+            self._screen.note(str(error))
+        elif not self._stop_noted:
+            self._stop_noted = True
+            self._screen.note(str(error))
+            if isinstance(error, ConnectionStopped) and (error.close_code == 4401 or error.http_status == 401):
+                self._screen.note("put the API key in SESSILE_API_KEY, or name its file with --key-file")
 
     async def _line(self, line: str) -> None:
         if not line.startswith("/"):
@@ -301,7 +314,7 @@ class Chat:
             await follower.run()
         except SessileError as exc:
             self._screen.end()
-            self._screen.note(str(exc))
+            self._note(exc)
         except OSError as exc:
             self._unwritten = exc  # standard output takes no more
         follower.over = True

@@ -336,8 +336,12 @@ async def test_a_client_that_stopped_ends_the_chat(server: FakeServer) -> None:
     person.types("x")
     await person.out.shows("you ")
     await server.close_all(4401)
+    person.types("y")
+    person.types("z")
     assert await person.leaves() == 1
-    assert "4401" in person.notes.getvalue()
+    notes = person.notes.getvalue()
+    assert notes.count("4401") == 1, "said once, however many lines were typed"
+    assert "SESSILE_API_KEY" in notes, "and what to do"
 
 
 @pytest.mark.parametrize("session", [None, "s1"])

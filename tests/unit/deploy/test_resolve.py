@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.resolve import GROUPS, compare, differences
+from deploy.resolve import GROUPS, compare, differences, sources
 from deploy.setup_env import REQUIREMENTS
 
 LOCK = (
@@ -35,6 +35,12 @@ def test_what_uv_cannot_resolve_is_its_own_sentence(tmp_path: Path) -> None:
     uv.chmod(0o755)
     with pytest.raises(RuntimeError, match=r"vllm-cuda\.lock: no solution for vllm"):
         differences("vllm-cuda", uv, {"PATH": "/bin:/usr/bin"})
+
+
+def test_only_a_lock_of_packages_that_no_index_has_is_resolved_with_what_lies_beside_it() -> None:
+    env = {"UV_INDEX": "http://localhost/extra", "UV_FIND_LINKS": "/wheels", "UV_DEFAULT_INDEX": "http://localhost"}
+    assert sources("base", env) == {"UV_DEFAULT_INDEX": "http://localhost"}
+    assert sources("clients-open-webui", env) == env
 
 
 def test_each_group_has_its_lock_and_its_inputs() -> None:

@@ -70,7 +70,7 @@ from transport.openai.response_models import (
 )
 from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
-from transport.openai.turn_starter import TurnInput, TurnRequest, naming_input, units_behind
+from transport.openai.turn_starter import TurnDraft, TurnInput, TurnRequest, naming_input, units_behind
 from transport.openai.unknown_parameters import check_optional, leave_out
 from transport.websocket.inner_requests import SocketTurn
 
@@ -164,15 +164,27 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = ResponseReader(resumed.cursor, resumed.responses[0], resumed.after)
     else:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
-        with ExitStack() as held:
-            command = await stored_turn(request, principal, body, model, command_id, resolved, held)
-            tools, text = cm.schemas_of(command)
-            await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
-            if headers.idempotency_key is not None:
-                await starter.bind(principal, command)
+        draft = elsewhere = None
+        if resolved is None and seen is None and headers.idempotency_key is None:
+            draft = await _draft_behind(request, principal, body, model)
+        if draft is not None and (socket is None or socket.generate):
             with naming_input("input"):
-                sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
-        answer = ResponseReader(sent.cursor, sent.responses[0], sent.after)
+                elsewhere = await starter.start_elsewhere(draft)
+        if elsewhere is not None:
+            sent = elsewhere
+        else:
+            with ExitStack() as held:
+                command = await stored_turn(request, principal, body, model, command_id, resolved, held)
+                tools, text = cm.schemas_of(command)
+                await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
+                if headers.idempotency_key is not None:
+                    await starter.bind(principal, command)
+                with naming_input("input"):
+                    sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
+            if draft is not None:
+                sent = await starter.record_question(draft, sent)
+        ended = None if draft is None else partial(starter.record_answer, sent)
+        answer = ResponseReader(sent.cursor, sent.responses[0], sent.after, ended=ended)
     cursor = answer.cursor
     plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
 
@@ -190,6 +202,22 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         work = answer.shown_begun() if body.background else answer.shown(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
     return JSONResponse(whole, headers={**named, **answer.cache})
+
+
+async def _draft_behind(
+    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard
+) -> TurnDraft | None:
+    """The turn of a request that goes on from a response, or prepares one, where its history has a name."""
+    gateway, starter, previous = gateway_of(request), turn_starter_of(request), body.previous_response_id
+    if body.conversation is not None or not starter.knows_end(previous) or has_references(body.input):
+        return None
+    turn = stateless_turn(body, model, body.input)
+    draft = await starter.draft_behind(principal, turn, previous)
+    if draft is not None and draft.resends:
+        check_optional(request, model, turn.sampling)
+        forced = forced_tools(turn.sampling, turn.tools)
+        await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
+    return draft
 
 
 async def _behind_approvals(
@@ -558,6 +586,7 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
             sampling,
             tools,
             instructions=body.instructions,
+            previous_response_id=body.previous_response_id,
             background=bool(body.background),
             store=body.store is not False,
             **_echoed(body),

@@ -129,6 +129,36 @@ async def test_generate_false_brings_up_what_the_next_turn_goes_on_from(server: 
     assert last["status"] == "completed" and len(server.sessions) == 1
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_was_said_over_a_connection_is_found_when_it_is_resent_over_the_next(
+    server: Serving, store: bool
+) -> None:
+    """As Codex does: what comes first is prepared, turns bring what is new, and a later process resends everything,
+    its calls written anew: they were rendered again, and the whole work behind the first call was computed again."""
+    server.engine.script += [CALL, "It is sunny.", "You are welcome."]
+    opening = {"role": "developer", "content": "Be brief. " * 50}
+    question: Any = {"role": "user", "content": "How is Rome?"}
+    same: Any = {"store": store, "tools": [WEATHER], "instructions": "Help."}
+    async with socket(server) as one:
+        warm = await one.turn([opening], generate=False, **same)
+        asked = await one.turn([question], previous_response_id=warm["id"], **same)
+        (call,) = asked["output"]
+        told = {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"}
+        answer = await one.turn([told], previous_response_id=asked["id"], **same)
+    again = {"type": "function_call", "call_id": "call_mine", "name": "weather", "arguments": '{"city":"Rome"}'}
+    said = {"role": "assistant", "content": "It is sunny."}
+    history = [question, again, {**told, "call_id": "call_mine"}, said, {"role": "user", "content": "Thank you"}]
+    async with socket(server) as two:
+        warm = await two.turn([opening], generate=False, **same)
+        thanked = await two.turn(history, previous_response_id=warm["id"], **same)
+        assert thanked["output"][0]["content"][0]["text"] == "You are welcome."
+        assert thanked["previous_response_id"] == warm["id"]
+        before = answer["usage"]
+        assert thanked["usage"]["input_tokens_details"]["cached_tokens"] >= before["total_tokens"] - 1
+        other = await two.turn(history, previous_response_id=warm["id"], **{**same, "instructions": "Other."})
+        assert other["usage"]["input_tokens_details"]["cached_tokens"] < before["input_tokens"], "another opening"
+
+
 async def test_turns_are_written_one_after_the_other(server: Serving) -> None:
     async with socket(server) as one:
         for number in range(3):
