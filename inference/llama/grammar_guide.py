@@ -20,6 +20,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from inference.llama.gguf import read_model
+from inference.llama.sampling import SHOWN_TOKENS
 from inference.llama.vocabulary import END_TOKENS, token_pieces
 from inference.sampling import unfit_continuation
 from inference.tokens import Utf8Stream
@@ -37,6 +38,7 @@ class GuideVocabulary(NamedTuple):
 
     pieces: Sequence[bytes]
     tokenizer: LLTokenizer
+    specials: dict[str, int]  # control tokens by their spelling, which `pieces` leaves out
 
 
 class GrammarGuide:
@@ -95,8 +97,15 @@ class FreeGuide:
     complete: Final = False
 
     def __init__(
-        self, vocabulary: GuideVocabulary, given: Sequence[Sequence[Json]] = (), *, emitted: Sequence[int] = ()
+        self,
+        vocabulary: GuideVocabulary,
+        given: Sequence[Sequence[Json]] = (),
+        *,
+        emitted: Sequence[int] = (),
+        shown: Sequence[str] = (),
     ) -> None:
+        """`shown`: control tokens that are text in an answer."""
+        self._shown = {vocabulary.specials[each]: each.encode() for each in shown if each in vocabulary.specials}
         self._pieces = vocabulary.pieces
         self.vocabulary_size: Final = len(self._pieces)
         self._given = [list(each) for each in given]
@@ -106,7 +115,7 @@ class FreeGuide:
         return self._given
 
     def accept(self, token: int) -> str:
-        return self._utf8.feed(self._pieces[token])
+        return self._utf8.feed(self._shown.get(token, self._pieces[token]))
 
 
 Guide = GrammarGuide | FreeGuide
@@ -126,7 +135,8 @@ class GrammarGuides:
             self._loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, self._model_path))
         vocabulary = await asyncio.shield(self._loading)
         if "json_schema" not in parameters:
-            return FreeGuide(vocabulary, parameters.get("logit_bias", ()), emitted=list(emitted))
+            shown = parameters.get(SHOWN_TOKENS, ())
+            return FreeGuide(vocabulary, parameters.get("logit_bias", ()), emitted=list(emitted), shown=shown)
         return await asyncio.to_thread(make_guide, vocabulary, parameters, list(emitted))
 
 
@@ -140,7 +150,14 @@ def make_vocabulary(metadata: dict[str, Any]) -> GuideVocabulary:
     pieces = token_pieces(metadata)
     ends = [metadata[name] for name in END_TOKENS if name in metadata] or [0]
     tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces.spelled, ends[0])), eos_token=ends)
-    return GuideVocabulary(pieces.text, tokenizer)
+    controls = (
+        (piece[1:].decode(errors="replace"), token) for token, piece in enumerate(pieces.spelled) if _is_control(piece)
+    )
+    return GuideVocabulary(pieces.text, tokenizer, dict(controls))
+
+
+def _is_control(piece: bytes) -> bool:
+    return len(piece) > 1 and piece.startswith(b"\xff")
 
 
 def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted: list[int]) -> GrammarGuide:

@@ -19,6 +19,7 @@ from sessions.model.types import Json, Sampling
 
 STOP_TOKENS: Final = "stop_token_ids"  # among the parameters; llama-server leaves names alone that it does not know
 _SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SHOWN_TOKENS: Final = "preserved_tokens"  # llama-server's name of the special tokens that are text
 SEED_BITS: Final = 0x7FFF_FFFF  # llama-server reads 32 bits, and all ones mean "draw one"
 
 
@@ -54,7 +55,7 @@ def completion_parameters(
         **direct_parameters(request),
     }
     if shown:
-        parameters["preserved_tokens"] = list(shown)
+        parameters[SHOWN_TOKENS] = list(shown)
     biases: list[list[Json]] = []
     if sampling.logit_bias:
         given = token_biases(sampling.logit_bias, vocabulary_size)

@@ -612,6 +612,7 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         "stop": [next(m)],
         "logit_bias": {next(m): 1},
         "tool_choice": next(m),
+        "effort": next(m),
         "text": {"format": {"type": "json_schema", "name": next(m), "schema": schema(m)}},
     }
     tool = [{"type": next(m), **function(m)}]

@@ -11,20 +11,32 @@ import pytest
 
 from inference.vllm.model_folder import read_vllm_model
 from inference.vllm.tokenizer import VllmTokenizer, folder_template
-from sessions.model.types import Sampling
+from sessions.model.types import Sampling, UnixMs
 from sessions.ports import ChatMessage
+from sessions.turn.channels import CHANNEL, MARKS
 from sessions.turn.tool_call_parser import CLOSE, OPEN
+from tests.support.engines.chat_templates import FAMILIES
 from tests.support.engines.engines import ask, key, prompt_of
 from tests.support.engines.vllm_world import MODEL, VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
-TAGS = {"<repo_name>": OPEN, "<reponame>": CLOSE}  # special tokens that the small model has no use for
+UNUSED = (
+    "<file_sep>",
+    "<filename>",
+    "<gh_stars>",
+    "<issue_start>",
+    "<issue_comment>",
+    "<issue_closed>",
+    "<jupyter_start>",
+)
+# Special tokens that the small model has no use for, and how they are spelled instead.
+TAGS = {"<repo_name>": OPEN, "<reponame>": CLOSE, **dict(zip(UNUSED, MARKS, strict=True))}
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The small model, with two of its special tokens spelled as the tags."""
+    """The small model, with some of its special tokens spelled as marks of calls and channels."""
     folder = tmp_path / "model"
     folder.mkdir()
     for file in MODEL.iterdir():
@@ -56,6 +68,22 @@ async def test_tags_that_are_special_tokens_are_read_and_written(world: VllmWorl
     ):
         tokens = await engine.tokenizer.message(message)
         assert [token for token in tokens if token in tags] == wanted
+
+
+async def test_marks_of_channels_that_are_special_tokens_are_text_and_a_call_ends_an_answer(
+    world: VllmWorld, model: Path
+) -> None:
+    engine = await start(world, model_path=model, chat_template=FAMILIES["gpt-oss"], slots=1)
+    channel, call = (engine.tokenizer.token_id(mark) for mark in (CHANNEL, "<|call|>"))
+    prompt = await engine.tokenizer.conversation(
+        None, (), [ChatMessage(role="user", text="Hello.")], UnixMs(0), answer=True
+    )
+    only = Sampling(temperature=0, logit_bias={str(channel): 100.0})
+    answer = await ask(engine, key("a"), prompt, max_tokens=2, sampling=only)
+    assert (answer.text, answer.tokens) == (CHANNEL + CHANNEL, (channel, channel))
+    only = Sampling(temperature=0, logit_bias={str(call): 100.0})
+    answer = await ask(engine, key("b"), prompt, max_tokens=2, sampling=only)
+    assert (answer.text, answer.finish.reason) == ("", "stop")
 
 
 async def test_a_long_message_with_calls_is_encoded_in_a_thread(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
@@ -117,6 +118,34 @@ async def test_messages_in_channels_are_thoughts_text_and_calls(
     )
     assert decode(server.engine.prompts[-1]).endswith(end)
     assert server.engine.asked[-1].effort == "high" and "warning" not in cut.headers
+
+
+async def test_an_effort_is_passed_on_from_every_door_or_named(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    import anthropic
+
+    async def asked() -> list[str]:
+        server.engine.script += ["Four."] * 3
+        chat = await client.chat.completions.with_raw_response.create(
+            model=SIMULATED, messages=ASK, reasoning_effort="low"
+        )
+        response = await client.responses.with_raw_response.create(
+            model=SIMULATED, input="2 + 2?", reasoning={"effort": "low"}
+        )
+        async with anthropic.AsyncAnthropic(base_url=server.server.url, api_key="none", max_retries=0) as other:
+            message = await other.messages.with_raw_response.create(
+                model=SIMULATED, max_tokens=100, messages=ASK, extra_body={"output_config": {"effort": "low"}}
+            )
+        assert [sampling.effort for sampling in server.engine.asked[-3:]] == ["low"] * 3
+        return [each.headers.get("warning", "") for each in (chat, response, message)]
+
+    warned = await asked()
+    for name, warning in zip(("reasoning_effort", "reasoning.effort", "output_config.effort"), warned, strict=True):
+        assert name in warning, "its template knows no degrees"
+    assert server.engine.thoughts is not None
+    monkeypatch.setattr(ScriptedEngine, "thoughts", msgspec.structs.replace(server.engine.thoughts, efforts=True))
+    assert await asked() == [""] * 3
 
 
 async def test_messages_show_a_thinking_block(server: Serving) -> None:

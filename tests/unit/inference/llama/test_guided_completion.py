@@ -195,3 +195,10 @@ async def test_hanging_up_ends_it_and_errors_are_the_servers() -> None:
     server.failure = {"error": {"type": "server_error"}}
     with pytest.raises(Internal):
         await (await opened(server, '"y')).next()
+
+
+def test_special_tokens_that_are_marks_are_text_here_too() -> None:
+    (mark,) = (spelling for spelling, token in VOCABULARY.specials.items() if token == END)
+    assert FreeGuide(VOCABULARY).accept(END) == ""
+    guide = FreeGuide(VOCABULARY, shown=(mark, "<|unknown|>"))
+    assert [guide.accept(token) for token in (ord("a"), END)] == ["a", mark]

@@ -31,6 +31,7 @@ PLAN = PromptPlan(array("I", [1, 2, 3]), array("I"), 1, 50, 0, None)
 OTHER_SAMPLING: dict[str, Any] = {
     "thinking": False,
     "thinking_tokens": 7,
+    "effort": "low",
     "temperature": 0.5,
     "top_p": 0.5,
     "top_k": 5,
