@@ -13,7 +13,8 @@ from transport.openai.request_models import McpApprovalFilter, McpToolFilter, Mc
 
 
 def mcp_tool(given: McpToolParam, at: str) -> Tool:
-    """The tool that stands for a server until the session's owner puts its tools there."""
+    """Returns the tool that stands for an MCP server until the session's owner puts the server's tools in its place.
+    Raises BadInput; `at` is the entry's place in the request."""
     for name in ("server_url", "connector_id", "authorization", "headers"):
         if getattr(given, name) is not None:
             what = f"{name!r} is not taken from clients: name an MCP server of this server's own by its 'server_label'."
@@ -42,7 +43,7 @@ def mcp_tool(given: McpToolParam, at: str) -> Tool:
 
 
 def shown_tool(tool: Tool) -> dict[str, Json]:
-    """A tool as a response shows it."""
+    """Returns a tool as a response shows it."""
     if not isinstance(tool.mcp, McpSource) or tool.mcp.tool:
         return {**msgspec.to_builtins(tool), "parameters": tool.parameters or {}}
     source, shown = tool.mcp, {"type": "mcp", "server_label": tool.mcp.server_label}
@@ -58,7 +59,7 @@ def shown_tool(tool: Tool) -> dict[str, Json]:
 
 
 def without_listings(tools: Sequence[Any]) -> list[Any]:
-    """A request's tools without what their servers listed, which the log keeps beside them."""
+    """Returns a request's tools without the tool lists of their servers, which the log stores with them."""
     return [
         {name: value for name, value in tool.items() if name != "listed"} if isinstance(tool, dict) else tool
         for tool in tools
