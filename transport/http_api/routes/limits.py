@@ -27,7 +27,8 @@ routes = APIRouter(tags=["limits"], route_class=StrictRoute)
 
 @routes.get("/v1/limits", responses=ERRORS)
 async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
-    """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
+    """Shows a tenant's limits and the KV that it holds. For administrators of the tenant; `tenant`, another one, is for
+    operators. `limits` is null if none are set."""
     owner = demand_administrator(principal_of(request), tenant)
     gateway = gateway_of(request)
     held = await operator_api_of(request).kv_of(owner)
