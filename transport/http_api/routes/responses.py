@@ -207,7 +207,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 async def _draft_behind(
     request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard
 ) -> TurnDraft | None:
-    """Returns the draft of a turn that continues from a response or prepares one; None if its history is unknown here."""
+    """Returns the draft of a turn that continues from a response or prepares one; None for an unknown history."""
     gateway, starter, previous = gateway_of(request), turn_starter_of(request), body.previous_response_id
     if body.conversation is not None or not starter.knows_end(previous) or has_references(body.input):
         return None
