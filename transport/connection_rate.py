@@ -19,7 +19,7 @@ WAIT_MAX_S: Final = 20.0  # as long as clients' own backing off takes at most
 
 
 class ConnectionRate:
-    """The pace of new connections of one process. `rate` (connections a second) may change from call to call, as it comes
+    """The pace of new connections of one process. `rate` (connections a second) may change at each call, as it comes
     from a file that is read again. Times are in seconds."""
 
     def __init__(self) -> None:

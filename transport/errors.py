@@ -2,7 +2,7 @@
 
 A code is API. `sessions.model.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status
 and, where an error ends a WebSocket, its close code. The close codes that make a client's next move plain are
-PROTOCOL.md §4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after all else it does not.
+docs/protocol.md 6.1's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after all else it does not.
 
 Does not know: who raises what, and how an error is written down on a door.
 """
@@ -201,7 +201,7 @@ _OPENAI_PATHS: Final = tuple(
 
 
 def body_at(path: str, error: SessileError, request_id: str = "") -> dict[str, Any]:
-    """Returns the body of a refusal in the shape that clients of a path expect: OpenAI's (with its code for a wrong key),
+    """Returns the body of a refusal in the shape that clients of a path expect: OpenAI's (with a code for wrong keys),
     Anthropic's, or ours."""
     if path.startswith(_ANTHROPIC_PATH):
         return anthropic_body(error, request_id)

@@ -318,7 +318,8 @@ class Quotas:
 
     async def _key_bucket(self, principal: Principal, request: Request | None = None) -> Bucket | None:
         """Returns the bucket with the requests per minute of a whole key, whatever user names it sends; None if it is
-        not limited or the request was counted on arrival. Raises Limited if it is empty, unless `request` is a repeat."""
+        not limited or the request was counted on arrival. Raises Limited if it is empty and `request` is no repeat."""
+        rate_limits = RATE_LIMIT_STATE.get()
         bucket = self._bucket_of(principal)
         if bucket is None or (rate_limits is not None and rate_limits.is_counted):
             return None
