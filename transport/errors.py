@@ -2,7 +2,7 @@
 
 A code is API. `sessions.model.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status
 and, where an error ends a WebSocket, its close code. The close codes that make a client's next move plain are
-docs/protocol.md 6.1's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after all else it does not.
+docs/protocol.md 6.1's: it comes back after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412, and after no other.
 
 Does not know: who raises what, and how an error is written down on a door.
 """

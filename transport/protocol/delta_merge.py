@@ -1,4 +1,4 @@
-"""Laying adjacent deltas together for a reader that missed them (docs/protocol.md §3).
+"""Laying adjacent deltas together for a reader that missed them (docs/protocol.md 3.2).
 
 What is merged: neighbouring records that continue the same text, refusal or arguments of the same item. The merged
 event carries the `sequence_number`, the offset and the time of its last part, and `first_offset`. Nothing else is

@@ -105,7 +105,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed", rename={"from_": "from"}):
-    """The answer to a resume. `mode` says which fields are set (docs/protocol.md §3)."""
+    """The answer to a resume. `mode` says which fields are set (docs/protocol.md 3.1)."""
 
     session: SessionId
     mode: str
