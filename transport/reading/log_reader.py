@@ -132,7 +132,7 @@ class ResumePlan(NamedTuple):
         return page
 
     async def _find_retractions(self, feed: Feed, page: Page, after: int) -> None:
-        """Tells the feed of every retraction in (after, top]: of the page, and of what lies between it and the known part.
+        """Tells the feed of every retraction in (after, top]: those of the page and those up to the known part.
         `top` is the feed's when the search ends, as records may be published meanwhile."""
         retractions: list[Retraction] = []
         records, position = page.records, after
