@@ -28,7 +28,7 @@ _Place = tuple[str, RevocationKind, str]
 
 @dataclass(eq=False, repr=False)
 class RevocationCache:
-    """A copy of all revocations that follows the store. `clock` is monotonic in seconds, `incarnation` the journal's."""
+    """A copy of all revocations, kept up to date. `clock` is monotonic in seconds, `incarnation` the journal's."""
 
     store: RevocationStore
     now_ms: Callable[[], UnixMs]

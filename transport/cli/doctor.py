@@ -43,5 +43,5 @@ def format_findings(findings: Sequence[Diagnosis], *, as_json: bool) -> str:
 
 
 def has_findings(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
-    """Whether there is something to do."""
+    """Returns whether there is an error; with `strict`, or a warning."""
     return any(each.level == "error" or (strict and each.level == "warning") for each in findings)

@@ -89,7 +89,7 @@ EncryptionCommand = ShowEncryption | RotateKeys | RewrapKeys | StopSweep | Resum
 async def run_on_journal(
     encryption: JournalEncryption | None, store: Store, command: EncryptionCommand, now: UnixMs
 ) -> JsonObject:
-    """Runs the command on a journal that is open here. Raises SessileError."""
+    """Runs a command on a journal opened by this process. Raises SessileError."""
     if encryption is None:
         raise BadInput("not_encrypted", "This journal is not encrypted: no key is named for it.")
     if isinstance(command, ShowEncryption):
@@ -102,7 +102,7 @@ async def run_on_journal(
 
 
 async def run_on_server(command: EncryptionCommand, credential: str) -> JsonObject:
-    """The same through a server's `/v1/operator/encryption`. Raises BadSetting, SessileError."""
+    """Runs a command through a server's `/v1/operator/encryption`. Raises BadSetting, SessileError."""
     url = f"{base_of(command.url, credential)}/v1/operator/encryption"
     if isinstance(command, ShowEncryption):
         return await asyncio.to_thread(call, "GET", url, credential)
@@ -138,7 +138,7 @@ def format_encryption(command: EncryptionCommand, result: JsonObject) -> str:
 
 
 def _tenant_of(command: EncryptionCommand) -> TenantId | None:
-    """Raises BadSetting for a destruction of nobody's keys."""
+    """Returns the tenant of a command, or None. Raises BadSetting if keys are to be destroyed of no named tenant."""
     name = command.tenant if isinstance(command, RotateKeys | DestroyKeys) else ""
     if isinstance(command, DestroyKeys) and not name:
         raise BadSetting("tenant: name whose keys are to be destroyed (--tenant acme)")

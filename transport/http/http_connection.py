@@ -59,9 +59,8 @@ class WebSocketDoor(Protocol):
     def begin(
         self, head: Scope, transport: asyncio.BaseTransport, peer: str | None, place: Place | None
     ) -> asyncio.BufferedProtocol | None:
-        """Answers a handshake without a credential, given its `plain_head`. Returns the protocol that reads the connection
-        from now on and owns `place`; None if the handshake must be checked and parsed. Raises SessileError if it is
-        refused."""
+        """Answers a handshake without a credential, given its `plain_head`. Returns the protocol that reads on and
+        owns `place`; None if the handshake must be checked and parsed. Raises SessileError if it is refused."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -80,7 +79,7 @@ class WebSocketDoor(Protocol):
 
 
 class FirstHead(asyncio.BufferedProtocol):
-    """A connection of which nothing was read yet. It reads no more of a stranger's body than what came with its head."""
+    """A connection of which nothing was read yet. It reads no more of a body than what came with its head."""
 
     __slots__ = ("_due_at", "_first", "_left", "_place", "_shared", "client", "slot", "transport")
 
@@ -330,7 +329,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _stopped_by(self, gate: Gate) -> bool:
-        """Checks the request with the gate. Returns whether it was refused and that was written. A refusal behind earlier
+        """Checks the request with the gate. Returns whether it was refused and that was written. One behind earlier
         answers is left to the middleware."""
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
@@ -491,7 +490,7 @@ async def listen(
     keep_alive_s: float = KEEP_ALIVE_S,
     **options: Any,
 ) -> asyncio.Server:
-    """Serves `app` on an address. `options` are those of `create_server`. Raises Unavailable if the address is taken."""
+    """Serves `app` on an address. `options` are `create_server`'s. Raises Unavailable if the address is taken."""
     config = uvicorn.Config(
         app,
         http=HttpConnection,

@@ -31,9 +31,9 @@ class Gate(Protocol):
 def plain_head(data: bytes) -> Scope | None:
     """Reads the head of a request if it is written as nearly all are; returns None if the real parser must decide.
 
-    What this says is used to refuse, and to open WebSockets, which are judged again. Any other request that passes is
-    parsed, and judged, again: a head that two parsers read differently gains nothing. `left` bytes of the body have not
-    come yet; negative: there is more behind it."""
+    The result serves to refuse requests and to open WebSockets, which are checked again. All other requests are parsed
+    and checked again, so that nothing is gained by a head that two parsers read differently. `left` is the number of
+    body bytes still to come; it is negative if there is more after the body."""
     end = data.find(b"\r\n\r\n")
     first, *lines = data[: max(end, 0)].split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
