@@ -64,7 +64,7 @@ class WebSocketDoor(Protocol):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-    """What the connections of one port share."""
+class Listening:
     """What the connections of one port share."""
 
     config: uvicorn.Config

@@ -75,8 +75,8 @@ class Server:
         self._door: WebSocketConnections | None = None
 
     @property
+    def port(self) -> int:
         """The port that the server listens on. Only after `start`."""
-        """The port that is listened on; after `start`."""
         assert self._listener is not None
         return int(self._listener.sockets[0].getsockname()[1])
 

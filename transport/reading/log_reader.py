@@ -49,8 +49,8 @@ class ResumePlan(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class LogReader:
     """Reads logs from a journal, a bounded number at once."""
-    """The reading side of a journal."""
 
     journal: Journal
     now_ms: Callable[[], UnixMs]
@@ -68,8 +68,8 @@ class ResumePlan(NamedTuple):
         return await self._first(feed, offset)
 
     @staticmethod
+    def _in_tail(feed: Feed, epoch: Epoch | None, offset: int | None) -> bool:
         """Returns whether the feed's tail reaches back to `offset`, so that the journal is not needed."""
-        """This log is read here already and its tail reaches back far enough: no need for the journal."""
         known = feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top
         return known and offset is not None and feed.after(offset) is not None
 

@@ -158,8 +158,8 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
 
 
 @dataclass(slots=True)
+class _KeySearches:
     """The searches of one key that run or wait, one after the other, so that others wait for at most one of them."""
-    """The searches of one key that run or wait: one after the other, so that nobody else waits for more than one."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     under_way: int = 0

@@ -49,6 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class ResponsesConnection(UpgradedConnection):
     """One connection of OpenAI's Responses protocol. `_app` is the HTTP application that carries out its requests."""
 
     PATH: ClassVar[str] = RESPONSES

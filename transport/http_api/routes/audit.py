@@ -57,7 +57,7 @@ async def verified(
     anchor: Annotated[list[Annotated[str, Query(max_length=128)]] | None, Query(max_length=64)] = None,
 ) -> dict[str, Any]:
     """Checks a tenant's whole audit log and names the first row that is not as it was written. An `anchor` is one from
-    an earlier answer: its row must still be there; `unchecked` lists anchors whose rows retention has removed."""
+    an earlier answer: its row must still be there; `unchecked` counts anchors whose rows were trimmed since."""
     owner = demand_administrator(principal_of(request), tenant)
     try:
         anchors = dict(parse_anchor(each) for each in anchor or ())
