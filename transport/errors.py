@@ -79,7 +79,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable mcp_server_unavailable",
 }
 CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.split()}
-"""What each public code is, at every door."""
+"""The row of each public error code, the same at every door."""
 
 _INNER: Final = {
     "too_large": "append_too_large",
@@ -107,7 +107,7 @@ _INNER: Final = {
     "draining": "shutting_down",
 }
 INNER: Final = {code: public for public, codes in _INNER.items() for code in codes.split()}
-"""Codes of our own, by the public code that a client sees."""
+"""Internal error codes, with the public code that clients see instead."""
 
 STARTUP: Final = frozenset(
     {

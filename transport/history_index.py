@@ -306,7 +306,7 @@ _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_n
 
 
 class HistoryMatch(NamedTuple):
-    """How much of a history is in a session already: `units` messages, up to `place`."""
+    """A session's item `place` up to which the session has the first `units` messages of a history."""
 
     place: HistoryPlace
     units: int

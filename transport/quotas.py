@@ -75,7 +75,7 @@ _SAYS: Final = {
 }
 
 _FREE: Final = (cm.ResponseCancel, cm.SessionWarm, cm.ReviewNotify)
-"""Commands that write nothing by themselves."""
+"""Commands that write nothing by themselves, and so count against no limit."""
 
 Execute = Callable[[Request], Awaitable[cm.Ok]]
 
@@ -252,8 +252,8 @@ class Quotas:
         if text_bytes is None:  # a request, but no turn
             demand = self._demand_of(principal, None, name, 0, 0)
             many = (msgspec.structs.replace(each, concurrent_turns=None) for each in (tenant, user))
-            held = {"hold_ms": NO_TURN_HOLD_MS, "tenant_ceilings": next(many), "user_ceilings": next(many)}
-            return msgspec.structs.replace(demand, **held)
+            changes = {"hold_ms": NO_TURN_HOLD_MS, "tenant_ceilings": next(many), "user_ceilings": next(many)}
+            return msgspec.structs.replace(demand, **changes)
         output_max = getattr(command, "max_output_tokens", None)
         return self._demand_of(
             principal,

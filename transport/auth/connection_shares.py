@@ -110,7 +110,7 @@ class ConnectionShares:
 
 
 def key_of(principal: Principal) -> tuple[str, str]:
-    """Returns what a principal is counted by: its key, whatever users that says it speaks for; the user of a token."""
+    """Returns (tenant, name) under which a principal is counted: its key, for all users; with a token, its user."""
     vouched = principal.key_id.startswith(TOKEN_PREFIX)
     return principal.tenant, principal.id if vouched else principal.key_id
 

@@ -386,10 +386,10 @@ def claim_of(claims: dict[str, Any], name: str) -> Any:
     `realm_access.roles`. None if there is neither."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:

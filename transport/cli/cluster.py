@@ -58,7 +58,7 @@ class DrainReplica(msgspec.Struct, frozen=True):
 
 
 class UndrainReplica(msgspec.Struct, frozen=True):
-    """Takes a drain back: sessions come to the replica again. What has left it stays where it is."""
+    """Ends a drain: the replica takes sessions again. Sessions that have left it stay where they are."""
 
     replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
 

@@ -48,7 +48,7 @@ class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes the journal of a data folder from what `serve --replicate` has copied; the folder has none yet.
+    """Restores the journal of a data folder, which has none yet, from the copy that `serve --replicate` made.
 
     Put keys.db and master.key of the lost server into the folder too: neither is in the replica, and nobody can read it
     without both.

@@ -33,7 +33,7 @@ class ShowEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RotateKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes a new key for a tenant, or for every one; older rows are encrypted again beside the server's work."""
+    """Makes a new key for a tenant, or for every one; older rows are encrypted again while the server works."""
 
     action: ClassVar[EncryptionAction] = "rotate"
     tenant: Tenant = ""
@@ -58,7 +58,7 @@ class StopSweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """Lets the sweep go on from where it was."""
+    """Continues the sweep that encrypts older rows, from where it stopped."""
 
     action: ClassVar[EncryptionAction] = "resume"
     url: ServerUrl = ""
@@ -75,7 +75,7 @@ class DestroyKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeMasterKey(msgspec.Struct, frozen=True):
-    """Puts a new key in front of the master key file, or drops the older ones behind it once `rewrap` is done.
+    """Adds a new first key to the master key file, or drops the older keys once `rewrap` is done.
 
     Changes the file of --master-key (or master.key in --data) alone, and may run beside the server.
     """

@@ -82,7 +82,7 @@ class ShowKey(_OneKey, frozen=True, kw_only=True):
 
 
 class RevokeKey(_OneKey, frozen=True, kw_only=True):
-    """Ends an API key for good, at once."""
+    """Revokes an API key for good, at once."""
 
     url: ServerUrl = ""
     as_json: Json = False

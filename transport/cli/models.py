@@ -27,13 +27,13 @@ class ListModels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullModel(msgspec.Struct, frozen=True):
-    """Fetches a model, or its newer version; a pull that broke off goes on where it stopped."""
+    """Fetches a model, or its newer version; an interrupted pull continues where it stopped."""
 
     reference: Annotated[str, text("MODEL", MODEL)]
 
 
 class RemoveModel(msgspec.Struct, frozen=True):
-    """Removes a pulled model from this machine, and what a broken-off pull has left of it."""
+    """Removes a pulled model from this machine, and what an interrupted pull has left."""
 
     reference: Annotated[str, text("MODEL", MODEL)]
 

@@ -28,7 +28,7 @@ PAGE: int = 1000
 
 
 class RevokeTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Revokes one token, or everything that was issued about somebody until now."""
+    """Revokes one token, or everything issued about a person until now."""
 
     subject: Annotated[str, text("SUBJECT", "as their tokens say it in `sub`")] = ""
     token_id: Annotated[str, text("ID", "of one token (`jti`), or of a sign-in as the audit log names it")] = ""
@@ -50,7 +50,7 @@ class RevokeTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRevocations(msgspec.Struct, frozen=True, kw_only=True):
-    """Shows what is revoked and has not expired, the newest first."""
+    """Shows the revocations that have not expired, newest first."""
 
     url: ServerUrl = ""
     as_json: Json = False

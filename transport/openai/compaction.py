@@ -77,10 +77,10 @@ def behind_compaction(
     rest = list(given[at + 1 :])
     while rest:
         content = input_content(rest[0])
-        held = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
-        if held is None:
+        same_item = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
+        if same_item is None:
             break
-        leaf = held.id
+        leaf = same_item.id
         del rest[0]
     return ResolvedInput(rest, session, leaf)
 

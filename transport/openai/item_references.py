@@ -80,9 +80,9 @@ async def resolve_references(
     state = await states.of(key)
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
-    held = branch_items(state["items"], ItemId(given[last].id or ""))
-    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in held]:
-        return ResolvedInput(items[last + 1 :], key.session, held[-1].id)
+    branch = branch_items(state["items"], ItemId(given[last].id or ""))
+    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in branch]:
+        return ResolvedInput(items[last + 1 :], key.session, branch[-1].id)
     return ResolvedInput(items)
 
 

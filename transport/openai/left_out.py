@@ -51,13 +51,13 @@ def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest, *, effort
     knows degrees of effort."""
     named: dict[str, str] = {}
     if isinstance(body, ChatRequest):
-        found = _of_messages(body.messages, "messages")
+        items = _of_messages(body.messages, "messages")
     elif isinstance(body, CompletionRequest):
-        found = iter(())
+        items = iter(())
     else:
-        found = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
+        items = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
     tools = () if isinstance(body, CompletionRequest) else body.tools or ()
-    for kind, name in (*_of_tools(tools), *found):
+    for kind, name in (*_of_tools(tools), *items):
         named.setdefault(kind, name)
     return [*named.values(), *_of_options(body, efforts=efforts)]
 

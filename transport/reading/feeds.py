@@ -53,7 +53,7 @@ _TOLD: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed, ToolAppro
 
 
 class PullResult(Enum):
-    """Why `FeedReader.pull` stopped."""
+    """The reason why `FeedReader.pull` stopped."""
 
     CAUGHT_UP = "at the top of the log as far as we know it"
     MORE = "its share is used up; more lies ready"

@@ -167,7 +167,7 @@ class _KeySearches:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConversationSearch:
-    """The searches of one process. `clock` is monotonic, in seconds."""
+    """Runs the searches of one process, a bounded number at once. `clock` is monotonic, in seconds."""
 
     journal: Journal
     logs: LogReader

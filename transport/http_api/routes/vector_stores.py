@@ -43,27 +43,27 @@ routes = APIRouter(tags=["vector stores"], route_class=StrictRoute)
 
 def _services(request: Request) -> VectorStores:
     retrieval = gateway_of(request).retrieval
-    found = None if retrieval is None else retrieval.vector_stores
-    if found is None:
+    services = None if retrieval is None else retrieval.vector_stores
+    if services is None:
         message = "This server has no vector stores: see docs/retrieval.md."
         raise Unavailable("no_vector_stores", message, retryable=False)
-    return found
+    return services
 
 
 async def _store(request: Request, principal: Principal, store_id: str) -> VectorStore:
     """Returns a vector store that the principal may see. Raises NotFound."""
-    found = await _services(request).passages.store(principal.tenant, StoreId(store_id))
-    if found is None or not may_see_store(principal, found):
+    store = await _services(request).passages.store(principal.tenant, StoreId(store_id))
+    if store is None or not may_see_store(principal, store):
         raise store_not_found(store_id)
-    return found
+    return store
 
 
 async def _file(request: Request, store: VectorStore, file_id: str) -> StoreFile:
     """Returns a document of a vector store. Raises NotFound."""
-    found = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
-    if found is None:
+    file = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
+    if file is None:
         raise file_not_found(file_id)
-    return found
+    return file
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -143,11 +143,11 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
     await screen(gateway, principal, queries, param="query")
     ranking = body.ranking_options or vm.RankingOptions()
     ranker: Ranker = _RANKERS.get(ranking.ranker, ranking.ranker)  # type: ignore[arg-type]
-    found = await services.search.search(
+    result = await services.search.search(
         [store], " ".join(queries), only=only, limit=body.max_num_results, ranker=ranker
     )
-    if found.tokens:
-        await record_use(gateway, principal, store.model, found.tokens)
+    if result.tokens:
+        await record_use(gateway, principal, store.model, result.tokens)
     data = [
         vm.SearchResult(
             file_id=each.file,
@@ -157,10 +157,10 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
             content=[vm.TextContent(text=each.text)],
             span=vm.SpanObject(start=each.start, end=each.end),
         )
-        for each in found.passages
+        for each in result.passages
         if each.score >= ranking.score_threshold
     ]
-    return vm.SearchResults(search_query=queries, data=data, skipped=list(found.skipped))
+    return vm.SearchResults(search_query=queries, data=data, skipped=list(result.skipped))
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

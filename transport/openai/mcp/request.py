@@ -25,13 +25,13 @@ def mcp_tool(given: McpToolParam, at: str) -> Tool:
     approval: bool | tuple[str, ...] = given.require_approval == "always"
     unasked: tuple[str, ...] = ()
     if isinstance(given.require_approval, McpApprovalFilter):
-        asked, never = given.require_approval.always, given.require_approval.never
-        for name, tools in (("always", asked), ("never", never)):
+        always, never = given.require_approval.always, given.require_approval.never
+        for name, tools in (("always", always), ("never", never)):
             if tools is not None and tools.read_only is not None:
                 what = "Name the tools by 'tool_names': which of them only read is not looked at here."
                 raise BadInput("unsupported_parameter", what, param=f"{at}.require_approval.{name}.read_only")
         unasked = tuple((never and never.tool_names) or ())
-        approval = tuple((asked and asked.tool_names) or ()) if asked is not None else True
+        approval = tuple((always and always.tool_names) or ()) if always is not None else True
     source = McpSource(
         server_label=given.server_label,
         allowed=None if allowed is None else tuple(allowed),

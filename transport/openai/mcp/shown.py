@@ -211,10 +211,10 @@ def resumed_calls(items: Sequence[Item], parent_id: str | None) -> list[Item]:
         outputs.insert(0, at)
         at = by_id.get(at.parent_id) if at.parent_id is not None else None
     calls = {item.call_id: item for item in items if isinstance(item, FunctionCall)}
-    asked = [calls[each.call_id] for each in outputs if each.call_id in calls]
-    if not any(waits(call) for call in asked):
+    answered = [calls[each.call_id] for each in outputs if each.call_id in calls]
+    if not any(waits(call) for call in answered):
         return []
-    return [item for call, output in zip(asked, outputs, strict=True) for item in (call, output) if call.mcp]
+    return [item for call, output in zip(answered, outputs, strict=True) for item in (call, output) if call.mcp]
 
 
 def _mcp_call(item: Item) -> FunctionCall | None:
