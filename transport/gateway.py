@@ -265,7 +265,7 @@ class Gateway:
                 await check_schemas(self.schemas, tools, text, params, forced)
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
-        """Answers a question about texts on a replica of the model. Raises SessileError."""
+        """Answers a question about texts where the model runs. Raises SessileError."""
         if self._inspect is None:
             raise Unavailable("no_replica", "This process has no model to look at texts with.", retryable=False)
         with self._admitted(principal, "chat"):

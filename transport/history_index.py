@@ -306,7 +306,7 @@ _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_n
 
 
 class HistoryMatch(NamedTuple):
-    """A session's item `place` up to which the session has the first `units` messages of a history."""
+    """The part of a history that a session has: its first `units` messages, up to the item at `place`."""
 
     place: HistoryPlace
     units: int

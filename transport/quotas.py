@@ -75,7 +75,7 @@ _SAYS: Final = {
 }
 
 _FREE: Final = (cm.ResponseCancel, cm.SessionWarm, cm.ReviewNotify)
-"""Commands that write nothing by themselves, and so count against no limit."""
+"""Commands that write nothing by themselves: nothing is reserved for them."""
 
 Execute = Callable[[Request], Awaitable[cm.Ok]]
 

@@ -21,7 +21,7 @@ Reason = Annotated[str | None, Query(max_length=512)]
 async def record_break_glass(
     gateway: Gateway, principal: Principal, owner: TenantId, action: Action, reason: str | None
 ) -> None:
-    """Records that an operator acts in another tenant: one audit row in that tenant's log and one in the operator's own.
+    """Records that an operator acts in another tenant: one audit row in that tenant's log, one in the operator's.
     Does nothing for their own tenant. The rows are durable when it returns. Raises Unavailable."""
     if is_foreign(principal, owner):
         detail = {"tenant": owner, "for": action, "reason": reason}

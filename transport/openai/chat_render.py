@@ -44,7 +44,7 @@ _GIVEN_UP = {  # a repeat of the request would not help
 
 
 class StreamUsage(NamedTuple):
-    """In which chunks of a stream usage is shown: in a `last` one of its own, and so far in `each` chunk."""
+    """Which chunks of a stream show usage. `last`: one of its own at the end; `each`: all, as counted so far."""
 
     last: bool = False
     each: bool = False

@@ -31,7 +31,7 @@ routes = APIRouter(tags=["usage"], route_class=StrictRoute)
 
 
 class UsageFilter(NamedTuple):
-    """The filter of usage rows in a request's query. Days are like `2026-01-31`; None sets no bound."""
+    """The filter of usage rows in a request's query. Fields are None if the query does not have them."""
 
     first_day: str | None
     last_day: str | None
