@@ -358,7 +358,7 @@ class Quotas:
     # -- what is stored ---------------------------------------------------------------------------------------------
 
     async def _check_room(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> None:
-        """Raises Limited (`quota_exceeded`) if a command's session or text would exceed what may be stored."""
+        """Raises Limited (`quota_exceeded`) if a command adds a session or text and there is no room left for it."""
         principal, command = request.principal, request.command
         lists = _lists(command)
         if not lists and text_bytes is None:

@@ -42,7 +42,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 @routes.post("/v2/rerank", response_model=None, include_in_schema=False)
 @routes.post("/rerank", response_model=None, include_in_schema=False)
 async def rerank(request: Request, body: RerankRequest) -> Response:
-    """Sorts documents by how well they answer a query, the best first. A document's score is the mean, over the words of
+    """Sorts documents by how well they answer a query, best first. A document's score is the mean, over the words of
     the query, of how near in meaning its nearest word is."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     embedder = embedder_of(gateway)
