@@ -277,7 +277,6 @@ def _hashed_fields(item: cm.NewItem, calls: Mapping[str, int]) -> list[Any]:
 
 def _hashed_arguments(arguments: str) -> tuple[bool, str]:
     """Returns whether arguments are compared as a JSON value, and the text that is compared.
-307c    """A session's place that has the first `units` messages of a history, with the chain after them."""
 
     `{"b": 1.0, "a": "\\u00fc"}` and `{"a":"ü","b":1}` are the same; `{"b": true}` is not."""
     if sum(map(arguments.count, ",[{")) > ARGUMENT_VALUES_MAX:
