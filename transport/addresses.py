@@ -28,7 +28,7 @@ def listened_hosts(host: str) -> Sequence[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """True for the names and addresses that only this machine can reach."""
+    """Returns whether a host name or address is one that only this machine can reach."""
     if host.lower() == "localhost":
         return True
     try:

@@ -23,18 +23,18 @@ Caller = tuple[str, str]
 
 class _Arrivals(NamedTuple):
     last_at: float
-    paid_until: float  # when all that was admitted would have been sent at the rate
+    paid_until: float  # the time at which all that was admitted would have been sent at the rate
 
 
 class ArrivalPace:
-    """The arrivals of one process."""
+    """The pace of all callers of one process. Times are in seconds, by the caller's clock."""
 
     def __init__(self) -> None:
-        self._callers: OrderedDict[Caller, _Arrivals] = OrderedDict()  # who sent last stands last
+        self._callers: OrderedDict[Caller, _Arrivals] = OrderedDict()  # by caller; the one that sent last is last
 
     def enter(self, caller: Caller, cost: float, rate: float, now: float) -> float | None:
-        """Admits something of `caller`. Returns the seconds until it may begin; None: that is too long, and it is not
-        admitted."""
+        """Admits what costs `cost` requests. Returns the seconds until it may begin; None if they are more than
+        `WAIT_MAX_S`: then it is not admitted."""
         before = self._callers.pop(caller, None)
         other = next(reversed(self._callers.values()), None)
         is_alone = other is None or now - other.last_at > ABOUT_S

@@ -19,20 +19,21 @@ WAIT_MAX_S: Final = 20.0  # as long as clients' own backing off takes at most
 
 
 class ConnectionRate:
-    """`rate` may change from call to call: it comes from a file that is read again."""
+    """The pace of new connections of one process. `rate` (connections a second) may change at each call, as it comes
+    from a file that is read again. Times are in seconds."""
 
     def __init__(self) -> None:
         self._full_at = 0.0  # when the burst would be whole again
-        self._promised = 0.0  # the last time that was given out
+        self._promised = 0.0  # the latest time that a connection was told to come again at
 
     def wait(self, now: float, rate: float) -> int:
-        """What `enter` would say, without a turn taken or given out."""
+        """Returns what `enter` would return, without admitting anything."""
         if max(self._full_at, now) + 1 / rate - now <= BURST_S + 1e-6:
             return 0
         return max(1, round(min(max(self._promised, now) + 1 / rate - now, WAIT_MAX_S) * 1000))
 
     def enter(self, now: float, rate: float) -> int:
-        """0: let in. Else the milliseconds after which to come again."""
+        """Admits a connection and returns 0; or returns the milliseconds after which it should try again."""
         full_at = max(self._full_at, now) + 1 / rate
         if full_at - now <= BURST_S + 1e-6:
             self._full_at = full_at

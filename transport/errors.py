@@ -2,7 +2,7 @@
 
 A code is API. `sessions.model.errors` says what kind of error it is; this table adds the HTTP status, the gRPC status
 and, where an error ends a WebSocket, its close code. The close codes that make a client's next move plain are
-PROTOCOL.md §4's: after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412 it comes back, after all else it does not.
+docs/protocol.md 6.1's: it comes back after 1001, 1006, 1011, 1012, 1013, 4402, 4408 and 4412, and after no other.
 
 Does not know: who raises what, and how an error is written down on a door.
 """
@@ -79,7 +79,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable mcp_server_unavailable",
 }
 CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.split()}
-"""What each public code is, at every door."""
+"""The row of each public error code, the same at every door."""
 
 _INNER: Final = {
     "too_large": "append_too_large",
@@ -107,7 +107,7 @@ _INNER: Final = {
     "draining": "shutting_down",
 }
 INNER: Final = {code: public for public, codes in _INNER.items() for code in codes.split()}
-"""Codes of our own, by the public code that a client sees."""
+"""Internal error codes, with the public code that clients see instead."""
 
 STARTUP: Final = frozenset(
     {
@@ -151,11 +151,11 @@ STARTUP: Final = frozenset(
         "unknown_journal",
     }
 )
-"""Codes that only stop a server from starting, or a command line; no client ever meets them."""
+"""Error codes that only stop a server from starting, or a command line. Clients never get them."""
 
 
 def public_code(code: str) -> str:
-    """The code that clients see. One that is in no table is our bug; at run time it is an internal error."""
+    """Returns the code that clients see for an error's code; `internal_error` for one that is in no table (a bug)."""
     if code in CODES:
         return code
     return INNER.get(code, "internal_error")
@@ -166,7 +166,7 @@ def row(code: str) -> ErrorRow:
 
 
 def public(error: SessileError) -> dict[str, Any]:
-    """The `error` object as clients see it; a code without a row takes its message with it."""
+    """Returns the `error` object for clients. If the code is in no table, its message is replaced too."""
     body = error.public()
     body["code"] = public_code(error.code)
     if error.code not in CODES and error.code not in INNER:
@@ -201,15 +201,15 @@ _OPENAI_PATHS: Final = tuple(
 
 
 def body_at(path: str, error: SessileError, request_id: str = "") -> dict[str, Any]:
-    """The body of a refusal as clients of a path see it: OpenAI's look for its own code of a wrong key, Anthropic's for
-    another shape."""
+    """Returns the body of a refusal in the shape that clients of a path expect: OpenAI's (with a code for wrong keys),
+    Anthropic's, or ours."""
     if path.startswith(_ANTHROPIC_PATH):
         return anthropic_body(error, request_id)
     return {"error": openai_public(error) if path.startswith(_OPENAI_PATHS) else public(error)}
 
 
 def anthropic_body(error: SessileError, request_id: str = "") -> dict[str, Any]:
-    """An error as Anthropic's clients see it: the body of a refusal, and the `error` event of a stream."""
+    """Returns an error as Anthropic's clients expect it: a refusal's body, or the `error` event of a stream."""
     body = public(error)
     kind = _ANTHROPIC_TYPES.get(row(error.code).http, "invalid_request_error" if error.status < 500 else "api_error")
     message = body["message"]
@@ -220,6 +220,6 @@ def anthropic_body(error: SessileError, request_id: str = "") -> dict[str, Any]:
 
 
 def openai_public(error: SessileError) -> dict[str, Any]:
-    """The `error` object as OpenAI's clients see it."""
+    """Returns the `error` object as OpenAI's clients expect it."""
     body = public(error)
     return body if body["code"] != "unauthorized" else {**body, "code": "invalid_api_key"}

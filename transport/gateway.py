@@ -84,34 +84,34 @@ log = structlog.get_logger(__name__)
 class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     commands_max: int = 4096  # under way, in all
     commands_per_principal_max: int = 1024
-    replay_records_max: int = 20_000  # a reader further back gets a snapshot
-    silence_s: float = 30.0  # a reader of an answer waits so long for a session that no replica has
+    replay_records_max: int = 20_000  # a reader that is further behind gets a snapshot
+    silence_s: float = 30.0  # how long a reader of an answer waits for a session that no replica has
 
 
 class GatewayServices(NamedTuple):
-    """What a gateway offers besides sessions and their logs; what is None here is answered as unavailable."""
+    """Optional services of a gateway. Doors answer `Unavailable`, or do without, where one is None."""
 
     models: Models = tuple
-    keys: ApiKeyCache | None = None  # to be administered
-    history: HistoryIndex | None = None  # of all gateways of a cluster; None: this process's own
+    keys: ApiKeyCache | None = None  # for the routes that administer keys
+    history: HistoryIndex | None = None  # shared by the gateways of a cluster; None: this process has its own
     operator_api: OperatorApi | None = None
     encryption: JournalEncryption | None = None
-    schemas: SchemaChecker | None = None  # None: judged in this process's only thread, for tests
-    prices: PriceBook | None = None  # for people to see: replicas have their own to count with
-    ignores_unknown: bool = False  # parameters of OpenAI's API, with a Warning header; else they are refused
-    inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name
-    pools: PoolsNow = lambda: NO_POOLS  # the models file: what names mean, and who may use them
-    documents: TextExtractor | None = None  # takes texts out of files
-    file_bytes: int = FILE_BYTES  # of one file at most
-    push: PushDoor | None = None  # None: no device is told of anything
+    schemas: SchemaChecker | None = None  # None: schemas are checked on the event loop; for tests
+    prices: PriceBook | None = None  # shown to people; replicas have their own for billing
+    ignores_unknown: bool = False  # drops unknown parameters of OpenAI's API with a Warning; else they are refused
+    inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name, where it runs
+    pools: PoolsNow = lambda: NO_POOLS  # the models file: what model names mean, and which tenants may use them
+    documents: TextExtractor | None = None  # extracts the text of files
+    file_bytes: int = FILE_BYTES  # the largest file
+    push: PushDoor | None = None  # None: no push notices
     retrieval: Retrieval | None = None  # embedding models and vector stores
-    is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a replica has a session and is heard here
-    erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; a cluster's replicas do so
+    is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a session's replica is reachable from here
+    erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; in a cluster the replicas do
 
 
 class Gateway:
-    """The operations. `start` and `close` belong to one event loop. Its attributes are what doors use of a server,
-    gathered so that every door gets one object; its methods are the operations that all doors have in common."""
+    """The server as its doors see it: attributes are the services that doors use, methods the operations that all doors
+    have in common. `start` and `close` belong to one event loop."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Gateway:
         measures: Metrics | None = None,
         services: GatewayServices | None = None,
     ) -> None:
-        """`quotas` None: nothing is limited but the commands under way."""
+        """If `quotas` is None only the number of running commands is limited."""
         services = services or GatewayServices()
         loop_time = asyncio.get_running_loop().time
         self.access = access
@@ -170,23 +170,23 @@ class Gateway:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begins to tidy up after readers that fell silent."""
+        """Starts the timer that drops the feeds of readers that have left."""
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def close(self) -> None:
-        """Cancels what is under way and waits for it. Idempotent."""
+        """Cancels running tasks and waits for them. Idempotent."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
         await self.tasks.close()
 
     def table(self, tenant: TenantId) -> TenantLimits | None:
-        """The limits of a tenant that hold now; None: nothing is limited."""
+        """Returns the limits in force for a tenant; None if nothing is limited."""
         return None if self._quotas is None else self._quotas.table(tenant)
 
     @property
     def draining(self) -> bool:
-        """Whether it is about to leave: it takes nothing new. Set once, never taken back."""
+        """Whether the server is shutting down: it takes nothing new. Set once, never reset."""
         return self.leaving.is_set()
 
     @draining.setter
@@ -197,13 +197,13 @@ class Gateway:
         self.counters[name] += 1
 
     def _read_to(self, key: SessionKey, offset: int) -> None:
-        """A device has read so far: no other one is told."""
+        """Takes back push notices up to `offset`, because a device has read them."""
         self.tasks.start(self._take_out_pushes(key, offset))
 
     async def _take_out_pushes(self, key: SessionKey, offset: int) -> None:
         try:
             await self.store.push.read_to(key, offset)
-        except SessileError as error:  # a push too many
+        except SessileError as error:  # the effect is only a needless notice
             log.warning("push_reading_failed", error=error.code)
 
     def _sweep(self) -> None:
@@ -219,8 +219,8 @@ class Gateway:
         near: SessionKey | None = None,
         summary: CommandId | None = None,
     ) -> Ok:
-        """Runs a command to its journaled answer; raises the SessileError that is its answer otherwise. A session that
-        it makes is placed where `near` is, if that can be. `summary`: as for `Quotas.execute`."""
+        """Runs a command and returns its answer once that is in the journal. Raises a SessileError otherwise. A session
+        that it makes is placed on the replica of the session `near` if possible. `summary`: as for `Quotas.execute`."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -234,7 +234,7 @@ class Gateway:
                     await check_schemas(self.schemas, tools, text, forced=forced)
                 read = await self.files.attachments.command(principal, command)
                 sent = request_of(principal, read, near)
-                if read is not command:  # a repeat is the same request, whatever was read of its files
+                if read is not command:  # the digest is of the command as sent: a repeat has the same
                     sent = msgspec.structs.replace(sent, digest=command_digest(command))
                 if self._quotas is not None:
                     ok = await self._quotas.execute(sent, self._sessions.execute, summary)
@@ -259,13 +259,13 @@ class Gateway:
         params: SchemaParams = SCHEMA_PARAMS,
         forced: Sequence[Tool] = (),
     ) -> None:
-        """Raises BadInput, in the request's own names, for a schema that `execute` would refuse."""
+        """Raises BadInput for a schema that `execute` would refuse. `params` names the request's parameters."""
         if tools or text is not None:
             with self._admitted(principal, "chat"):
                 await check_schemas(self.schemas, tools, text, params, forced)
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
-        """Has a question about texts answered where the model is. Raises SessileError."""
+        """Answers a question about texts where the model runs. Raises SessileError."""
         if self._inspect is None:
             raise Unavailable("no_replica", "This process has no model to look at texts with.", retryable=False)
         with self._admitted(principal, "chat"):
@@ -275,15 +275,15 @@ class Gateway:
             return await self._quotas.inspect(principal, question, ResponseId(f"inspection_{self.new_id()}"), inspect)
 
     async def announce_decision(self, case: Case) -> None:
-        """Has the case's session say what was decided. Raises SessileError: replicas try again by themselves."""
-        with suppress(NotFound, Gone):  # nobody is left to be notified
+        """Writes a review's decision into the session's log. Raises SessileError; replicas then retry it."""
+        with suppress(NotFound, Gone):  # the session was deleted
             await self._sessions.execute(request_of(*decision_notice(case)))
         await self.store.reviews.mark_delivered(case.id, decision=case.decisions)
 
     async def cancel(
         self, principal: Principal, session: SessionId, responses: Iterable[ResponseId], *, id_prefix: str
     ) -> None:
-        """Cancels responses whose client has left. Raises nothing: one that has ended cannot be cancelled."""
+        """Cancels responses whose client has left. Logs errors and raises nothing; responses may have ended."""
         for response_id in responses:
             command_id = CommandId(f"{id_prefix}_{self.new_id()}")
             try:
@@ -292,7 +292,7 @@ class Gateway:
                 log.info("cancel_failed", session=session, response=response_id, error=error.code)
 
     async def sweep_erasures(self) -> None:
-        """Advances erasures at once where this process can; what fails here is tried again by the sweeps."""
+        """Carries out pending erasures at once if this process can. Logs errors; the regular sweeps retry them."""
         if self._erase is not None:
             try:
                 await self._erase()
@@ -300,14 +300,14 @@ class Gateway:
                 log.warning("erasure_delayed", error=error.code)
 
     async def get(self, principal: Principal, command_id: str, session: SessionId) -> Done:
-        """A session as it stands. Raises NotFound, Gone, Unavailable."""
+        """Returns the state of a session. Raises NotFound, Gone, Unavailable."""
         with self._admitted(principal, "read"):
             head, state = await self.logs.state(principal, SessionKey(principal.tenant, session))
             return Done(id=command_id, session=session, epoch=head.epoch, offset=head.top, state=state)
 
     async def find_response(self, principal: Principal, response_id: ResponseId) -> ResponsePlace | None:
-        """Where a response is; None where the principal has none of that id, so that another principal's is like none
-        at all. Raises Unavailable."""
+        """Returns the session and offset of a response; None if there is none with this id that the principal may see.
+        Raises Unavailable."""
         with self._admitted(principal, "read"):
             place = await self._journal.find_response(principal.tenant, response_id)
             if place is None or (principal.user is None or principal.role != "user"):
@@ -316,11 +316,11 @@ class Gateway:
             return place if head is not None and may_see(principal, place.key, head.user) else None
 
     async def applied(self, principal: Principal, key: SessionKey, command_id: CommandId) -> bool:
-        """Whether a command of the principal's was carried out: the same again gets its answer. Raises Unavailable."""
+        """Returns whether a command of the principal was carried out before. Raises Unavailable."""
         return await self._journal.find_command(key, principal.id, command_id) is not None
 
     async def list(self, principal: Principal, command_id: str, limit: int, after: SessionId | None) -> Listed:
-        """The principal's sessions, newest first. Raises NotFound for an unknown `after`."""
+        """Returns the sessions that the principal may see, newest first. Raises NotFound for an unknown `after`."""
         user = principal.user if principal.role == "user" else None
         key = None if after is None else SessionKey(principal.tenant, after)
         with self._admitted(principal, "read"):
@@ -332,7 +332,7 @@ class Gateway:
     async def search(
         self, principal: Principal, command_id: str, query: str, limit: int, after: SessionId | None
     ) -> Listed:
-        """The principal's sessions in which every word of `query` stands. Raises as `ConversationSearch.search`."""
+        """Returns the principal's sessions that have every word of `query`. Raises as `ConversationSearch.search`."""
         with self._admitted(principal, "read"):
             page = await self._search.search(principal, query, limit=limit, after=after)
         data = tuple(
@@ -360,44 +360,44 @@ class Gateway:
                 del self._under_way[who]
 
     def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
-        """Raises Limited where the key has nothing left for what arrives; counts nothing."""
+        """Raises Limited if the key has no requests left for an arrival. Counts nothing."""
         if self._quotas is not None:
             self._quotas.check_arrival(principal, arrival)
 
     def pace_arrival(self, principal: Principal, arrival: Arrival) -> float:
-        """Counts what arrives. Returns the seconds until its turn. Raises Limited."""
+        """Counts an arrival for its key. Returns the seconds that it has to wait for its turn. Raises Limited."""
         return 0.0 if self._quotas is None else self._quotas.arrive(principal, arrival)
 
     async def arrive(self, principal: Principal, arrival: Arrival) -> None:
-        """Counts what arrives, and waits for its turn. Raises Limited."""
+        """Counts an arrival for its key and waits for its turn. Raises Limited."""
         wait_s = self.pace_arrival(principal, arrival)
         if wait_s:
             await asyncio.sleep(wait_s)
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None:
-        """A limit has refused what arrived: it hardly counts."""
+        """Reduces the weight of an arrival that a limit has refused."""
         if self._quotas is not None:
             self._quotas.give_back(principal, arrival)
 
     def check_connection_rate(self) -> None:
-        """Raises Overloaded where too many connect at once."""
+        """Admits a new connection. Raises Overloaded if too many connect at once."""
         if self._quotas is not None:
             self._quotas.connect()
 
     def check_connectable(self) -> None:
-        """Raises what a WebSocket would be refused with now, whoever asks: Unavailable, Overloaded."""
+        """Raises Unavailable or Overloaded if a WebSocket would be refused now, whoever opens it."""
         self.check_draining()
         if self._quotas is not None:
             self._quotas.check_room()
 
     def check_draining(self) -> None:
-        """Raises Unavailable where nobody new is let in any more."""
+        """Raises Unavailable if the server is shutting down."""
         if self.draining:
             raise Unavailable("draining", "This server is shutting down.", retry_after_ms=1000)
 
 
 def session_summary(head: Head) -> dict[str, Any]:
-    """A session in a list."""
+    """Returns the fields of a session that lists show."""
     return {
         "id": head.key.session,
         "title": head.title,

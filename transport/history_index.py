@@ -46,19 +46,20 @@ HISTORY_PLACES_MAX: Final = 200_000
 PLACES_PER_KEY_MAX: Final = 16
 GIVEN_MAX: Final = 8  # times that one place is given
 GIVEN_TTL_S: Final = 3600.0
-PLACES_LOOKED_UP_MAX: Final = 128  # of a history, the newest: an exchange has two
+PLACES_LOOKED_UP_MAX: Final = 128  # the newest of a history; an exchange has two
 ROOT_BYTES: Final = 8
 MARK_BYTES: Final = 16
-MARKED_TEXT_BYTES: Final = 64  # shorter beginnings of instructions are computed as soon
-ARGUMENT_VALUES_MAX: Final = 65_536  # of a call, by its separators; more are compared as they are written
+MARKED_TEXT_BYTES: Final = 64  # bytes; the KV of shorter beginnings of instructions is computed as fast as it is found
+ARGUMENT_VALUES_MAX: Final = 65_536  # in a call, counted by separators; larger arguments are compared as text
 EXACT_DIGITS: Final = 19  # of an integer; a longer one is compared as a double
-MARKS_PER_CALLER_MAX: Final = 20_000  # more: some of them, whichever, are forgotten
+MARKS_PER_CALLER_MAX: Final = 20_000  # beyond that some are forgotten, in no order
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class HistoryPlace(NamedTuple):
-    """The last item of an answer, or of what it answers, and its session; the ids of the answer's calls, in order."""
+    """The last item of a known answer, or of the question before it, with its session. `calls`: the ids of the answer's
+    calls, in order."""
 
     session: SessionId
     leaf: ItemId
@@ -66,32 +67,32 @@ class HistoryPlace(NamedTuple):
 
 
 class HistoryIndex(Protocol):
-    """Places by the chain that leads to them. Bounded; a place is forgotten after `HISTORY_TTL_S`, and `GIVEN_TTL_S`
-    after it was first given.
+    """The index of places by the hash chain of the history up to them. Bounded; a place is forgotten after
+    `HISTORY_TTL_S`, and `GIVEN_TTL_S` after `take` first returned it.
 
-    Every call may raise Unavailable; callers go on as if nothing had been found."""
+    Every call may raise Unavailable; callers then continue as if nothing had been found."""
 
     shared: ClassVar[bool]
-    """By the gateways of a cluster, which place sessions; else nothing need be marked."""
+    """Whether the gateways of a cluster share the index; only then is `mark` of use, for placing sessions."""
 
     async def take(self, chains: Sequence[bytes]) -> tuple[int, HistoryPlace] | None:
-        """The first of these chains of one conversation that has a place, by its number, and that place: the one that
-        was given least often, of those which never were the newest."""
+        """Returns a place for one of a history's chains, and that chain's index in `chains`; None if no chain has one.
+        The first chain with a place counts; of its places, the newest of those that were returned least often."""
 
     async def put(self, chain: bytes, place: HistoryPlace) -> None:
-        """As one that was never given, unless it is there already."""
+        """Adds a place, as one that `take` never returned, unless the chain has it already."""
 
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
-        """As if it had been given once less."""
+        """Undoes one `take` of a place."""
 
     async def drop(self, chain: bytes, place: HistoryPlace) -> None:
-        """Nobody can go on from it any more."""
+        """Removes a place, because no conversation can continue there any more."""
 
     async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
-        """A session of the caller begins with what these marks stand for."""
+        """Records that a session of a caller begins with the texts that these marks stand for."""
 
     async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
-        """The session that was marked last with the first of these marks that is known."""
+        """Returns the session that was last marked with the first known one of these marks; None if none is known."""
 
 
 @dataclass(slots=True)
@@ -109,8 +110,8 @@ class MemoryHistory:
     def __init__(self, clock: Callable[[], float], *, places_max: int = HISTORY_PLACES_MAX) -> None:
         self._clock = clock
         self._places_max = places_max
-        self._places: OrderedDict[bytes, list[_CachedPlace]] = OrderedDict()  # of a chain, the oldest first
-        self._given: deque[tuple[float, bytes]] = deque()  # chains with a place that was given, by when it goes
+        self._places: OrderedDict[bytes, list[_CachedPlace]] = OrderedDict()  # by chain, the oldest first
+        self._given: deque[tuple[float, bytes]] = deque()  # (expiry, chain) of places that `take` returned
         self._count = 0
 
     def __len__(self) -> int:
@@ -139,7 +140,7 @@ class MemoryHistory:
         self._add(chain, _CachedPlace(place, self._clock() + HISTORY_TTL_S))
 
     def _add_known(self, chain: bytes, place: HistoryPlace, left_s: float) -> None:
-        """One that was put before this process began."""
+        """Adds a place that was put before this process started and has `left_s` seconds left."""
         self._add(chain, _CachedPlace(place, self._clock() + left_s))
 
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
@@ -151,7 +152,7 @@ class MemoryHistory:
         self._keep(chain, [each for each in self._places.get(chain, ()) if each.place != place])
 
     async def mark(self, caller: bytes, marks: Sequence[bytes], session: SessionId) -> None:
-        """Nothing: one process has one replica."""
+        """Does nothing, because one process has only one replica."""
 
     async def nearest(self, caller: bytes, marks: Sequence[bytes]) -> SessionId | None:
         return None
@@ -164,7 +165,7 @@ class MemoryHistory:
             self._given.append((new.until, chain))
         self._sweep(self._clock())
         while max(self._count, len(self._given)) > self._places_max:
-            if self._given:  # those first that were gone on from
+            if self._given:  # places that were returned go first
                 chain = self._given.popleft()[1]
                 self._keep(chain, [each for each in self._places.get(chain, ()) if not each.given])
             else:
@@ -199,14 +200,14 @@ def chain_root(
     *,
     listed: bool,
 ) -> bytes:
-    """Returns the chain before the first message. What is not stored never goes on in a session that lists show."""
+    """Returns the chain before the first message. Unstored and `listed` ones have different chains."""
     who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model, list(tools), instructions]
     who += ["listed"] if listed else []
     return hashlib.sha256(_encode(who)).digest()
 
 
 def extend_chain_all(chain: bytes, units: Iterable[Unit], last_calls: Sequence[str] = ()) -> list[bytes]:
-    """The chain behind each message. `last_calls`: ids of the calls that the first of them may bring outputs of."""
+    """Returns the chain after each message. `last_calls`: the ids of calls whose outputs the first message may be."""
     behind = []
     calls = {call_id: number for number, call_id in enumerate(last_calls)}  # of the last answer that has any
     for unit in units:
@@ -218,12 +219,12 @@ def extend_chain_all(chain: bytes, units: Iterable[Unit], last_calls: Sequence[s
 
 
 def call_ids(unit: Unit) -> tuple[str, ...]:
-    """The ids of an answer's calls, in order."""
+    """Returns the ids of an answer's calls, in order."""
     return tuple(item.call_id for item in unit.items if isinstance(item, cm.NewCall))
 
 
 def rename_outputs(units: Iterable[Unit], names: Mapping[str, str]) -> list[Unit]:
-    """The messages behind an answer whose calls have other ids here, their outputs under these ids."""
+    """Returns the messages after an answer with their outputs renamed by `names`, the ids that its calls have here."""
     renamed = []
     for unit in units:
         if call_ids(unit):
@@ -239,16 +240,16 @@ def rename_outputs(units: Iterable[Unit], names: Mapping[str, str]) -> list[Unit
 
 
 class Opening(NamedTuple):
-    """What a history begins with, as far as its sessions are looked for by it: where none of its messages leads to a
-    place, the session that has most of it in common is where its KV is."""
+    """The beginning of a history, by which a session with the same beginning, and so its KV, is found if no message of
+    the history leads to a place. `marks` are hashes of ever shorter beginnings."""
 
     caller: bytes
-    marks: list[bytes]  # those of more come first
+    marks: list[bytes]  # the longest beginning first
 
 
 def opening_of(caller: bytes, instructions: str | None, root: bytes, behind: Sequence[bytes]) -> Opening:
-    """Marks of the messages, of the instructions with the tools, and of the instructions' beginnings, of which each is
-    half as long as the one before it. `caller`: of `caller_of`."""
+    """Returns the marks of a history's messages, of its instructions with tools, and of ever shorter beginnings of the
+    instructions, each half as long as the one before. `caller` is from `caller_of`."""
     marks = [chain[-MARK_BYTES:] for chain in (root, *behind[:PLACES_LOOKED_UP_MAX])][::-1]
     text = (instructions or "").encode()
     length = 1 << max(0, len(text).bit_length() - 1)
@@ -259,7 +260,7 @@ def opening_of(caller: bytes, instructions: str | None, root: bytes, behind: Seq
 
 
 def caller_of(principal: Principal, user: str | None, model: str) -> bytes:
-    """Whose sessions are looked for: nobody else's have these names."""
+    """Returns the hash of a caller, which all marks of its sessions depend on: nobody else's sessions have them."""
     who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model]
     return hashlib.sha256(_encode(who)).digest()[-MARK_BYTES:]
 
@@ -275,7 +276,7 @@ def _hashed_fields(item: cm.NewItem, calls: Mapping[str, int]) -> list[Any]:
 
 
 def _hashed_arguments(arguments: str) -> tuple[bool, str]:
-    """Whether arguments are compared as a JSON value, and the one spelling of what is compared.
+    """Returns whether arguments are compared as a JSON value, and the text that is compared.
 
     `{"b": 1.0, "a": "\\u00fc"}` and `{"a":"ü","b":1}` are the same; `{"b": true}` is not."""
     if sum(map(arguments.count, ",[{")) > ARGUMENT_VALUES_MAX:
@@ -304,7 +305,7 @@ _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_n
 
 
 class HistoryMatch(NamedTuple):
-    """How much of a history is in a session already: `units` messages, up to `place`."""
+    """The part of a history that a session has: its first `units` messages, up to the item at `place`."""
 
     place: HistoryPlace
     units: int
@@ -314,12 +315,12 @@ class HistoryMatch(NamedTuple):
 async def look_up(
     index: HistoryIndex, opening: Opening, behind: Sequence[bytes], units: Sequence[Unit]
 ) -> tuple[HistoryMatch | None, SessionId | None]:
-    """The place of `find_history`, and the session of `nearest`, in one round trip. Raises Unavailable."""
+    """Returns the results of `find_history` and `nearest`, fetched at the same time. Raises Unavailable."""
     return await asyncio.gather(find_history(index, behind, units), index.nearest(*opening))
 
 
 async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
-    """The place that holds most of the history, as the index gives it. Raises Unavailable."""
+    """Returns the place that has most of a history, or None. Raises Unavailable."""
     whole = len(units)
     known = [number for number in range(whole, 0, -1) if number < whole or units[number - 1].answer]
     known = known[:PLACES_LOOKED_UP_MAX]

@@ -14,11 +14,11 @@ from sessions.ports import Member, View
 from sessions.routing.models_file import ModelsFile, PoolsNow
 
 OPTIONAL: Final = ("top_k", "min_p", "repeat_penalty", "ignore_eos", "min_tokens", "stop_token_ids")
-"""What clients of llama.cpp and vLLM send, and an engine may not have."""
+"""Sampling parameters of llama.cpp and vLLM that an engine may lack."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the models file says of a model, or of an alias, whose `models` it may be."""
+    """The entry of a model in the models file; for an alias, `models` are the models that it stands for."""
 
     replicas: int
     quality: int | None = None
@@ -28,7 +28,7 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as it is served here. `sampling` None: not known in this process, and nothing is refused for it."""
+    """A model as it is served here. If `sampling` is None its parameters are unknown here and none is refused."""
 
     id: str
     aliases: tuple[str, ...] = ()  # other names that it is requested by
@@ -39,16 +39,16 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tools: bool = False
     foldings: tuple[str, ...] = ()
     thoughts: bool = False
-    efforts: bool = False  # its thoughts have degrees of effort
+    efforts: bool = False  # its reasoning has degrees of effort
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
-        """Parameters of other servers that a request sets and this engine has not."""
+        """Returns the optional parameters that a request sets and the engine does not support."""
         known = self.sampling
         return [] if known is None else [name for name in OPTIONAL if name not in known and getattr(sampling, name)]
 
     def check(self, sampling: Sampling, tools: Sequence[Tool] = (), *, format_param: str) -> None:
-        """Raises BadInput for what the engine would leave out although it changes what the answer is."""
+        """Raises BadInput for parameters that the engine does not support and that change the answer's form."""
         known = self.sampling
         if known is None:
             return
@@ -90,7 +90,7 @@ Models = Callable[[], Sequence[ModelCard]]
 
 
 def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) -> ModelCard:
-    """The card of the engine in this process."""
+    """Returns the card of the engine in this process."""
     return ModelCard(
         id=info.model,
         aliases=info.aliases,
@@ -151,7 +151,7 @@ class ModelCatalog:
 
 
 class PooledModels:
-    """`Models` with what the models file says of them, and its aliases; the file's default stands first."""
+    """`Models` with their entries of the models file, and its aliases; the file's default comes first."""
 
     def __init__(self, models: Models, pools: PoolsNow, replicas: Callable[[str], int]) -> None:
         self._models = models
@@ -183,7 +183,7 @@ class PooledModels:
         return msgspec.structs.replace(card, pool=facts, context_window=window, tools=tools, sampling=sampling)
 
     def _alias(self, alias: str, own: dict[str, ModelCard], file: ModelsFile) -> ModelCard | None:
-        """What some of its models can do is promised: turns that need it go there."""
+        """Returns the card of an alias: it promises what any of its models can do, as routing sends turns there."""
         members = [own[name] for name in file.members(alias) if name in own]
         if not members or alias in own:
             return None
@@ -201,7 +201,7 @@ class PooledModels:
 
 
 def card(models: Models, name: str | None) -> ModelCard:
-    """The card of a model by name, or of the first. Raises NotFound, or Unavailable where nothing is served yet."""
+    """Returns a model's card by name, or the first one. Raises NotFound, Unavailable if no model is served yet."""
     cards = models()
     if not cards:
         raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)

@@ -17,7 +17,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def spare_loopback(environment: MutableMapping[str, str]) -> None:
-    """Adds this machine's names to `NO_PROXY` where a proxy is named. Both spellings: of two, libraries differ."""
+    """Adds this machine's names to `NO_PROXY` and `no_proxy` if a proxy is set; libraries read one or the other."""
     if not any(name.lower().endswith("_proxy") and name.lower() != "no_proxy" for name in environment):
         return
     spared = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
@@ -28,7 +28,7 @@ def spare_loopback(environment: MutableMapping[str, str]) -> None:
 
 
 def proxy_for(url: str) -> str | None:
-    """Returns the proxy that a request for `url` goes through, without its password; None: it goes straight."""
+    """Returns the proxy that a request for `url` goes through, without its password; None if it goes directly."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
@@ -38,6 +38,6 @@ def proxy_for(url: str) -> str | None:
 
 
 def through(url: str) -> str:
-    """Returns what an error about `url` adds where a proxy stands between."""
+    """Returns what to add to an error about `url`: the proxy in between; empty without one."""
     proxy = proxy_for(url)
     return "" if proxy is None else f" (asked through the proxy {proxy}, as HTTP_PROXY or HTTPS_PROXY says)"

@@ -54,17 +54,17 @@ from transport.auth.connection_shares import key_of
 from transport.connection_rate import ConnectionRate
 
 TEXT_BYTES_PER_TOKEN: Final = 4
-MESSAGE_TOKENS: Final = 8  # of a template, around each message
-NO_TURN_HOLD_MS: Final = 1  # what a command without a turn holds: it takes no turn's place
+MESSAGE_TOKENS: Final = 8  # that a template adds around each message
+NO_TURN_HOLD_MS: Final = 1  # how long a command without a turn is counted as running: it takes no turn's place
 TALLY_S: Final = 15.0
-COUNT_PAUSE: Final = 20.0  # times as long as a count took, until the next: a large history is not counted all the time
+COUNT_PAUSE: Final = 20.0  # a count is followed by a pause of this many times its duration: large histories take long
 TALLIES_MAX: Final = 10_000
-FULL_RETRY_MS: Final = 60_000  # room comes when something is deleted
-READ_WEIGHT: Final = 0.1  # of a request, that what writes nothing counts, and what a limit refuses
-BODY_UNIT_BYTES: Final = 8_192  # of a body cost the loop as much as a request without one
+FULL_RETRY_MS: Final = 60_000  # there is room again only when something is deleted
+READ_WEIGHT: Final = 0.1  # requests that a read, or a request that a limit refuses, counts as
+BODY_UNIT_BYTES: Final = 8_192  # so much of a body costs the loop as much as a request without one
 BODY_UNITS_MAX: Final = 32.0
 PACE_MIN: Final = 50.0  # requests a second
-PACE_BURST: Final = 2.0  # as fast as this many times its allowance a key sends beside others
+PACE_BURST: Final = 2.0  # times its allowance: the rate at which a key may send while other keys are active
 
 _SAYS: Final = {
     "requests_per_minute": "requests per minute",
@@ -75,7 +75,7 @@ _SAYS: Final = {
 }
 
 _FREE: Final = (cm.ResponseCancel, cm.SessionWarm, cm.ReviewNotify)
-"""Commands that write nothing by themselves."""
+"""Commands that write nothing by themselves: nothing is reserved for them."""
 
 Execute = Callable[[Request], Awaitable[cm.Ok]]
 
@@ -83,15 +83,15 @@ log = structlog.get_logger(__name__)
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """Something that arrives at a door for a key."""
+    """A request or message of a key that arrives at a door, before anything of it is parsed."""
 
-    weight: float = READ_WEIGHT  # of a request, among those of its key
+    weight: float = READ_WEIGHT  # counted so, in requests, in the key's requests per minute
     cost: float = 1.0  # of the loop's time, in requests
-    is_exempt: bool = False  # it may be a repeat, or a cancellation: let in where the key has nothing left
+    is_exempt: bool = False  # let in even if the key has nothing left: it may be a repeat, or cancels something
 
 
 def http_arrival(method: str, path: str, headers: Mapping[bytes, bytes]) -> Arrival:
-    """What a request is, by its head."""
+    """Returns the weight and cost of an HTTP request from its head."""
     cancels = path.endswith("/cancel")
     weight = READ_WEIGHT if method in ("GET", "HEAD", "OPTIONS") or cancels else 1.0
     length = headers.get(b"content-length", b"0")
@@ -102,14 +102,14 @@ def http_arrival(method: str, path: str, headers: Mapping[bytes, bytes]) -> Arri
 
 @dataclass(slots=True)
 class RateLimitState:
-    """Where the caller's buckets stand, as far as this request knows. Mutable: the request's own."""
+    """The levels of the caller's limits as far as this request knows them. Mutable; each HTTP request has its own."""
 
     standing: RateLimitStatus | None = None
-    is_counted: bool = False  # among the requests of its key, when it arrived
+    is_counted: bool = False  # it was counted for its key when it arrived
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` as OpenAI writes them."""
+        """The headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` as OpenAI writes them."""
         headers: list[tuple[bytes, bytes]] = []
         if self.standing is not None:
             for name, gauge in (("requests", self.standing.requests), ("tokens", self.standing.tokens)):
@@ -131,13 +131,13 @@ class _Tally:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quotas:
-    """Reserves at the limiter for each command that costs something. One per gateway."""
+    """Reserves at the limiter what each command may use, and refuses what is over a limit. One per gateway."""
 
     limiter: Limiter
     limits: LimitsNow
     tallies: Tallies
     clock: Callable[[], float]
-    counters: Counter[str] = field(default_factory=Counter)  # of the gateway that has these quotas
+    counters: Counter[str] = field(default_factory=Counter)  # the gateway's own
     _key_buckets: OrderedDict[tuple[TenantId, str], Bucket] = field(default_factory=OrderedDict)
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
     _arrivals: ArrivalPace = field(default_factory=ArrivalPace)
@@ -145,11 +145,11 @@ class Quotas:
     _counting: dict[tuple[TenantId, str | None, bool], asyncio.Task[_Tally]] = field(default_factory=dict)
 
     def table(self, tenant: TenantId) -> TenantLimits:
-        """What holds for a tenant now."""
+        """Returns the limits in force for a tenant."""
         return self.limits().of(tenant)
 
     def connect(self) -> None:
-        """Somebody opens a connection. Raises Overloaded, with a time of its own, where too many do."""
+        """Admits a new connection. Raises Overloaded, with a time to come again, if too many connect at once."""
         rate = self.limits().connections_per_s
         after_ms = self._pace.enter(self.clock(), rate) if rate is not None else 0
         if after_ms:
@@ -157,16 +157,16 @@ class Quotas:
             raise _too_many_connect(after_ms)
 
     def check_room(self) -> None:
-        """Raises what `connect` would, and takes no turn: for who only asks."""
+        """Raises as `connect` would, without admitting anything: for callers that only want to know."""
         rate = self.limits().connections_per_s
         after_ms = self._pace.wait(self.clock(), rate) if rate is not None else 0
         if after_ms:
             raise _too_many_connect(after_ms)
 
     async def execute(self, request: Request, execute: Execute, summary: CommandId | None = None) -> cm.Ok:
-        """Runs a command within its limits. `summary` names the `session.compact` that the same request sends next:
-        what that one takes is reserved now, so that both are one request. Raises Limited, with what and when; else as
-        `execute`."""
+        """Runs a command within its limits. `summary` is the id of the `session.compact` that the same HTTP request
+        sends next: its tokens are reserved now, so that both count as one request. Raises Limited, which says which
+        limit and when to retry; otherwise as `execute`."""
         principal, command = request.principal, request.command
         tenant = self.limits().of(principal.tenant)
         text_bytes = begins(command)
@@ -180,7 +180,7 @@ class Quotas:
             reserved_for = request
         demand = self._demand(reserved_for, text_bytes, tenant, tenant.user)
         again = await self._reserve(demand, bucket)
-        if demand is None or again:  # what was reserved before is of the turn that this command's id began
+        if demand is None or again:  # reserved before: it belongs to the turn that this command's id began
             return await execute(request)
         try:
             ok = await execute(request)
@@ -198,7 +198,7 @@ class Quotas:
     async def inspect(
         self, principal: Principal, question: Question, name: ResponseId, inspect: Callable[[], Awaitable[Answer]]
     ) -> Answer:
-        """Has a question about texts answered within the limits of turns. Raises Limited; else as `inspect`."""
+        """Answers a question about texts within the limits of turns. Raises Limited; otherwise as `inspect`."""
         tenant = self.limits().of(principal.tenant)
         bucket = await self._key_bucket(principal)
         if not (_counts(tenant) or _counts(tenant.user)):
@@ -220,7 +220,7 @@ class Quotas:
         return answer
 
     async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> bool:
-        """Takes all of it, of a key's bucket one request, or raises Limited. True: it was taken before."""
+        """Reserves a demand and one request of a key's bucket. True: it was reserved before. Raises Limited."""
         again = False
         if demand is not None:
             grant = await self.limiter.reserve(demand)
@@ -242,7 +242,7 @@ class Quotas:
             log.warning("reservation_release_failed", response=name, error=error.code)
 
     def _demand(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> Demand | None:
-        """What a command asks for; None where it writes nothing, or nothing of it is limited."""
+        """Returns what a command may use at most; None if it writes nothing or nothing of it is limited."""
         if isinstance(request.command, _FREE) or not (_counts(tenant) or _counts(user)):
             return None
         key, principal, command = request.key, request.principal, request.command
@@ -252,8 +252,8 @@ class Quotas:
         if text_bytes is None:  # a request, but no turn
             demand = self._demand_of(principal, None, name, 0, 0)
             many = (msgspec.structs.replace(each, concurrent_turns=None) for each in (tenant, user))
-            held = {"hold_ms": NO_TURN_HOLD_MS, "tenant_ceilings": next(many), "user_ceilings": next(many)}
-            return msgspec.structs.replace(demand, **held)
+            changes = {"hold_ms": NO_TURN_HOLD_MS, "tenant_ceilings": next(many), "user_ceilings": next(many)}
+            return msgspec.structs.replace(demand, **changes)
         output_max = getattr(command, "max_output_tokens", None)
         return self._demand_of(
             principal,
@@ -283,14 +283,14 @@ class Quotas:
     # -- what a key takes for all its users ------------------------------------------------------------------------
 
     def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
-        """Raises Limited where the key has nothing left for it; counts nothing."""
+        """Raises Limited if the key has nothing left for an arrival. Counts nothing."""
         bucket = self._bucket_of(principal)
         if bucket is not None and not arrival.is_exempt:
             self._check(bucket, arrival.weight)
 
     def arrive(self, principal: Principal, arrival: Arrival) -> float:
-        """Counts it among the requests of its key. Returns the seconds that it waits for its turn. Raises Limited where
-        the key has nothing left, or too much is waiting already."""
+        """Counts an arrival for its key. Returns the seconds that it has to wait for its turn. Raises Limited if the
+        key has nothing left or too much waits already."""
         bucket = self._bucket_of(principal)
         if bucket is None:
             return 0.0
@@ -309,7 +309,7 @@ class Quotas:
         return wait_s
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None:
-        """A limit has refused what arrived: it counts as little as what writes nothing."""
+        """Reduces the weight of an arrival that a limit has refused to that of a read."""
         bucket = self._bucket_of(principal)
         rate_limits = RATE_LIMIT_STATE.get()
         if bucket is not None and rate_limits is not None and rate_limits.is_counted:
@@ -317,9 +317,8 @@ class Quotas:
             bucket.take(READ_WEIGHT - arrival.weight)
 
     async def _key_bucket(self, principal: Principal, request: Request | None = None) -> Bucket | None:
-        """The requests of one key as a whole: names of users that it makes up are no allowances without end. None where
-        that is not limited, or the request was counted when it arrived. Raises Limited where it has none left and
-        `request` is no repeat."""
+        """Returns the bucket with the requests per minute of a whole key, whatever user names it sends; None if it is
+        not limited or the request was counted on arrival. Raises Limited if it is empty and `request` is no repeat."""
         rate_limits = RATE_LIMIT_STATE.get()
         bucket = self._bucket_of(principal)
         if bucket is None or (rate_limits is not None and rate_limits.is_counted):
@@ -330,7 +329,7 @@ class Quotas:
         return bucket
 
     def _bucket_of(self, principal: Principal) -> Bucket | None:
-        """The bucket of a key; None where its requests are not limited."""
+        """Returns the bucket of a key, brought up to date; None if its requests are not limited."""
         ceiling = self.table(principal.tenant).key_requests_per_minute
         if ceiling is None or principal.key_id.startswith(TOKEN_PREFIX):
             return None  # an issuer's tokens have no key in common
@@ -345,7 +344,7 @@ class Quotas:
         return bucket
 
     def _check(self, bucket: Bucket, amount: float) -> None:
-        """Raises Limited where a key's bucket has not so much left."""
+        """Raises Limited if a key's bucket has less than `amount` left."""
         wait_ms = bucket.wait_ms(amount)
         if wait_ms:
             self.counters["limited_key_requests_per_minute"] += 1
@@ -359,7 +358,7 @@ class Quotas:
     # -- what is stored ---------------------------------------------------------------------------------------------
 
     async def _check_room(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> None:
-        """Raises Limited (`quota_exceeded`) for a session or a text too many."""
+        """Raises Limited (`quota_exceeded`) if a command adds a session or text and there is no room left for it."""
         principal, command = request.principal, request.command
         lists = _lists(command)
         if not lists and text_bytes is None:
@@ -393,7 +392,7 @@ class Quotas:
             return known
         name = tenant, user, stored
         counting = self._counting.get(name)
-        if counting is None:  # else all share what somebody else's gives, or its failure
+        if counting is None:  # all callers share one count, or its failure
             counting = self._counting[name] = asyncio.create_task(self._count(tenant, user, stored=stored))
             # Its failure is theirs who wait; where all have left, nobody's.
             counting.add_done_callback(lambda done: (self._counting.pop(name), done.cancelled() or done.exception()))
@@ -427,14 +426,14 @@ class Quotas:
 
 
 def _lists(command: cm.ActorCommand) -> bool:
-    """Whether it makes a session that is listed, where there is none."""
+    """Returns whether a command may make a session that lists show."""
     settings = cm.session_settings_of(command)
     return settings is not None and (isinstance(settings, cm.SessionCreate) or settings.listed)
 
 
 def begins(command: cm.ActorCommand) -> int | None:
-    """Returns the bytes of text that a command adds to its conversation before an answer, or a summary; None: the model
-    writes nothing for it."""
+    """Returns the bytes of text that a command adds to its conversation before an answer or a summary; None if the
+    model writes nothing for it."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
             return stores(command) if command.respond else None
@@ -444,8 +443,8 @@ def begins(command: cm.ActorCommand) -> int | None:
 
 
 def stores(command: cm.ActorCommand) -> int | None:
-    """Returns the bytes of text that a command adds to its conversation, with what is written for it still to come;
-    None: it adds none."""
+    """Returns the bytes of text that a command adds to its conversation, without the answer to come; None if it adds
+    none."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
             return _bytes(command.content)
@@ -502,7 +501,7 @@ def _headers(name: str, gauge: BucketLevel) -> list[tuple[bytes, bytes]]:
 
 
 def duration(ms: int) -> str:
-    """As OpenAI writes durations: `12ms`, `1.5s`, `6m0s`."""
+    """Returns a duration as OpenAI writes it: `12ms`, `1.5s`, `6m0s`."""
     if ms < 1000:
         return f"{ms}ms"
     minutes, rest_ms = divmod(ms, 60_000)

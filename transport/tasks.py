@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class Tasks:
-    """An owned set of tasks."""
+    """A set of running tasks with one owner. `failures` counts those that raised."""
 
     __slots__ = ("_closed", "_tasks", "failures")
 
@@ -45,7 +45,7 @@ class Tasks:
             log.error("task_failed", exc_info=error)
 
     async def settled(self) -> None:
-        """Until none is left, those included that are started meanwhile."""
+        """Waits until no task is left, including those that are started meanwhile."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -60,7 +60,7 @@ class Tasks:
 
 @asynccontextmanager
 async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Runs what only cancellation ends, for as long as the block does."""
+    """Runs coroutines that never end by themselves while the block runs, then cancels them."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]
         try:

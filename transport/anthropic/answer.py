@@ -28,7 +28,7 @@ _STOP_REASONS: Final = {
 
 
 class MessageReader:
-    """Shows the one answer of a completion. `headers` are whole once something was read."""
+    """Shows a chat completion as Anthropic's message. `headers` is complete once the first event was read."""
 
     def __init__(self, completion: ChatCompletionReader, *, model: str, request_id: str) -> None:
         self._completion = completion
@@ -40,7 +40,7 @@ class MessageReader:
         return {**self._completion.headers, "request-id": self._request_id}
 
     async def whole(self) -> dict[str, Json]:
-        """The `message`. Raises the error that the answer ended with."""
+        """Returns the `message` object once the answer has ended. Raises the error that it ended with."""
         completion: dict[str, Any] = await self._completion.whole()
         choice = completion["choices"][0]
         message = choice["message"]
@@ -61,7 +61,7 @@ class MessageReader:
         }
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of a stream. Raises what is wrong before the first of them; later it is its `error` event."""
+        """Yields the stream in bytes. An error before the first of them is raised; a later one is an `error` event."""
         blocks = _Blocks()
         sent = False
         try:
@@ -88,12 +88,12 @@ class MessageReader:
 
 
 class _Blocks:
-    """The content blocks of a stream, of which one is open at a time."""
+    """The content blocks of a stream. At most one is open at a time."""
 
     def __init__(self) -> None:
         self.stop_reason: str | None = None
         self._index = -1
-        self._open: Json = None  # "thinking", "text", or the number of the open call
+        self._open: Json = None  # "thinking", "text", or the index of the open tool call
 
     def take(self, delta: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the events that a chunk's delta becomes."""
@@ -139,7 +139,7 @@ def _head(completion: dict[str, Any], model: str) -> dict[str, Json]:
 
 
 def _usage(given: dict[str, Any]) -> dict[str, Json]:
-    """Usage as Anthropic counts it: what was read from a cache is no part of `input_tokens`."""
+    """Returns usage as Anthropic counts it: tokens read from a cache are no part of `input_tokens`."""
     cached = given.get("prompt_tokens_details", {}).get("cached_tokens", 0)
     return {
         "input_tokens": given.get("prompt_tokens", 0) - cached,
@@ -150,7 +150,7 @@ def _usage(given: dict[str, Any]) -> dict[str, Json]:
 
 
 def _arguments(text: str) -> dict[str, Json]:
-    """A call's arguments as an object, which Anthropic's clients take no other value for."""
+    """Returns a call's arguments as an object, because Anthropic's clients accept no other value."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):

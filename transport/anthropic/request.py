@@ -31,7 +31,7 @@ from transport.openai.turn_starter import TurnInput
 
 SCHEMAS: Final = SchemaParams("tools[{}].input_schema", "output_config.format.schema")
 BILLING_NOTE: Final = "x-anthropic-billing-header:"
-"""How Claude Code begins a block of `system` that is for Anthropic's service, and another with every request."""
+"""The beginning of a `system` block that Claude Code adds for Anthropic's service. It changes with every request."""
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
 _FOREIGN: Final = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction")
 
@@ -44,7 +44,7 @@ class Source(ResentModel):
 
 
 class Part(ResentModel):
-    """A part of a call's result, or a block: which fields it has follows from its `type`."""
+    """A part of a tool result, or a block of a message. `type` says which fields it has."""
 
     type: str
     text: str | None = None
@@ -71,7 +71,7 @@ class MessageParam(ResentModel):
 
 
 class ToolParam(ResentModel):
-    """A function of the client's; with another `type` than `custom` a tool of Anthropic's service."""
+    """A function of the client; with a `type` other than `custom`, a tool of Anthropic's service."""
 
     name: Name
     type: str | None = None
@@ -111,7 +111,7 @@ class RequestMetadata(RequestModel):
 
 
 class CountRequest(RequestModel):
-    """Body of `/v1/messages/count_tokens`."""
+    """The body of `POST /v1/messages/count_tokens`."""
 
     model: str
     messages: Annotated[list[MessageParam], Field(min_length=1, max_length=4096)]
@@ -129,7 +129,7 @@ class CountRequest(RequestModel):
 
 
 class MessagesRequest(CountRequest):
-    """Body of `/v1/messages`."""
+    """The body of `POST /v1/messages`."""
 
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)]
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -172,8 +172,8 @@ def instructions(body: CountRequest) -> str | None:
 
 
 def units_of(messages: Sequence[MessageParam], *, open_ended: bool = False) -> list[Unit]:
-    """Returns the messages as a session holds them. `open_ended`: the last calls need no results, for nobody
-    answers."""
+    """Returns the messages as a session holds them. `open_ended`: the last calls need no results, because no answer is
+    wanted. Raises BadInput."""
     units: list[Unit] = []
     waiting: dict[str, None] = {}  # ids of calls without a result
     for index, message in enumerate(messages):
@@ -221,8 +221,8 @@ def functions(body: CountRequest) -> tuple[Tool, ...]:
 
 
 def left_out(body: CountRequest, *, thoughts: bool, efforts: bool) -> Iterator[str]:
-    """Names what a request asks for and does not get, for the `Warning` of its answer. `thoughts`: whether the model
-    has any; `efforts`: whether it knows degrees of them."""
+    """Yields the parts of a request that have no effect, for the answer's `Warning`. `thoughts`: whether the model can
+    reason; `efforts`: whether it knows degrees of effort."""
     if isinstance(body, MessagesRequest) and unthinking(_sampling(body), thoughts=thoughts):
         yield "thinking"
     effort = body.output_config.effort if body.output_config is not None else None
@@ -309,7 +309,7 @@ def _result(block: Block, at: str, waiting: dict[str, None]) -> Unit:
 
 
 def _content(blocks: Sequence[tuple[str, Block]]) -> cm.Content:
-    """A user's blocks: one text, unless there are files among them."""
+    """Returns a user's content: one text, or a tuple of texts and files if there are files."""
     parts = [part for at, block in blocks if (part := _part(block, at)) is not None]
     if any(isinstance(part, InputFile) for part in parts):
         return tuple(parts)
@@ -335,8 +335,8 @@ def _part(block: Block, at: str) -> InputText | InputFile | None:
 
 
 def _text(block: Part, at: str) -> str:
-    """The text of a block; of thoughts and of other servers' tools none. Raises BadInput for what no model here can
-    read."""
+    """Returns a block's text; "" for reasoning and for other servers' tools. Raises BadInput for a kind that no
+    model here can read."""
     if block.type == "text":
         if block.text is None:
             raise _missing(f"{at}.text")

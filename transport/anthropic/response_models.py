@@ -8,7 +8,7 @@ from transport.openai.response_models import STREAM, Answers, ResponseModel
 
 
 class MessageErrorDetail(ResponseModel):
-    """`code` and `param` are ours: Anthropic's clients read `type` and `message`."""
+    """An error. Anthropic's clients read `type` and `message`; `code` and `param` are additions of this server."""
 
     type: str
     code: str
@@ -41,7 +41,7 @@ class ToolUseBlock(ResponseModel):
 
 
 class MessageUsage(ResponseModel):
-    """In tokens; what was read from the cache is no part of `input_tokens`."""
+    """Usage in tokens. Tokens read from the cache are no part of `input_tokens`."""
 
     input_tokens: int
     cache_creation_input_tokens: int

@@ -41,21 +41,21 @@ log = structlog.get_logger(__name__)
 
 
 class KeyListener:
-    """Called when keys end; each method may be overridden, none may raise."""
+    """An object to be told when keys end. Methods may be overridden; none may raise."""
 
     def key_ended(self, key_id: str, error: SessileError) -> None:
-        """The key lets nobody in any more."""
+        """Called when a key is revoked: it authenticates nobody any more."""
 
     def key_refused(self, key: ApiKey, error: SessileError) -> None:
-        """A key that has ended was shown, with the right secret."""
+        """Called when a revoked or expired key was used with the right secret."""
 
     def keys_stale(self, error: SessileError) -> None:
-        """The keys cannot be trusted any more, because the store could not be read for too long."""
+        """Called when the store could not be read for too long, so that no key can be trusted."""
 
 
 @dataclass(eq=False, repr=False)
 class ApiKeyCache:
-    """The cache. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
+    """A copy of all API keys that follows the store. `clock` is monotonic, in seconds; `incarnation`: the journal's."""
 
     store: ApiKeyStore
     now_ms: Callable[[], UnixMs]
@@ -81,7 +81,7 @@ class ApiKeyCache:
         return parse_key(credential) is not None
 
     def principal_of(self, credential: str) -> Principal:
-        """Raises Unauthorized, which says more than that only to who has the right secret; Unavailable when stale."""
+        """Returns a key's principal. Raises Unauthorized, which says why only if the secret is right; Unavailable."""
         self.check_fresh()
         parts = parse_key(credential)
         key = None if parts is None else self._keys.get(parts[0])
@@ -102,7 +102,7 @@ class ApiKeyCache:
         return self._keys.get(key_id)
 
     def all(self) -> list[ApiKey]:
-        """Every key, newest first."""
+        """Returns all keys, newest first."""
         return sorted(self._keys.values(), key=lambda key: (-key.created_at, key.id))
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ class ApiKeyCache:
     async def create(
         self, request: ApiKeyRequest, *, created_by: str = "", by: Principal | None = None
     ) -> tuple[ApiKey, str]:
-        """A new key, stored, and how it is written. `by` None: on the command line. Raises BadInput, Limited,
-        Unavailable."""
+        """Makes and stores a key. Returns it with its text, `sk-sessile-...`. `by` None: made on the command line.
+        Raises BadInput, Limited, Unavailable."""
         created_by = created_by if by is None else by.key_id
         key, written = make_api_key(
             request, self.random_bytes(SECRET_BYTES + 8), now=self.now_ms(), created_by=created_by
@@ -123,7 +123,7 @@ class ApiKeyCache:
         return stored, written
 
     async def revoke(self, key_id: str, *, revoked_by: str = "", by: Principal | None = None) -> ApiKey | None:
-        """Revoked for good and from now on when it returns; None where there is no such key. Raises Unavailable."""
+        """Revokes a key for good, with effect when it returns. Returns the key, or None. Raises Unavailable."""
         known, now = self._keys.get(key_id), self.now_ms()
         user = None if known is None else known.user
         key = await self.store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))
@@ -188,6 +188,6 @@ def expired() -> Unauthorized:
 
 
 def public_key_fields(key: ApiKey, now: UnixMs) -> dict[str, object]:
-    """A key as its administrators see it: everything but what it is checked by."""
+    """Returns a key's fields for administrators, without the digest of its secret."""
     shown = {name: value for name, value in msgspec.structs.asdict(key).items() if name not in ("digest", "version")}
     return {"object": "key", **shown, "scopes": list(key.scopes), "state": key.state(now)}

@@ -20,21 +20,21 @@ from transport.auth.client_addresses import address_group
 
 
 class AuthThrottleLimits(msgspec.Struct, frozen=True, kw_only=True):
-    failures: int = 20  # at once
-    refill_s: float = 3.0  # one more every so often
+    failures: int = 20  # that an address may make at once
+    refill_s: float = 3.0  # seconds after which it may make one more
     addresses_max: int = 10_000  # remembered; the one that failed longest ago is forgotten first
 
 
 class AuthThrottle:
-    """The buckets. `clock` is monotonic, in seconds."""
+    """Counts wrong credentials per address and locks out who makes too many. `clock` is monotonic, in seconds."""
 
     def __init__(self, *, clock: Callable[[], float], limits: AuthThrottleLimits | None = None) -> None:
         self._clock = clock
         self.limits: Final = limits or AuthThrottleLimits()
-        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # failures not yet forgiven, as of when
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (failures, as of when), by address group
 
     def check(self, address: str | None) -> None:
-        """Raises Limited for an address that has been wrong too often."""
+        """Raises Limited if an address had too many failures."""
         wait_s = self._wait_s(address_group(address))
         if wait_s > 0:
             raise Limited(
@@ -42,7 +42,7 @@ class AuthThrottle:
             )
 
     def failed(self, address: str | None) -> None:
-        """Counts a failure. Raises Limited where it was one too many."""
+        """Counts a failure of an address. Raises Limited if it had too many before."""
         name = address_group(address)
         self.check(address)
         spent = self._now(name) + 1
@@ -52,7 +52,7 @@ class AuthThrottle:
             self._spent.popitem(last=False)
 
     def forgive(self, address: str | None) -> None:
-        """Takes back a failure that was counted beforehand."""
+        """Takes back a failure that was counted in advance."""
         name = address_group(address)
         if name in self._spent:
             self._spent[name] = (max(0.0, self._now(name) - 1), self._clock())

@@ -32,68 +32,68 @@ from transport.auth.revocation_cache import RevocationCache, token_revoked
 from transport.auth.tickets import MemoryTickets, Tickets
 
 CREDENTIAL_LENGTH_MAX: Final = 8192
-TOKEN_PREFIX: Final = "jwt:"  # of the key ids of principals that an issuer vouches for
+TOKEN_PREFIX: Final = "jwt:"  # begins the key ids of principals that come from an issuer's token
 
 CredentialEnded = Callable[[SessileError], None]
 
 
 class TokenVerifier(Protocol):
-    """Tokens of issuers; `transport.auth.jwt_issuers` has them."""
+    """Checks tokens of issuers; `transport.auth.jwt_issuers` implements it."""
 
     def is_jwt(self, credential: str) -> bool: ...
 
     def names(self, tenant: str) -> bool:
-        """Whether a token may be of this tenant."""
+        """Returns whether an issuer may give tokens for this tenant."""
         ...
 
     def known(self, credential: str) -> Principal | None:
-        """The principal of a token that was checked before; None: `principal_of` checks it."""
+        """Returns the principal of a token that was checked before; None if `principal_of` must check it."""
 
     def principal_of(self, credential: str) -> Principal:
-        """Raises Unauthorized, Unavailable."""
+        """Checks a token and returns its principal. Raises Unauthorized, Unavailable."""
 
 
 class SignedInCookies(Protocol):
-    """Sessions of people who signed in; `transport.auth.sign_in` has them."""
+    """Checks session cookies of people who signed in; `transport.auth.sign_in` implements it."""
 
     def session_cookie(self, cookies: Iterable[str]) -> str | None:
-        """What a request's Cookie headers show of a session; None: nothing."""
+        """Returns the session's value in a request's Cookie headers; None if there is none."""
 
     def session_of(self, written: str) -> Principal:
-        """Raises Unauthorized."""
+        """Returns the principal of a session cookie. Raises Unauthorized."""
         ...
 
     def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
-        """Whether a browser says that a page of ours sent it."""
+        """Returns whether a browser says that a page of ours sent a request."""
         ...
 
     def may_read(self, origin: str | None, site: str | None) -> bool:
-        """Whether what reads by cookie is a page of ours, or the person who opened an address."""
+        """Returns whether a request that reads by cookie is from a page of ours or a person who opened an address."""
         ...
 
     def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:
-        """For what changes something: raises Forbidden unless a page of ours sent it."""
+        """Raises Forbidden unless a page of ours sent a request that changes something."""
 
 
 class Issuance(NamedTuple):
-    """What others vouch for: tokens, sign-ins, and which of them were revoked."""
+    """What else authenticates besides keys: tokens of issuers, sign-ins, and the list of revoked ones."""
 
     tokens: TokenVerifier | None = None
     sign_in: SignedInCookies | None = None
     revocations: RevocationCache | None = None
-    issuers: tuple[str, ...] = ()  # whose they are
+    issuers: tuple[str, ...] = ()  # the issuers whose tokens and sign-ins can be revoked
 
 
 NOTHING_ISSUED: Final = Issuance()
 
 
 def key_digest(key: str) -> str:
-    """How a key is written in the configuration: hex SHA-256. Keys are long random strings, so no salt is needed."""
+    """Returns a key as the configuration has it: hex SHA-256. Keys are long random strings, so no salt is needed."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 class Authenticator(KeyListener):
-    """Turns credentials into principals. `clock` is monotonic, in seconds."""
+    """Checks credentials and returns their principals. `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class Authenticator(KeyListener):
         origins: OriginPolicy | None = None,
         throttle: AuthThrottle | None = None,
     ) -> None:
-        """`keys` by `key_digest`. With `ring`, tokens or sign-ins credentials are required. `tickets`: those of all
-        gateways of a cluster; None: this process's own."""
+        """`keys` are by `key_digest`. With any of `keys`, `ring`, tokens or sign-ins, credentials are required.
+        `tickets` are shared by a cluster's gateways; None: this process has its own."""
         self.origins = origins or OriginPolicy()
         self._keys = dict(keys)
         self._ring = ring
@@ -119,7 +119,7 @@ class Authenticator(KeyListener):
         self._now_ms = now_ms
         self._tickets = tickets or MemoryTickets(clock)
         self._throttle = throttle or AuthThrottle(clock=clock)
-        # Each of what an address can be wrong about is counted by itself: wrong keys lock nobody out of signing in.
+        # Each kind of failure is counted by itself: wrong keys lock nobody out of signing in.
         self._signatures = AuthThrottle(clock=clock, limits=self._throttle.limits)
         self.sign_ins = AuthThrottle(clock=clock, limits=self._throttle.limits)
         self.logouts = AuthThrottle(clock=clock, limits=self._throttle.limits)
@@ -131,25 +131,25 @@ class Authenticator(KeyListener):
 
     @property
     def open(self) -> bool:
-        """No keys are configured: everyone is the local principal."""
+        """Whether no credentials are needed: everyone is the local principal."""
         return not self.takes_keys and self.sign_in is None
 
     @property
     def takes_keys(self) -> bool:
-        """Keys or tokens are let in, and not only who signs in."""
+        """Whether keys or tokens are accepted, and not only sign-ins."""
         return bool(self._keys) or self._ring is not None or self._tokens is not None
 
     def names(self, tenant: str) -> bool:
-        """Whether people of this tenant may come in by the configuration: by a key of the file, or by a token."""
+        """Returns whether a key of the configuration or an issuer's token can be of this tenant."""
         tokens = self._tokens is not None and self._tokens.names(tenant)
         return tokens or any(key.tenant == tenant for key in self._keys.values())
 
     def authenticate(self, credential: str | None, address: str | None = None, *, with_body: bool = False) -> Principal:
-        """The principal of a credential that came from `address`. Raises Unauthorized, which does not say whether a key
-        exists; Limited where this address has been wrong too often; Unavailable where nothing can be checked.
+        """Returns the principal of a credential sent from `address`. Raises Unauthorized, which does not say whether
+        a key exists; Limited if this address had too many failures; Unavailable if nothing can be checked.
 
-        A body without any credential counts as a wrong key: an empty question (a page that looks whether it needs
-        one) does not."""
+        A request without any credential counts as a failure only `with_body`: pages send empty ones to see whether
+        they need a key."""
         if self.open:
             return LOCAL_PRINCIPAL
         if credential is None:
@@ -186,7 +186,7 @@ class Authenticator(KeyListener):
         raise Unauthorized("unauthorized", "This key is not known here.")
 
     def authenticate_cookie(self, written: str, address: str | None = None) -> Principal:
-        """The principal of a session's cookie, which came from a page of ours. Raises Unauthorized, Limited,
+        """Returns the principal of a session cookie that a page of ours sent. Raises Unauthorized, Limited,
         Unavailable."""
         assert self.sign_in is not None
         try:
@@ -199,9 +199,9 @@ class Authenticator(KeyListener):
         return principal
 
     async def end_session(self, principal: Principal, audit: Audited) -> None:
-        """Revokes the session of somebody who signs out, until it would have ended by itself; one that has ended
-        already stays as it is. Where there are very many revocations, all sessions of theirs at once: that is one for
-        each person, and leaves room for what operators revoke. Raises Unavailable."""
+        """Revokes the session of a person who signs out, until it would have ended. Does nothing if it is revoked. If
+        there are very many revocations, it revokes all of the person's sessions at once: that takes one row per
+        person, and leaves room for revocations by operators. Raises Limited, Unavailable."""
         assert self.revocations is not None and principal.token is not None
         now, token = self._now_ms(), principal.token
         try:
@@ -215,8 +215,8 @@ class Authenticator(KeyListener):
         await self.revocations.add(ended, audit, principal.tenant)
 
     async def end_subject(self, revocation: Revocation) -> None:
-        """Revokes what was issued about somebody who signed out at the provider; what is revoked already stays as
-        it is. Raises Limited, Unavailable."""
+        """Revokes everything issued about a person who signed out at the provider. Does nothing if that is done.
+        Raises Limited, Unavailable."""
         assert self.revocations is not None
         try:
             self.revocations.check(TokenRef(revocation.issuer, revocation.name, "", revocation.at))
@@ -225,7 +225,7 @@ class Authenticator(KeyListener):
         await self.revocations.add(revocation, revocation_audit(revocation, None), INSTALLATION)
 
     def verify(self, principal: Principal) -> None:
-        """Raises Unauthorized when the credential behind a principal has ended since, Unavailable when that cannot be
+        """Raises Unauthorized if a principal's credential has ended since it was checked, Unavailable if that cannot be
         known."""
         if principal.expires_at is not None and principal.expires_at <= self._now_ms():
             raise _ended(principal)
@@ -237,8 +237,8 @@ class Authenticator(KeyListener):
             self.revocations.check(principal.token)
 
     def watch(self, principal: Principal, ended: CredentialEnded) -> Callable[[], None]:
-        """Has `ended` called (a plain function, at most once) when the principal's credential ends. What is returned
-        takes that back. Raises what `verify` raises."""
+        """Calls `ended` (a plain function, at most once) when the principal's credential ends. Returns a function that
+        stops this. Raises as `verify` does."""
         if self.open:
             return _no_unwatch
         self.verify(principal)
@@ -264,7 +264,7 @@ class Authenticator(KeyListener):
         return unwatch
 
     def key_ended(self, key_id: str, error: SessileError) -> None:
-        """Implements `KeyListener`."""
+        """Implements `KeyListener`: ends everything that this key opened."""
         watched = self._watched.pop(key_id, {})
         callbacks = list(watched.values())
         watched.clear()
@@ -272,14 +272,14 @@ class Authenticator(KeyListener):
             ended(error)
 
     def keys_stale(self, error: SessileError) -> None:
-        """Implements `KeyListener`: nobody is let in by a key that cannot be checked."""
+        """Implements `KeyListener`: ends everything that any key opened, as none can be checked."""
         assert self._ring is not None
         for key_id in list(self._watched):
             if self._ring.find(key_id) is not None:
                 self.key_ended(key_id, error)
 
     def _revocations_changed(self, revocation: Revocation | None) -> None:
-        """Ends what is open by a token that was revoked; with None by any, which cannot be checked any more."""
+        """Ends everything that a revoked token opened; with None, everything that any token opened."""
         stale = Unavailable("keys_unavailable", "Tokens cannot be checked at the moment.", retry_after_ms=1000)
         for watched in list(self._watched.values()):
             for name, (principal, ended) in list(watched.items()):
@@ -291,14 +291,13 @@ class Authenticator(KeyListener):
     # -- tickets ----------------------------------------------------------------------------------------------------
 
     async def issue_ticket(self, principal: Principal) -> str:
-        """A ticket for one connection within `TICKET_S`. Raises Limited when too many are open, Unavailable."""
+        """Makes a ticket for one connection within `TICKET_S`. Raises Limited if too many are open, Unavailable."""
         ticket = "tkt_" + secrets.token_urlsafe(24)
         await self._tickets.put(key_digest(ticket), principal)
         return ticket
 
     async def redeem_ticket(self, ticket: str, address: str | None = None) -> Principal:
-        """The ticket's principal; the ticket is used up. Raises Unauthorized, Limited, and Unavailable where it cannot
-        be looked up."""
+        """Returns the principal of a ticket, which is then used up. Raises Unauthorized, Limited, Unavailable."""
         principal = await self._tickets.take(key_digest(ticket))
         if principal is None:
             self._throttle.failed(address)
@@ -307,17 +306,17 @@ class Authenticator(KeyListener):
         return principal
 
     def check_host(self, host: str | None) -> None:
-        """Raises Forbidden for a Host header under which a server without keys must not answer."""
+        """Raises Forbidden if a server without keys must not answer under this Host header."""
         if self.open:
             self.origins.check_host(host)
 
 
 def _ended(principal: Principal) -> Unauthorized:
-    """A token's holder fetches another and comes back; a key's does not."""
+    """Returns the error for an expired credential. For a token it tells clients to fetch another one."""
     if principal.key_id.startswith(TOKEN_PREFIX):
         return Unauthorized("token_expired", "This token has expired.")
     return expired()
 
 
 def _no_unwatch() -> None:
-    """What takes back a watch where nothing ever ends."""
+    """Does nothing: without keys nothing is watched."""

@@ -18,10 +18,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class TrustedProxies:
-    """The proxies whose word on addresses is taken, as networks (`10.0.0.0/8`) or single addresses."""
+    """The proxies whose `X-Forwarded-For` is believed, as networks (`10.0.0.0/8`) or single addresses."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """Raises BadInput for what is no network."""
+        """Raises BadInput for text that is no network."""
         try:
             self._networks = tuple(ipaddress.ip_network(each.strip()) for each in networks)
         except ValueError as error:
@@ -32,14 +32,15 @@ class TrustedProxies:
         return parsed is not None and any(parsed in network for network in self._networks)
 
     def client(self, peer: str | None, forwarded: Sequence[str]) -> str | None:
-        """The caller behind a connection from `peer`; `forwarded` are its `X-Forwarded-For` headers, in order."""
+        """Returns the address of the caller behind a connection from `peer`; `forwarded`: its `X-Forwarded-For`
+        headers in order."""
         if not forwarded or peer not in self:
             return peer
         nearest = peer
         for hop in reversed(",".join(forwarded).split(",")):
             parsed = _parsed(_without_port(hop.strip()))
             if parsed is None:
-                return nearest  # a proxy of ours wrote no address: the hop that we know is as far as we see
+                return nearest  # a trusted proxy wrote no address: this hop is the farthest known one
             nearest = str(parsed)
             if nearest not in self:
                 return nearest
@@ -48,7 +49,7 @@ class TrustedProxies:
 
 @lru_cache(maxsize=4096)
 def address_group(address: str | None) -> str:
-    """What an address is counted by: itself, for IPv6 its /64, which is what one customer has."""
+    """Returns what an address is counted as: itself, or for IPv6 its /64 network, which one customer has."""
     parsed = _parsed(address or "")
     if parsed is None:
         return address or ""
@@ -67,7 +68,7 @@ def _parsed(text: str) -> Address | None:
 
 
 def _without_port(hop: str) -> str:
-    """Of `192.0.2.1:4711` and `[2001:db8::1]:4711` the address."""
+    """Returns the address in `192.0.2.1:4711` or `[2001:db8::1]:4711`."""
     if hop.startswith("["):
         return hop[1:].partition("]")[0]
     return hop.partition(":")[0] if hop.count(":") == 1 else hop

@@ -21,7 +21,7 @@ from sessions.model.types import Principal
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.client_addresses import address_group
 
-PLACE: Final = "place"  # where the state of an HTTP request has its connection's
+PLACE: Final = "place"  # the name of a connection's `Place` in the state of its HTTP requests
 RETRY_MS: Final = 5_000
 
 
@@ -32,19 +32,19 @@ class ShareLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place:
-    """What one connection takes, until `close`."""
+    """One connection's share of the counts, until `close`."""
 
     __slots__ = ("_address", "_plain", "_principal", "_shares", "_unauthenticated")
 
     def __init__(self, shares: ConnectionShares, address: str | None, *, plain: bool) -> None:
         self._shares = shares
-        self._address = address  # None: not counted
+        self._address = address  # None: the address is not counted
         self._plain = plain and address is not None
         self._unauthenticated = address is not None
         self._principal: tuple[str, str] | None = None
 
     def authenticated(self, principal: Principal | None) -> None:
-        """Whose connection it is; None: of a server without keys. Raises Limited where the principal has too many."""
+        """Counts the connection for a principal (None: the server has no keys). Raises Limited if that has too many."""
         name = None if principal is None else key_of(principal)
         if name != self._principal:
             self._shares.take_principal(name)
@@ -55,13 +55,13 @@ class Place:
             _leave(self._shares.unauthenticated, self._address or "")
 
     def upgraded(self) -> None:
-        """Its connection is no plain one any more."""
+        """Counts the connection as a WebSocket: it is no plain HTTP connection any more."""
         if self._plain:
             self._plain = False
             _leave(self._shares.plain, self._address or "")
 
     def close(self) -> None:
-        """Idempotent."""
+        """Takes the connection out of all counts. Idempotent."""
         self.upgraded()
         if self._unauthenticated:
             self._unauthenticated = False
@@ -75,7 +75,7 @@ class Place:
 
 
 class ConnectionShares:
-    """The counts of one server. `exempt` says of an address that it has no share."""
+    """The counts of one server's connections per address and per principal. `exempt` addresses are not limited."""
 
     def __init__(
         self, limits: ShareLimits | None = None, *, exempt: Callable[[str | None], bool] = lambda _: False
@@ -87,7 +87,7 @@ class ConnectionShares:
         self._exempt = exempt
 
     def open(self, address: str | None, *, plain: bool) -> Place:
-        """A place for a connection from `address`. Raises Overloaded where that has its share."""
+        """Counts a connection from `address` and returns its place. Raises Overloaded if the address has too many."""
         if self._exempt(address):
             return Place(self, None, plain=plain)
         name, limits = address_group(address), self._limits
@@ -101,7 +101,7 @@ class ConnectionShares:
         return Place(self, name, plain=plain)
 
     def take_principal(self, name: tuple[str, str] | None) -> None:
-        """Raises Limited."""
+        """Counts a connection for a principal. Raises Limited if that has too many."""
         if name is None:
             return
         if self.principals[name] >= self._limits.per_principal:
@@ -110,7 +110,7 @@ class ConnectionShares:
 
 
 def key_of(principal: Principal) -> tuple[str, str]:
-    """Returns what a principal is counted by: its key, whatever users that says it speaks for; the user of a token."""
+    """Returns (tenant, name) under which a principal is counted: its key, for all users; with a token, its user."""
     vouched = principal.key_id.startswith(TOKEN_PREFIX)
     return principal.tenant, principal.id if vouched else principal.key_id
 

@@ -22,13 +22,13 @@ from transport.auth.connection_shares import RETRY_MS
 
 
 class ContestedPlaces:
-    """Places for work that needs no key. `take` one for as long as the work lasts."""
+    """A bounded number of places for work that needs no key. Work runs inside `take`."""
 
     def __init__(self, places: int, *, per_address: int) -> None:
         self._places = places
         self._per_address = per_address
         self._taken = 0
-        self._by_address: dict[str, dict[asyncio.Timeout, None]] = {}  # the oldest first
+        self._by_address: dict[str, dict[asyncio.Timeout, None]] = {}  # by address group, the oldest first
 
     @property
     def taken(self) -> int:
@@ -36,8 +36,8 @@ class ContestedPlaces:
 
     @asynccontextmanager
     async def take(self, address: str | None, seconds: float | None = None) -> AsyncGenerator[None, None]:
-        """Holds a place. Raises Overloaded where there is none for this address, and where it is lost to somebody
-        else, or `seconds` are over."""
+        """Takes a place for the time of the block. Raises Overloaded if there is none for this address, if another
+        address takes it over, or after `seconds`."""
         name = address_group(address)
         own = self._by_address.get(name, {})
         if len(own) >= self._per_address or (self._taken >= self._places and not self._make_room(len(own))):
@@ -58,7 +58,8 @@ class ContestedPlaces:
             raise _overloaded() from error
 
     def _make_room(self, held: int) -> bool:
-        """Ends the oldest work of the address that has the most, if that is more than `held`."""
+        """Ends the oldest work of the address with the most places, if those are more than `held`. Returns whether it
+        did."""
         name = max(self._by_address, key=lambda each: len(self._by_address[each]))
         if len(self._by_address[name]) <= held:
             return False

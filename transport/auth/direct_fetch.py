@@ -18,9 +18,9 @@ from typing import IO, Any, Final, NamedTuple
 
 from transport.proxies import proxy_for, through
 
-AT_ONCE: Final = 8  # threads for one address
-WAITING_MAX: Final = 64  # requests that wait for one of them
-WHOLE_S: Final = 10.0  # until an answer is there, waiting included
+AT_ONCE: Final = 8  # threads per URL
+WAITING_MAX: Final = 64  # requests per URL that wait for a thread
+WHOLE_S: Final = 10.0  # for the whole answer, waiting included
 _PIECE_BYTES: Final = 64 * 1024
 
 
@@ -31,12 +31,12 @@ class DirectAnswer(NamedTuple):
 
 class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
-        """None: whoever opened it gets the redirect as an HTTPError."""
+        """Follows no redirect: the caller gets it as an HTTPError."""
 
 
 def open_direct(request: urllib.request.Request, timeout_s: float) -> Any:
-    """The answer, to be read and closed. Blocking. Raises HTTPError, for a redirect too, and OSError, which names the
-    proxy where one stands between."""
+    """Opens a URL and returns the answer, to be read and closed. Blocking. Raises HTTPError, also for a redirect, and
+    OSError, which names the proxy if there is one in between."""
     url = request.full_url
     direct = () if proxy_for(url) else (urllib.request.ProxyHandler({}),)
     try:
@@ -52,8 +52,8 @@ def open_direct(request: urllib.request.Request, timeout_s: float) -> Any:
 
 
 async def fetch_direct(request: urllib.request.Request, timeout_s: float, *, bytes_max: int) -> DirectAnswer:
-    """The answer, whatever its status, up to one byte more than `bytes_max`. `timeout_s`: for each step of it. Raises
-    OSError."""
+    """Fetches a URL and returns the answer, whatever its status, with at most one byte more than `bytes_max`.
+    `timeout_s` is for each step. Raises OSError."""
     fetch = _Fetch(request, timeout_s, bytes_max, threading.Event())
     try:
         async with asyncio.timeout(WHOLE_S):
@@ -68,7 +68,7 @@ class _Fetch(NamedTuple):
     request: urllib.request.Request
     timeout_s: float
     bytes_max: int
-    given_up: threading.Event  # nobody waits for it any more
+    given_up: threading.Event  # set once nobody waits for it
 
     def run(self) -> DirectAnswer:
         try:
@@ -94,7 +94,7 @@ class _Fetch(NamedTuple):
 
 
 class _Threads:
-    """The threads of each address, which end when nothing waits. They are daemons: nothing joins them."""
+    """The threads for each URL, which end when no request waits. They are daemons, so nothing joins them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class _Threads:
         self._waiting: dict[str, deque[tuple[_Fetch, Future[DirectAnswer]]]] = {}
 
     def submit(self, fetch: _Fetch) -> Future[DirectAnswer]:
-        """Raises OSError where too many wait for this address."""
+        """Queues a fetch. Raises OSError if too many wait for this URL."""
         where, future = fetch.request.full_url, Future[DirectAnswer]()
         with self._lock:
             waiting = self._waiting.setdefault(where, deque())
@@ -131,7 +131,7 @@ class _Threads:
                 continue
             try:
                 future.set_result(fetch.run())
-            except Exception as error:  # noqa: BLE001 - its waiter's
+            except Exception as error:  # noqa: BLE001 - raised at its waiter
                 future.set_exception(error)
 
 

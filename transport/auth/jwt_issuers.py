@@ -51,33 +51,33 @@ from transport.auth.direct_fetch import fetch_direct
 JWKS_BYTES_MAX: Final = 256 * 1024
 JWKS_KEYS_MAX: Final = 100
 FETCH_S: Final = 5.0
-FILE_S: Final = 5.0  # how often a file is looked at
-RETRY_S: Final = 5.0  # after a set could not be read
+FILE_S: Final = 5.0  # how often a file is read
+RETRY_S: Final = 5.0  # after an error
 UNKNOWN_KID_S: Final = 10.0
 REMEMBERED_MAX: Final = 10_000
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
 Text = Annotated[str, Meta(min_length=1, max_length=512)]
-AUTHORITIES: Final[tuple[Authority, ...]] = get_args(Authority)  # by what they may do, the least first
+AUTHORITIES: Final[tuple[Authority, ...]] = get_args(Authority)  # by how much they may do, the least first
 
 log = structlog.get_logger(__name__)
 
 
 class JwtIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One `[[issuers]]` table of the configuration."""
+    """One `[[issuers]]` table of the issuers file."""
 
-    issuer: Text  # as tokens say it in `iss`
-    audience: Text  # what must stand in `aud`
+    issuer: Text  # the `iss` of its tokens
+    audience: Text  # must be in a token's `aud`
     jwks: Text  # a file, or https://... (http:// on loopback only)
     algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256")
-    tenant: str = ""  # all tokens are of this tenant ...
-    tenant_claim: str = ""  # ... or say which one here: exactly one of the two is given
-    types: Annotated[tuple[Text, ...], Meta(min_length=1)] = ("JWT", "at+jwt")  # in a token's `typ`, if it has one
+    tenant: str = ""  # the tenant of all tokens ...
+    tenant_claim: str = ""  # ... or the claim that names it: exactly one of the two is set
+    types: Annotated[tuple[Text, ...], Meta(min_length=1)] = ("JWT", "at+jwt")  # of a token's `typ`, if it has one
     user_claim: Text = "sub"
-    role_claim: str = ""  # who a token may be, where it says so; of `roles`
-    roles: Annotated[tuple[Authority, ...], Meta(min_length=1)] = ("user",)  # the first is what a token is by itself
-    scope_claim: str = "scope"  # a list, or words with blanks between; other words than ours are ignored
-    scopes: tuple[Scope, ...] = DEFAULT_SCOPES  # what a token may have, and has where it has no such claim
+    role_claim: str = ""  # the claim that names the role, one of `roles`
+    roles: Annotated[tuple[Authority, ...], Meta(min_length=1)] = ("user",)  # allowed; the first one by default
+    scope_claim: str = "scope"  # a list, or words with spaces between; unknown words are ignored
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES  # allowed; all of them if the token has no such claim
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 30.0
     refresh_s: Annotated[float, Meta(ge=5, le=86_400)] = 300.0
 
@@ -91,7 +91,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
-    """The issuers file. Raises BadInput, which says what is wrong in it."""
+    """Reads the issuers file. Raises BadInput, which says what is wrong in it."""
 
     def bad(why: object) -> BadInput:
         return BadInput("invalid_setting", f"issuers = {path!r}: {why}", param="issuers")
@@ -113,13 +113,13 @@ def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
 
 
 class _Key(NamedTuple):
-    key: Any  # as `cryptography` has it
-    algorithm: str | None  # the one algorithm that it may be used with, where its set says so
+    key: Any  # an object of `cryptography`
+    algorithm: str | None  # the only algorithm for this key, if its set says so
 
 
 def parse_jwks(data: bytes, algorithms: Sequence[str]) -> dict[str, _Key]:
-    """The keys of a set by `kid` ("" for one without) that may check signatures with these algorithms. Raises
-    ValueError for what is not a key set, or has no such key."""
+    """Returns the keys of a key set that can check signatures with these algorithms, by `kid` ("" if it has none).
+    Raises ValueError if it is no key set or has no such key."""
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -147,7 +147,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def fetch(where: str) -> bytes:
-    """A key set's bytes, of a file or a URL. Raises OSError."""
+    """Returns a key set's bytes from a file or a URL. Raises OSError."""
     if "://" not in where:
         return await asyncio.to_thread(_read_file, where)
     request = urllib.request.Request(where, headers={"accept": "application/json", "user-agent": "sessile"})
@@ -164,14 +164,14 @@ def _read_file(path: str) -> bytes:
 
 @dataclass(eq=False, repr=False)
 class _KeySet:
-    """An issuer's keys as they stand."""
+    """An issuer with its present keys."""
 
     issuer: JwtIssuer
     keys: dict[str, _Key] = field(default_factory=dict)
     data: bytes = b""
-    refresh_requested: asyncio.Event = field(default_factory=asyncio.Event)  # for a key id that is not in the set
+    refresh_requested: asyncio.Event = field(default_factory=asyncio.Event)  # for a key id not in the set
     requested_at: float | None = None
-    looking: bool = False  # and it has not been looked at since
+    looking: bool = False  # from that request until the set was read
 
 
 @dataclass(eq=False, repr=False)
@@ -191,8 +191,8 @@ class JwtIssuers:
     # -- key sets -----------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Reads all key sets. Raises BadInput for a file that is no key set. One at a URL may come later: until then
-        nobody gets in with its tokens."""
+        """Reads all key sets. Raises BadInput for a file that is no key set. A set at a URL may be read later; until
+        then its tokens are refused."""
         for each in self._sets.values():
             try:
                 await self._read(each)
@@ -204,7 +204,7 @@ class JwtIssuers:
                 log.warning("jwks_read_failed", issuer=each.issuer.issuer, error=str(error))
 
     async def run(self) -> None:
-        """Keeps the key sets up to date until it is cancelled."""
+        """Keeps the key sets up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for each in self._sets.values():
                 tasks.create_task(self._keep(each))
@@ -233,7 +233,7 @@ class JwtIssuers:
         return each.issuer.refresh_s if each.issuer.remote else FILE_S
 
     async def _read(self, each: _KeySet) -> None:
-        """Raises OSError, ValueError; then the old set stays."""
+        """Reads a key set. Raises OSError, ValueError; then the old set stays."""
         data = await self.fetch(each.issuer.jwks)
         if data == each.data:
             return
@@ -241,7 +241,7 @@ class JwtIssuers:
             raise ValueError(f"it has more than {JWKS_BYTES_MAX} bytes")
         each.keys = parse_jwks(data, each.issuer.algorithms)
         each.data = data
-        self._remembered.clear()  # a key that was taken out of the set vouches for nobody any more
+        self._remembered.clear()  # a token of a key that was removed is not valid any more
         log.info("jwks_read", issuer=each.issuer.issuer, keys=sorted(each.keys))
 
     # -- tokens -------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class JwtIssuers:
         return principal
 
     def principal_of(self, credential: str) -> Principal:
-        """Raises Unauthorized, Unavailable."""
+        """Checks a token, remembers it, and returns its principal. Raises Unauthorized, Unavailable."""
         principal, _ = self.verify(credential)
         digest = hashlib.sha256(credential.encode()).digest()
         self._remembered[digest] = principal
@@ -270,12 +270,12 @@ class JwtIssuers:
         return principal
 
     def verify(self, credential: str) -> tuple[Principal, dict[str, Any]]:
-        """The principal of a token, and its claims. Raises Unauthorized, Unavailable."""
+        """Checks a token and returns its principal and claims. Raises Unauthorized, Unavailable."""
         issuer, claims = self._claims(credential, (), user_claim=True)
         return self._principal(issuer, claims), claims
 
     def claims_of(self, credential: str, *, types: Sequence[str]) -> dict[str, Any]:
-        """The claims of a token of another purpose, whose `typ` is one of `types` where it has one. Raises
+        """Checks a token of another purpose, whose `typ`, if it has one, is one of `types`. Returns its claims. Raises
         Unauthorized, Unavailable."""
         issuer, claims = self._claims(credential, types, user_claim=False)
         self._check_times(issuer, claims)
@@ -300,7 +300,8 @@ class JwtIssuers:
         return issuer, claims
 
     def _key_of(self, credential: str, types: Sequence[str]) -> tuple[_KeySet, _Key, str]:
-        """By what the token says of itself, which nobody has vouched for yet."""
+        """Returns issuer, key and algorithm for checking a token, by its header, which is not verified yet. Raises
+        Unauthorized, Unavailable."""
         try:
             header = jwt.get_unverified_header(credential)
             unverified = jwt.decode(credential, options={"verify_signature": False})
@@ -331,8 +332,8 @@ class JwtIssuers:
         return each, key, algorithm
 
     def _refetch_keys(self, each: _KeySet) -> None:
-        """For a key id that is not known: its issuer may have a new one. Raises Unavailable when that is being looked
-        up, so that whoever has the first token of a new key comes back."""
+        """Has an issuer's key set read again, because it may have a new key. Raises Unavailable while it is read, so
+        that the token's holder tries again."""
         now = self.clock()
         if not each.looking and (each.requested_at is None or now - each.requested_at >= UNKNOWN_KID_S):
             each.requested_at, each.looking = now, True
@@ -341,7 +342,7 @@ class JwtIssuers:
             raise Unavailable("keys_unavailable", "The issuer's keys are being read.", retry_after_ms=1000)
 
     def _check_times(self, issuer: JwtIssuer, claims: dict[str, Any]) -> float:
-        """When it ends. Raises Unauthorized."""
+        """Checks a token's `exp` and `nbf`. Returns `exp` in unix seconds. Raises Unauthorized."""
         now_s = self.now_ms() / 1000
         ends, begins = claims["exp"], claims.get("nbf")
         if not _is_time(ends) or (begins is not None and not _is_time(begins)):
@@ -381,18 +382,18 @@ class JwtIssuers:
 
 
 def claim_of(claims: dict[str, Any], name: str) -> Any:
-    """The claim of this name; where there is none, the one that its dots lead to (`realm_access.roles`). None: there is
-    no such claim."""
+    """Returns the claim of this name; if there is none, the value at the path that its dots spell, as in
+    `realm_access.roles`. None if there is neither."""
     if name in claims:
         return claims[name]
-    found: Any = claims
+    value: Any = claims
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:
-    """Of a list, which has other words in it too, the role of ours that may do most."""
+    """Returns the token's role. In a list, which may have other words too, the allowed role that may do most counts."""
     claim = claim_of(claims, issuer.role_claim) if issuer.role_claim else None
     if claim is None and issuer.role_claim not in claims:
         return issuer.roles[0]
@@ -402,7 +403,7 @@ def _role(issuer: JwtIssuer, claims: dict[str, Any]) -> Any:
 
 
 def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
-    """What the token may do: what it says, within what its issuer may say."""
+    """Returns the token's scopes, limited to those that its issuer may give."""
     claim = claims.get(issuer.scope_claim) if issuer.scope_claim else None
     if claim is None:
         return issuer.scopes
@@ -413,7 +414,7 @@ def _scopes(issuer: JwtIssuer, claims: dict[str, Any]) -> tuple[Scope, ...]:
 
 
 def _media_type(kind: str) -> str:
-    """As RFC 7515 §4.1.9 compares them: whatever the case, `application/` left out or not."""
+    """Returns a `typ` as RFC 7515 §4.1.9 compares them: in lower case, without `application/`."""
     return kind.lower().removeprefix("application/")
 
 

@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 TOKEN_LENGTH_MAX: Final = 8192
 LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 LOGOUT_TYPES: Final = ("logout+jwt", "JWT")
-LOGOUT_S: Final = 300  # how old a logout token may be
+LOGOUT_S: Final = 300  # the greatest age of a logout token
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +38,11 @@ Url = Annotated[str, Meta(min_length=1, max_length=2048)]
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom we trust to say who somebody is, who we are there, and what its claims say to us."""
+    """The configuration of the identity provider: how this server is known there, and which claims it reads."""
 
     issuer: str
     client_id: str
-    client_secret: str = ""  # "": a public client, which PKCE alone protects
+    client_secret: str = ""  # empty for a public client, which only PKCE protects
     scopes: tuple[str, ...] = ("openid",)
     tenant: str = ""
     tenant_claim: str = ""
@@ -52,7 +52,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What we read of a provider's metadata."""
+    """The fields of a provider's metadata that are used here."""
 
     issuer: Url
     authorization_endpoint: Url
@@ -66,7 +66,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a token endpoint. The access token is not kept: nothing here uses it."""
+    """The answer of a token endpoint. The access token is left out, because nothing here uses it."""
 
     id_token: Annotated[str, Meta(max_length=TOKEN_LENGTH_MAX)] | None = None
     refresh_token: Annotated[str, Meta(max_length=TOKEN_LENGTH_MAX)] | None = None
@@ -82,14 +82,14 @@ Send = Callable[[str, Mapping[str, str] | None, Mapping[str, str]], Awaitable[Pr
 
 
 async def send(url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]) -> ProviderAnswer:
-    """GET, or POST of a form. Follows no redirect. Raises OSError."""
+    """Sends a GET, or a POST of a form. Follows no redirects. Raises OSError."""
     data = None if form is None else urlencode(form).encode()
     request = urllib.request.Request(url, data, {"accept": "application/json", "user-agent": "sessile", **headers})
     return ProviderAnswer(*await fetch_direct(request, FETCH_S, bytes_max=ANSWER_BYTES_MAX))  # the scheme was looked at
 
 
 class OpenIdProvider:
-    """One provider, its metadata read. `keys` follows its signing keys."""
+    """One provider, with its metadata. `keys` follows its signing keys."""
 
     def __init__(self, settings: ProviderSettings, metadata: Metadata, keys: JwtIssuers, send: Send) -> None:
         self.settings = settings
@@ -98,7 +98,7 @@ class OpenIdProvider:
         self._send = send
 
     def authorization_url(self, *, redirect_uri: str, state: str, nonce: str, challenge: str) -> str:
-        """Where a browser is sent to sign in."""
+        """Returns the URL that a browser is sent to for signing in."""
         query = {
             "response_type": "code",
             "client_id": self.settings.client_id,
@@ -114,7 +114,7 @@ class OpenIdProvider:
         return _with_query(self.metadata.authorization_endpoint, query)
 
     def end_session_url(self, *, id_token: str, after: str) -> str | None:
-        """Where a browser is sent to sign out there too; None where the provider names no such place."""
+        """Returns the URL that a browser is sent to for signing out at the provider; None if the provider has none."""
         if self.metadata.end_session_endpoint is None:
             return None
         query = {"client_id": self.settings.client_id, "post_logout_redirect_uri": after}
@@ -123,17 +123,17 @@ class OpenIdProvider:
         )
 
     async def exchange(self, *, code: str, verifier: str, redirect_uri: str) -> Tokens:
-        """The tokens of a code. Raises Unauthorized where the provider refuses it, Unavailable."""
+        """Exchanges a code for tokens. Raises Unauthorized if the provider refuses it, Unavailable."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
         return await self._tokens({**form, "code_verifier": verifier})
 
     async def refresh(self, refresh_token: str) -> Tokens:
-        """Newer tokens. Raises Unauthorized where the provider ended this sign-in, Unavailable."""
+        """Fetches newer tokens. Raises Unauthorized if the provider has ended this sign-in, Unavailable."""
         return await self._tokens({"grant_type": "refresh_token", "refresh_token": refresh_token})
 
     async def principal_of(self, id_token: str, *, nonce: str | None) -> Principal:
-        """Whom an ID token is about; `nonce` None: of a refresh, which has none to compare. Raises Unauthorized,
-        Unavailable."""
+        """Checks an ID token and returns its principal. `nonce` is None after a refresh, whose tokens have none. Raises
+        Unauthorized, Unavailable."""
         try:
             principal, claims = self.keys.verify(id_token)
         except Unavailable:  # signed with a key that is not known here yet
@@ -151,8 +151,8 @@ class OpenIdProvider:
         return principal
 
     def signed_out(self, logout_token: str, now_ms: UnixMs) -> tuple[str, UnixMs]:
-        """The subject of a logout token, and when they signed out (Back-Channel Logout 1.0, 2.6). Raises Unauthorized,
-        Unavailable."""
+        """Checks a logout token (Back-Channel Logout 1.0, 2.6). Returns its subject and when that person signed out.
+        Raises Unauthorized, Unavailable."""
         claims = self.keys.claims_of(logout_token, types=LOGOUT_TYPES)
         events, subject, issued_at = claims.get("events"), claims.get("sub"), claims.get("iat")
         if not isinstance(events, dict) or not isinstance(events.get(LOGOUT_EVENT), dict) or "nonce" in claims:
@@ -200,8 +200,8 @@ async def discover(
     clock: Callable[[], float],
     send: Send = send,
 ) -> OpenIdProvider:
-    """Reads a provider's metadata and keys. Raises BadInput that says what is wrong, for one that does not answer too:
-    a server that cannot let anybody in is not what was configured."""
+    """Reads a provider's metadata and keys. Raises BadInput, which says what is wrong, also if the provider does not
+    answer: the server could let nobody in."""
     where = settings.issuer.rstrip("/") + "/.well-known/openid-configuration"
     check_provider(settings)
     try:
@@ -228,7 +228,7 @@ async def discover(
 
 
 def check_provider(settings: ProviderSettings) -> None:
-    """Raises BadInput for settings that do not fit together."""
+    """Raises BadInput for settings that contradict each other."""
     if not settings.issuer or not settings.client_id:
         raise bad_setting("oidc_client_id", "give oidc_issuer and oidc_client_id, both")
     if bool(settings.tenant) == bool(settings.tenant_claim):
@@ -240,7 +240,7 @@ def check_provider(settings: ProviderSettings) -> None:
 
 
 def _issuer_of(settings: ProviderSettings, metadata: Metadata) -> JwtIssuer:
-    """How its ID tokens are checked, as tokens of an issuer."""
+    """Returns the issuer by whose rules the provider's ID tokens are checked."""
     algorithms = tuple(each for each in get_args(Algorithm) if each in metadata.id_token_signing_alg_values_supported)
     if not algorithms:
         raise bad_setting("oidc_issuer", "this provider signs ID tokens with none of the algorithms that are safe")
@@ -264,7 +264,7 @@ def bad_setting(name: str, why: str) -> BadInput:
 
 
 def _check_address(address: str, what: str) -> None:
-    """Raises BadInput for what is not https (or http on this machine)."""
+    """Raises BadInput for an address that is not https (or http on this machine)."""
     try:
         url = urlsplit(address)
         host = url.hostname or ""
@@ -283,7 +283,7 @@ def _same(claim: Any, nonce: str) -> bool:
 
 
 def _error_of(body: bytes) -> str:
-    """OAuth's word for what is wrong, bounded, for the log."""
+    """Returns the error code in an OAuth answer, shortened for the log; empty if there is none."""
     try:
         answer = msgspec.json.decode(body)
     except (ValueError, RecursionError):

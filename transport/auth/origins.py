@@ -18,13 +18,13 @@ from transport.auth.client_addresses import TrustedProxies
 _PORTS: Final = {"http": 80, "https": 443}
 
 CSRF_HEADER: Final = "x-sessile-csrf"
-"""What a page of ours puts, with any value, on requests with a cookie that change something: no form and no page of
-another site can (CORS)."""
+"""A header that our own pages send, with any value, on requests with a cookie that change something. Forms and pages of
+other sites cannot send it (CORS)."""
 
 
 class OriginPolicy:
-    """`allowed` as browsers write origins ("https://chat.example"), "*" for all; `hosts` beside loopback names;
-    `proxies` whose `X-Forwarded-For` is believed."""
+    """The origins and hosts that may use this server. `allowed` are origins as browsers write them
+    ("https://chat.example"), "*" for all; `hosts` are allowed besides loopback names; `proxies` may name addresses."""
 
     def __init__(
         self, allowed: Iterable[str] = (), *, hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
@@ -35,17 +35,17 @@ class OriginPolicy:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The foreign pages that may use this server from a browser."""
+        """The origins of foreign pages that may use this server from a browser."""
         return tuple(sorted(self._allowed))
 
     def check_host(self, host: str | None) -> None:
-        """Raises Forbidden for a Host header under which a server without keys must not answer."""
+        """Raises Forbidden if a server without keys must not answer under this Host header."""
         name = _split(f"//{host}").hostname if host and "/" not in host else None
         if name is None or not (is_loopback(name) or name in self._hosts):
             raise Forbidden("forbidden", "Without keys this server answers on loopback names only.")
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
-        """Raises Forbidden for a page of another site that is not on the list."""
+        """Raises Forbidden for a page of another origin that is not allowed."""
         if origin is None or "*" in self._allowed or origin.lower() in self._allowed:
             return
         parts = _split(origin.lower())
@@ -59,12 +59,12 @@ class OriginPolicy:
 
 
 def _with_port(place: str, default: int) -> str:
-    """Returns a host with its port spelled out: two origins are the same with and without a default one (RFC 6454)."""
+    """Returns a host with its port, because an origin is the same with and without the default port (RFC 6454)."""
     return place if re.search(r":\d+$", place) else f"{place}:{default}"
 
 
 def _split(url: str) -> SplitResult:
-    """`urlsplit` of untrusted text: what it refuses has no parts."""
+    """Splits an untrusted URL; an invalid one has empty parts."""
     try:
         return urlsplit(url)
     except ValueError:

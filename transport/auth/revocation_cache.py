@@ -21,14 +21,14 @@ from transport.auth.store_follower import PAGE, StoreFollower
 log = structlog.get_logger(__name__)
 
 Changed = Callable[[Revocation | None], None]
-"""Called with what was revoked; None: revocations cannot be trusted any more, the journal was not read for too long."""
+"""Called with a new revocation; with None if none can be trusted, because the store was not read for too long."""
 
 _Place = tuple[str, RevocationKind, str]
 
 
 @dataclass(eq=False, repr=False)
 class RevocationCache:
-    """The cache. `clock` is monotonic, in seconds; `incarnation` is the journal's."""
+    """A copy of all revocations, kept up to date. `clock` is monotonic in seconds, `incarnation` the journal's."""
 
     store: RevocationStore
     now_ms: Callable[[], UnixMs]
@@ -49,7 +49,7 @@ class RevocationCache:
         self._listeners.append(changed)
 
     def check(self, token: TokenRef) -> None:
-        """Raises Unauthorized for a token that was revoked, Unavailable where that cannot be known."""
+        """Raises Unauthorized if a token was revoked, Unavailable if that cannot be known."""
         for place in places_of(token):
             revocation = self._kept.get(place)
             if revocation is not None and revocation.covers(token):
@@ -58,16 +58,16 @@ class RevocationCache:
 
     @property
     def crowded(self) -> bool:
-        """Whether half of all that may be kept is."""
+        """Whether there are half as many revocations as may be kept, or more."""
         return len(self._kept) >= REVOCATIONS_MAX // 2
 
     def all(self) -> list[Revocation]:
-        """Every one that has not expired, the newest first."""
+        """Returns the revocations that have not expired, newest first."""
         now = self.now_ms()
         return sorted((each for each in self._kept.values() if each.expires_at > now), key=lambda each: -each.version)
 
     async def add(self, revocation: Revocation, audit: Audited, tenant: TenantId) -> Revocation:
-        """Stored, and from now on in force here. Raises Limited, Unavailable."""
+        """Stores a revocation, which is in force here when it returns. Raises Limited, Unavailable."""
         stored = await self.store.add(revocation, audit=audit, tenant=tenant)
         self._take(stored)
         log.info("token_revoked", issuer=stored.issuer, kind=stored.kind, by=stored.by)
@@ -75,7 +75,7 @@ class RevocationCache:
 
     async def _read(self) -> None:
         incarnation = self.incarnation()
-        if incarnation != self._incarnation:  # what was revoked stays so, whatever a backup says
+        if incarnation != self._incarnation:  # revocations stay in force, even if a restored backup lacks them
             self._version, self._incarnation = 0, incarnation
         while changes := await self.store.changes(after=self._version, limit=PAGE):
             for each in changes:

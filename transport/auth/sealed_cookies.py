@@ -19,7 +19,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-COOKIE_BYTES_MAX: Final = 3800  # browsers take 4,096 with name and attributes
+COOKIE_BYTES_MAX: Final = 3800  # browsers accept 4,096 with name and attributes
 _VERSION: Final = b"\x01"
 _KEY_ID_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
@@ -29,27 +29,27 @@ T = TypeVar("T")
 
 
 class SealingKeys(Protocol):
-    """Keys that all gateways of an installation share."""
+    """The sealing keys that all gateways of an installation share."""
 
     async def load(self) -> None:
-        """Raises Unavailable."""
+        """Reads the keys. Raises Unavailable."""
 
     def writing(self) -> tuple[str, bytes]:
-        """The id (8 hex digits) and the secret of the key that seals. Raises Unavailable."""
+        """Returns the id (8 hex digits) and the secret of the key that seals now. Raises Unavailable."""
         ...
 
     def find(self, key_id: str) -> bytes | None: ...
 
 
 class CookieSealer:
-    """`about`: what all cookies of this server are bound to."""
+    """Encrypts the contents of cookies. `about` is part of every seal: cookies of another server do not open."""
 
     def __init__(self, keys: SealingKeys, about: str) -> None:
         self._keys = keys
         self._about = about
 
     def seal(self, name: str, content: msgspec.Struct) -> str | None:
-        """None where it would be longer than browsers take. Raises Unavailable."""
+        """Returns a content as a cookie's value; None if it is longer than browsers accept. Raises Unavailable."""
         key_id, secret = self._keys.writing()
         nonce = os.urandom(_NONCE_BYTES)
         sealed = AESGCM(secret).encrypt(nonce, msgspec.msgpack.encode(content), self._bound_to(name))
@@ -57,7 +57,7 @@ class CookieSealer:
         return written if len(written) <= COOKIE_BYTES_MAX else None
 
     def open(self, name: str, written: str, kind: type[T]) -> T | None:
-        """What was sealed under this name; None for everything else."""
+        """Returns the content that was sealed under this name; None for any other value."""
         if len(written) > COOKIE_BYTES_MAX:
             return None
         try:
@@ -77,7 +77,7 @@ class CookieSealer:
 
 
 def read_cookie(headers: Iterable[str], name: str) -> str | None:
-    """A cookie of a request's Cookie headers; None where there is none, "" where it comes more than once."""
+    """Returns a cookie's value in Cookie headers; None if it is not there, "" if it is there more than once."""
     values = [
         value.strip()
         for header in headers
@@ -91,6 +91,6 @@ def read_cookie(headers: Iterable[str], name: str) -> str | None:
 def set_cookie(
     name: str, value: str, *, path: str = "/", secure: bool, same_site: SameSite = "Strict", max_age_s: int
 ) -> str:
-    """A Set-Cookie header of a cookie that no script can read; `max_age_s` 0 takes it away."""
+    """Returns a Set-Cookie header for a cookie that scripts cannot read. `max_age_s` 0 deletes it."""
     attributes = [f"{name}={value}", f"Path={path}", f"Max-Age={max_age_s}", "HttpOnly", f"SameSite={same_site}"]
     return "; ".join([*attributes, "Secure"] if secure else attributes)

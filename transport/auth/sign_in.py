@@ -74,10 +74,10 @@ class SignedIn(NamedTuple):
 
 
 class PublicUrl:
-    """Where browsers reach this server, as its operator says it: nothing of a request decides where they are sent."""
+    """The address of this server for browsers, from its settings: requests do not decide where browsers are sent."""
 
     def __init__(self, written: str) -> None:
-        """Raises BadInput."""
+        """Raises BadInput for an address that is not https (or http on this machine), or has a query."""
         try:
             url = urlsplit(written)
             host, port = url.hostname or "", url.port
@@ -100,7 +100,7 @@ class PublicUrl:
 
 
 class SignIn:
-    """The flow. `session_s`: how long somebody stays signed in at most, however often it is refreshed."""
+    """The sign-in flow. `session_s` is how long a person stays signed in at most, however often that is refreshed."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class SignIn:
     # -- the flow -----------------------------------------------------------------------------------------------------
 
     def begin(self, next_path: str) -> tuple[str, str]:
-        """Where the browser goes, and the cookie that it takes along. Raises BadInput for a `next` elsewhere."""
+        """Begins a sign-in. Returns the provider's URL and a Set-Cookie header. Raises BadInput for a wrong path."""
         check_next(next_path)
         verifier = secrets.token_urlsafe(48)
         begun = SignInBegun(secrets.token_urlsafe(24), secrets.token_urlsafe(24), verifier, next_path, self._now_ms())
@@ -130,7 +130,8 @@ class SignIn:
         return url, self._set("begin", begun, BEGIN_S)
 
     async def complete(self, query: Mapping[str, str], cookies: Iterable[str]) -> SignedIn:
-        """The browser is back. Raises BadInput for a sign-in that it did not begin, Unauthorized, Unavailable."""
+        """Completes a sign-in when the browser returns. Raises BadInput if it was not begun here, Unauthorized,
+        Unavailable."""
         begun = self._open("begin", cookies, SignInBegun)
         now = self._now_ms()
         if begun is None or now - begun.at > BEGIN_S * 1000:
@@ -155,8 +156,7 @@ class SignIn:
         return SignedIn(self.principal(session), cookies_set, begun.next)
 
     async def refresh(self, cookies: Iterable[str], verify: Callable[[Principal], None]) -> SignedIn:
-        """A newer session of the same person. `verify` raises for one that was revoked. Raises Unauthorized,
-        Unavailable."""
+        """Renews a person's session. `verify` raises if it was revoked. Raises Unauthorized, Unavailable."""
         kept = self._open("refresh", cookies, SignInRefresh)
         if kept is None or self._ends_at(kept.session) <= self._now_ms():
             raise Unauthorized("unauthorized", "This sign-in cannot be renewed: sign in again.")
@@ -176,27 +176,27 @@ class SignIn:
         return SignedIn(self.principal(session), self._keep(session, tokens))
 
     def end(self, cookies: Iterable[str]) -> tuple[Principal | None, list[str]]:
-        """Whose session ends, if it is known, with when the last of it would have ended; and the cookies that go. The
-        hint stays for `end_session_url`."""
-        given = list(cookies)
-        kept = self._open("refresh", given, SignInRefresh)
-        session = self._open("session", given, SignInSession) or (None if kept is None else kept.session)
+        """Signs a person out. Returns whose session ends, if known, with the last time at which it would expire, and
+        headers that delete its cookies. The `hint` cookie stays for `end_session_url`."""
+        headers = list(cookies)
+        kept = self._open("refresh", headers, SignInRefresh)
+        session = self._open("session", headers, SignInSession) or (None if kept is None else kept.session)
         taken = [self._take_away(name) for name in ("session", "refresh", "begin")]
         if session is None:
             return None, taken
         return msgspec.structs.replace(self.principal(session), expires_at=self._ends_at(session)), taken
 
     def ended_at_provider(self, logout_token: str) -> Revocation:
-        """Reads the provider's logout token: the revocation of all that was issued about its subject until then. Raises
-        Unauthorized, Unavailable."""
+        """Checks the provider's logout token. Returns the revocation of everything issued about its subject until then.
+        Raises Unauthorized, Unavailable."""
         now = self._now_ms()
         subject, at = self.provider.signed_out(logout_token, now)
         until = UnixMs(now + round(self._session_s * 1000))
         return Revocation(issuer=self.provider.settings.issuer, kind="subject", name=subject, at=at, expires_at=until)
 
     def end_session_url(self, cookies: Iterable[str]) -> tuple[str, str]:
-        """Where the browser goes after it signed out here: to sign out at the provider, or back to the page; and the
-        cookie that goes."""
+        """Returns where the browser goes after signing out here (the provider's sign-out, or our page), and a header
+        that deletes the `hint` cookie."""
         hint = self._open("hint", cookies, SignInHint)
         page = self.public_url.at("/")
         url = None if hint is None else self.provider.end_session_url(id_token=hint.id_token, after=page)
@@ -205,27 +205,27 @@ class SignIn:
     # -- knowing somebody again ---------------------------------------------------------------------------------------
 
     def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:
-        """For what changes something: raises Forbidden unless a page of ours sent it. `site` is Sec-Fetch-Site."""
+        """Raises Forbidden unless a page of ours sent a request that changes something. `site` is Sec-Fetch-Site."""
         if not self.is_own_page(origin, site):
             raise Forbidden("forbidden", "With a cookie only this server's own pages may do that.")
         if not header:
             raise Forbidden("forbidden", f"With a cookie this needs the header {CSRF_HEADER}.")
 
     def is_own_page(self, origin: str | None, site: str | None = None) -> bool:
-        """Whether a browser says that a page of ours sent it; a request without Origin is no page's."""
+        """Returns whether a browser says that a page of ours sent a request. Without Origin it was no page."""
         return origin is not None and origin.lower() == self.public_url.origin and site in (None, "same-origin")
 
     def may_read(self, origin: str | None, site: str | None) -> bool:
-        """Whether what reads by cookie is a page of ours, or the person who opened an address: neither sends another
-        page's origin, and other pages of the site send `same-site`."""
+        """Returns whether a request that reads by cookie is from a page of ours or a person who opened a link: neither
+        has another page's origin, and other pages of the site send `same-site`."""
         return site in (None, "same-origin", "none") and (origin is None or self.is_own_page(origin))
 
     def session_cookie(self, cookies: Iterable[str]) -> str | None:
-        """What a request shows of a session; "" for what cannot be one."""
+        """Returns a session cookie's value; None if there is none, "" if there are several."""
         return read_cookie(cookies, self._name("session"))
 
     def session_of(self, written: str) -> Principal:
-        """Whose session a cookie is. Raises Unauthorized for what we did not seal, and for what has ended."""
+        """Returns the principal of a session cookie. Raises Unauthorized if we did not seal it or it has expired."""
         session = self._sealer.open("session", written, SignInSession)
         if session is None:
             raise Unauthorized("unauthorized", "This sign-in is not known here: sign in again.")
@@ -256,7 +256,7 @@ class SignIn:
         return self.public_url.at("/auth/callback")
 
     def _session(self, principal: Principal, tokens: Tokens, session_id: str, signed_in_at: UnixMs) -> SignInSession:
-        """It ends when the tokens would, and `session_s` after the sign-in at the latest."""
+        """Returns a session that expires with the tokens, and at the latest `session_s` after the sign-in."""
         now, user, token = self._now_ms(), principal.user, principal.token
         assert user is not None and token is not None
         ends = principal.expires_at or now
@@ -277,8 +277,8 @@ class SignIn:
         return UnixMs(session.signed_in_at + round(self._session_s * 1000))
 
     def _keep(self, session: SignInSession, tokens: Tokens) -> list[str]:
-        """The cookies of a session. A token that is too long for one is not kept: then nothing is renewed, or the
-        provider has to ask who signs out."""
+        """Returns the Set-Cookie headers of a session. A token too long for a cookie is left out: the session cannot
+        then be renewed, or the provider asks who signs out."""
         left_s = max(0, (self._ends_at(session) - self._now_ms()) // 1000)
         kept = [self._set("session", session, max(0, (session.expires_at - self._now_ms()) // 1000))]
         if tokens.refresh_token is not None:
@@ -317,7 +317,7 @@ class SignIn:
 
 
 def check_next(path: str) -> None:
-    """Raises BadInput for anything but a path on this server: whoever signs in is not sent elsewhere afterwards."""
+    """Raises BadInput for anything but a path on this server, so that nobody is sent elsewhere after signing in."""
     try:
         url = urlsplit(path)
         here = path.startswith("/") and not path.startswith("//") and not url.scheme and not url.netloc
@@ -328,10 +328,10 @@ def check_next(path: str) -> None:
 
 
 def challenge_of(verifier: str) -> str:
-    """RFC 7636: S256."""
+    """Returns the code challenge of a verifier (RFC 7636, S256)."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 
 
 def _word(error: str) -> str:
-    """OAuth's word for an error, if it is one."""
+    """Returns OAuth's error code if it looks like one, else "unknown error"."""
     return error if len(error) <= 64 and error.replace("_", "").isalnum() and error.isascii() else "unknown error"

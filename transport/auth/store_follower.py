@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoreFollower:
-    """`run` in a task, for as long as the cache lives."""
+    """Keeps a copy of a store up to date while `run` runs, and knows when the copy is too old to be trusted."""
 
     def __init__(
         self,
@@ -33,25 +33,25 @@ class StoreFollower:
         name: str,
         checked: str,
     ) -> None:
-        """`read` takes in what has changed, one call at a time; `on_stale` is called once each time that the store was
-        away for too long. `name`: of what is read; `checked`: of what cannot be checked then."""
+        """`read` takes in changes, one call at a time. `on_stale` is called each time that the store was away for too
+        long. `name` is what is read, `checked` what then cannot be checked; both for messages."""
         self._read = read
         self._on_stale = on_stale
         self._clock = clock
         self._name = name
         self._checked = checked
-        self._fresh_at: float | None = None  # when the newest read that succeeded began
+        self._fresh_at: float | None = None  # when the last successful read began
         self._reading = asyncio.Lock()
 
     def check_fresh(self) -> None:
-        """Raises Unavailable where it has been too long since the store was read."""
+        """Raises Unavailable if the store was not read for too long."""
         if self._fresh_at is None or self._clock() - self._fresh_at > STALE_S:
             raise Unavailable(
                 "keys_unavailable", f"{self._checked} cannot be checked at the moment.", retry_after_ms=1000
             )
 
     async def refresh(self) -> None:
-        """Takes in what has changed. Raises Unavailable."""
+        """Takes in changes now. Raises Unavailable."""
         try:
             async with asyncio.timeout(READ_S), self._reading:
                 began = self._clock()
@@ -61,7 +61,7 @@ class StoreFollower:
             raise Unavailable("keys_unavailable", f"The {self._name} could not be read in time.") from error
 
     async def run(self) -> None:
-        """Keeps up to date until it is cancelled."""
+        """Takes in changes every `POLL_S` until cancelled."""
         reported = False
         while True:
             try:

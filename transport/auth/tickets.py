@@ -14,15 +14,15 @@ from sessions.model.errors import Limited
 from sessions.model.types import Principal
 
 TICKET_S: Final = 30.0
-TICKETS_MAX: Final = 100_000  # open ones, of this process
+TICKETS_MAX: Final = 100_000  # unused ones, in this process
 
 
 class Tickets(Protocol):
     async def put(self, digest: str, principal: Principal) -> None:
-        """Keeps it for `TICKET_S`. Raises Limited when too many are open, Unavailable."""
+        """Stores a ticket for `TICKET_S`. Raises Limited if too many are unused, Unavailable."""
 
     async def take(self, digest: str) -> Principal | None:
-        """The principal behind it, once. Raises Unavailable."""
+        """Returns a ticket's principal and removes the ticket; None if it is unknown. Raises Unavailable."""
 
 
 def too_many() -> Limited:

@@ -23,7 +23,7 @@ JsonObject = dict[str, Any]
 
 
 def base_of(server: str, credential: str) -> str:
-    """The address of a server without its last slash, as people write it: `http(s)://`, the chat's `ws(s)://`, or
+    """Returns a server's URL without its last slash. `server` may be `http(s)://`, the chat's `ws(s)://`, or
     HOST:PORT. Raises BadSetting."""
     from transport.addresses import is_loopback
 
@@ -46,7 +46,7 @@ def base_of(server: str, credential: str) -> str:
 def call(
     method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
 ) -> JsonObject:
-    """One request. Blocking. Raises the SessileError that is its answer, Unavailable where there is none."""
+    """Sends one request and returns its JSON answer. Blocking. Raises its error as SessileError, Unavailable."""
     from http.client import HTTPException
 
     with open_response(method, url, credential, body, timeout_s=timeout_s) as response:
@@ -60,7 +60,7 @@ def call(
 def open_response(
     method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
 ) -> Any:
-    """The answer, to be read and closed."""
+    """Sends one request and returns the open answer, to be read and closed. Raises as `call` does."""
     import urllib.error
     import urllib.request
 

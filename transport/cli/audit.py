@@ -39,7 +39,7 @@ class ListRows(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for options that are not allowed."""
         if not 1 <= self.limit <= PAGE_MAX or not 0 <= self.last <= PAGE_MAX or self.after < 0:
             raise BadSetting(f"limit, last: at least 1, at most {PAGE_MAX}; after: at least 0")
         if self.tenant is None and not self.url:
@@ -61,7 +61,7 @@ class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for options that do not go together."""
         if self.all and (self.tenant is not None or self.anchor):
             raise BadSetting("all: every chain, or one that --tenant or --anchor means")
         if self.anchors and self.tenant is None and not self.url:
@@ -69,7 +69,7 @@ class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anchors(self) -> dict[int, str]:
-        """Raises BadSetting."""
+        """The anchors by row number. Raises BadSetting."""
         from sessions.governance.audit_verify import parse_anchor
 
         try:
@@ -82,7 +82,7 @@ AuditCommand = ListRows | VerifyChain
 
 
 async def run_on_journal(audit: AuditLog, command: AuditCommand) -> list[JsonObject]:
-    """Rows, or one report per chain, of a journal that is open here. Raises Unavailable."""
+    """Returns audit rows, or one report per chain, of a journal opened by this process. Raises Unavailable."""
     from sessions.governance.audit_verify import verify
 
     if isinstance(command, VerifyChain):
@@ -98,7 +98,7 @@ async def run_on_journal(audit: AuditLog, command: AuditCommand) -> list[JsonObj
 
 
 async def run_on_server(command: AuditCommand, credential: str) -> list[JsonObject]:
-    """The same through a server's `/v1/audit`. Raises BadSetting, SessileError."""
+    """Returns the same as `run_on_journal`, through a server's `/v1/audit`. Raises BadSetting, SessileError."""
     base = f"{base_of(command.url, credential)}/v1/audit"
     whose = {} if command.tenant is None else {"tenant": command.tenant}
     if isinstance(command, VerifyChain):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def run_chat(arguments: Sequence[str]) -> int:
-    """Until the chat ends; returns its status."""
+    """Runs the terminal chat until it ends; returns its exit status."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "clients" / "python"))
     from sessile_client import terminal
 

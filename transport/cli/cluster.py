@@ -40,7 +40,7 @@ class ListSessions(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for a limit that is not allowed."""
         if not 1 <= self.limit <= PAGE_MAX:
             raise BadSetting(f"limit = {self.limit}: at least 1, at most {PAGE_MAX}")
 
@@ -58,13 +58,13 @@ class DrainReplica(msgspec.Struct, frozen=True):
 
 
 class UndrainReplica(msgspec.Struct, frozen=True):
-    """Takes a drain back: sessions come to the replica again. What has left it stays where it is."""
+    """Ends a drain: the replica takes sessions again. Sessions that have left it stay where they are."""
 
     replica: Annotated[str, text("REPLICA", "its name, as `replicas` shows it")]
 
 
 def format_members(view: View) -> str:
-    """A line for the view and one for each member."""
+    """Returns a line about the view and one for each member."""
     lines = [f"view {view.version}, {len(view.members)} replicas"]
     for member in view.members:
         state = "draining" if member.draining else "serving"
@@ -73,7 +73,7 @@ def format_members(view: View) -> str:
 
 
 def format_sessions(page: SessionPage) -> str:
-    """The page for people: a table, which replicas were silent, and where the next page begins."""
+    """Returns a page as text: a table, the silent replicas, and where the next page begins."""
     lines = [table([TITLES, *map(_row, page.residents)])]
     lines += [plain(f"{replica} does not answer: {why}") for replica, why in page.silent.items()]
     lines.append(f"{len(page.residents)} of {page.total} sessions in memory; parked ones belong to nobody")
@@ -92,7 +92,7 @@ def _row(each: ResidentSession) -> tuple[str, ...]:
 
 
 def sessions_as_json(page: SessionPage) -> str:
-    """The page for machines: one object."""
+    """Returns a page as one JSON object."""
     from transport.ops.operator_api import resident_shown
 
     shown = {"sessions": [resident_shown(each) for each in page.residents], "total": page.total}

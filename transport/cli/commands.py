@@ -48,7 +48,7 @@ class ReconcileUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes the journal of a data folder from what `serve --replicate` has copied; the folder has none yet.
+    """Restores the journal of a data folder, which has none yet, from the copy that `serve --replicate` made.
 
     Put keys.db and master.key of the lost server into the folder too: neither is in the replica, and nobody can read it
     without both.
@@ -165,11 +165,11 @@ class Parsed(NamedTuple):
     options: msgspec.Struct
     settings: Settings
     config: str | None = None
-    """The file that settings are from."""
+    """The file that the settings are from."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Parsed | None:
-    """The command of these arguments with its settings; None where help or the version was printed instead.
+    """Returns the command of these arguments with its settings; None if help or the version was printed instead.
 
     Raises BadSetting."""
     try:
@@ -183,8 +183,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
 
 
 def command_line(environment: Mapping[str, str], version: str, arguments: Sequence[str] | None = None) -> App:
-    """All commands, ready to parse; where `arguments` are given, only what those name has its options and settings: of
-    all commands there are four thousand, and making them takes a second."""
+    """Returns the parser of all commands. With `arguments`, only the commands that those name get their options and
+    settings: all commands have four thousand, and making them takes a second."""
     top = App(
         name=PROGRAM,
         help="Sessile: chat sessions as actors that own their KV.",
@@ -219,12 +219,12 @@ def _not_named() -> None:
 
 
 def _paragraphs(docstring: str | None) -> str:
-    """A docstring without its line breaks, which are not the terminal's."""
+    """Returns a docstring without the line breaks within its paragraphs."""
     return "\n\n".join(" ".join(each.split()) for each in (docstring or "").split("\n\n"))
 
 
 def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
-    """A function with a command's options and all settings as its parameters."""
+    """Returns a function with a command's options and all settings as its parameters."""
     hints = get_type_hints(command.options, include_extras=True)
     own = [_own(each, hints[each.name]) for each in inspect.signature(command.options).parameters.values()]
 
@@ -248,7 +248,7 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
 
 
 def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
-    """Raises BadSetting where the settings do not suffice for a member or an operator of a cluster."""
+    """Raises BadSetting if the settings do not suffice for a member or an operator of a cluster."""
     if not settings.directory:
         raise BadSetting(
             "directory: a cluster needs one, for example --directory redis://127.0.0.1:6379. A single server"
@@ -269,8 +269,8 @@ def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
 
 
 def _setting(name: str, *, shown: tuple[str, ...]) -> inspect.Parameter:
-    """A setting as a flag that takes text, or nothing where it is yes or no: `read_settings` converts it, as it does
-    variables and the file's values."""
+    """Returns a setting as a flag. It takes text (none if it is yes or no), which `read_settings` converts as it
+    converts variables and the file's values."""
     metadata, choices, default = FIELDS[name].metadata, get_origin(TYPES[name]) is Literal, FIELDS[name].default
     bounds = allowed(name).partition(", ")[2]
     switch = TYPES[name] is bool

@@ -18,7 +18,7 @@ MARKS: Final = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 
 
 class ExamineCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Looks a cluster over and says what to do: directory, leases, replicas, journal, clocks, certificates, disk.
+    """Checks a cluster and says what to do: directory, leases, replicas, journal, clocks, certificates, disk.
 
     Takes the settings of a gateway or replica, on its machine or another one, and changes nothing. Ends with status 1
     when there is an error, or with --strict a warning.
@@ -43,5 +43,5 @@ def format_findings(findings: Sequence[Diagnosis], *, as_json: bool) -> str:
 
 
 def has_findings(findings: Sequence[Diagnosis], *, strict: bool) -> bool:
-    """Whether there is something to do."""
+    """Returns whether there is an error; with `strict`, or a warning."""
     return any(each.level == "error" or (strict and each.level == "warning") for each in findings)

@@ -33,7 +33,7 @@ class ShowEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RotateKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes a new key for a tenant, or for every one; older rows are encrypted again beside the server's work."""
+    """Makes a new key for a tenant, or for every one; older rows are encrypted again while the server works."""
 
     action: ClassVar[EncryptionAction] = "rotate"
     tenant: Tenant = ""
@@ -58,7 +58,7 @@ class StopSweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """Lets the sweep go on from where it was."""
+    """Continues the sweep that encrypts older rows, from where it stopped."""
 
     action: ClassVar[EncryptionAction] = "resume"
     url: ServerUrl = ""
@@ -75,7 +75,7 @@ class DestroyKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeMasterKey(msgspec.Struct, frozen=True):
-    """Puts a new key in front of the master key file, or drops the older ones behind it once `rewrap` is done.
+    """Adds a new first key to the master key file, or drops the older keys once `rewrap` is done.
 
     Changes the file of --master-key (or master.key in --data) alone, and may run beside the server.
     """
@@ -89,7 +89,7 @@ EncryptionCommand = ShowEncryption | RotateKeys | RewrapKeys | StopSweep | Resum
 async def run_on_journal(
     encryption: JournalEncryption | None, store: Store, command: EncryptionCommand, now: UnixMs
 ) -> JsonObject:
-    """Runs the command on a journal that is open here. Raises SessileError."""
+    """Runs a command on a journal opened by this process. Raises SessileError."""
     if encryption is None:
         raise BadInput("not_encrypted", "This journal is not encrypted: no key is named for it.")
     if isinstance(command, ShowEncryption):
@@ -102,7 +102,7 @@ async def run_on_journal(
 
 
 async def run_on_server(command: EncryptionCommand, credential: str) -> JsonObject:
-    """The same through a server's `/v1/operator/encryption`. Raises BadSetting, SessileError."""
+    """Runs a command through a server's `/v1/operator/encryption`. Raises BadSetting, SessileError."""
     url = f"{base_of(command.url, credential)}/v1/operator/encryption"
     if isinstance(command, ShowEncryption):
         return await asyncio.to_thread(call, "GET", url, credential)
@@ -138,7 +138,7 @@ def format_encryption(command: EncryptionCommand, result: JsonObject) -> str:
 
 
 def _tenant_of(command: EncryptionCommand) -> TenantId | None:
-    """Raises BadSetting for a destruction of nobody's keys."""
+    """Returns the tenant of a command, or None. Raises BadSetting if keys are to be destroyed of no named tenant."""
     name = command.tenant if isinstance(command, RotateKeys | DestroyKeys) else ""
     if isinstance(command, DestroyKeys) and not name:
         raise BadSetting("tenant: name whose keys are to be destroyed (--tenant acme)")

@@ -43,11 +43,11 @@ class CreateKey(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for options that are not allowed."""
         self.request(UnixMs(0))
 
     def request(self, now: UnixMs) -> JsonObject:
-        """The body of `POST /v1/keys`."""
+        """Returns the body of `POST /v1/keys`. Raises BadSetting."""
         body: JsonObject = {"tenant": self.tenant, "role": self.role, "name": self.label}
         if self.user:
             body["user"] = self.user
@@ -82,7 +82,7 @@ class ShowKey(_OneKey, frozen=True, kw_only=True):
 
 
 class RevokeKey(_OneKey, frozen=True, kw_only=True):
-    """Ends an API key for good, at once."""
+    """Revokes an API key for good, at once."""
 
     url: ServerUrl = ""
     as_json: Json = False
@@ -92,7 +92,7 @@ KeyCommand = CreateKey | ListKeys | ShowKey | RevokeKey
 
 
 def seconds_of(duration: str) -> int:
-    """`30d` as seconds. Raises BadSetting."""
+    """Returns a duration such as `30d` in seconds. Raises BadSetting."""
     number, unit = duration[:-1], duration[-1]
     if unit not in UNIT_S or not number.isascii() or not number.isdigit() or not 0 < int(number) <= 1_000_000:
         raise BadSetting(f"expires-in = {duration!r}: a number with m, h or d behind it, for example 30d")
@@ -100,7 +100,7 @@ def seconds_of(duration: str) -> int:
 
 
 async def run_on_journal(cache: ApiKeyCache, command: KeyCommand, now: UnixMs) -> JsonObject | list[JsonObject]:
-    """Runs the command on the keys of a journal that is open here. Raises SessileError."""
+    """Runs a command on the keys of a journal opened by this process. Raises SessileError."""
     from transport.auth.api_key_cache import public_key_fields
 
     await cache.refresh()
@@ -120,7 +120,7 @@ async def run_on_journal(cache: ApiKeyCache, command: KeyCommand, now: UnixMs) -
 
 
 async def run_on_server(command: KeyCommand, credential: str, now: UnixMs) -> JsonObject | list[JsonObject]:
-    """Runs the command through a server's `/v1/keys`. Raises BadSetting, SessileError."""
+    """Runs a command through a server's `/v1/keys`. Raises BadSetting, SessileError."""
     base = f"{base_of(command.url, credential)}/v1/keys"
     match command:
         case CreateKey():
@@ -144,7 +144,7 @@ TITLES: Final = ("ID", "STATE", "TENANT", "ROLE", "USER", "SCOPES", "EXPIRES", "
 
 
 def format_keys(keys: JsonObject | list[JsonObject], *, as_json: bool) -> str:
-    """A table of keys, or one key with all that is known of it."""
+    """Returns keys as a table, or one key with all its fields."""
     if as_json:
         return msgspec.json.encode(keys).decode()
     if isinstance(keys, list):

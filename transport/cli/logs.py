@@ -34,7 +34,7 @@ SECRET_LENGTH_MIN: Final = 6  # a shorter setting would take words out of ordina
 
 
 class Redaction:
-    """The processor; `secrets` are taken out by value besides."""
+    """The structlog processor that removes secrets from lines; `secrets` are removed by value besides."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         long_enough = sorted({each for each in secrets if len(each) >= SECRET_LENGTH_MIN}, key=len, reverse=True)
@@ -46,7 +46,7 @@ class Redaction:
         return line
 
     def cleaned(self, value: Any) -> Any:
-        """`value` without secrets. What is no plain data is written as `repr` would, here and not by the renderer."""
+        """Returns a value without secrets. Anything but plain data becomes its `repr`, before it is rendered."""
         match value:
             case str():
                 return self.text(value)
@@ -73,8 +73,8 @@ def _replaced(match: re.Match[str]) -> str:
 
 
 def configure(level: str, style: str, *, secrets: Iterable[str] = (), stream: TextIO | None = None) -> None:
-    """Sets up this process's logs. `style` is json, console (text for people), or auto: text where `stream`, else
-    stderr, is a terminal."""
+    """Sets up the logs of this process. `style` is json, console (text for people), or auto: text if `stream` (stderr
+    by default) is a terminal."""
     to = stream or sys.stderr
     as_text = style == "console" or (style == "auto" and to.isatty())
     renderer: Any = structlog.processors.JSONRenderer()
@@ -97,7 +97,7 @@ def configure(level: str, style: str, *, secrets: Iterable[str] = (), stream: Te
 
 
 def warn_of_exposed_files(paths: Iterable[str]) -> None:
-    """Logs each file of a secret that others may read."""
+    """Logs a warning for each file with a secret that other users may read."""
     log = structlog.get_logger("sessile")
     for path in paths:
         log.warning("secret_file_exposed", file=path, hint=f"other users may read it: chmod 600 {path}")

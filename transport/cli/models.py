@@ -27,13 +27,13 @@ class ListModels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullModel(msgspec.Struct, frozen=True):
-    """Fetches a model, or its newer version; a pull that broke off goes on where it stopped."""
+    """Fetches a model, or its newer version; an interrupted pull continues where it stopped."""
 
     reference: Annotated[str, text("MODEL", MODEL)]
 
 
 class RemoveModel(msgspec.Struct, frozen=True):
-    """Removes a pulled model from this machine, and what a broken-off pull has left of it."""
+    """Removes a pulled model from this machine, and what an interrupted pull has left."""
 
     reference: Annotated[str, text("MODEL", MODEL)]
 
@@ -44,10 +44,10 @@ ModelCommand = ListModels | PullModel | RemoveModel
 class ModelRow(NamedTuple):
     """A model as `models list` shows it."""
 
-    name: str  # what --model takes
+    name: str  # as --model takes it
     size_bytes: int
     licence: str
-    where: str  # its path; "" where it is not on this machine
+    where: str  # its path; empty if it is not on this machine
 
 
 def format_models(rows: Sequence[ModelRow], *, as_json: bool) -> str:
@@ -61,7 +61,7 @@ def format_models(rows: Sequence[ModelRow], *, as_json: bool) -> str:
 
 
 class ProgressLine:
-    """A bar that is drawn again and again on a terminal; elsewhere a line every tenth of a file."""
+    """Shows a download: a bar that is redrawn on a terminal; elsewhere a line for every tenth of a file."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """`text` in one line, with what is not printable spelt out: `\\x1b[31m`, `\\n`, `\\u202e`."""
+    """Returns a text on one line, with unprintable characters escaped: `\\x1b[31m`, `\\n`, `\\u202e`."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def plain_lines(text: str) -> str:
-    """The same, with its lines as they are."""
+    """Returns a text as `plain` does, but keeps its lines."""
     return "\n".join(map(plain, text.split("\n")))

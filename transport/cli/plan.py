@@ -50,7 +50,7 @@ class PlanCluster(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for options that are not allowed."""
         for name, most in BOUNDS.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and 0 <= value <= most):

@@ -37,15 +37,15 @@ NOT_SETTINGS: Final = ("SESSILE_TEST_", "SESSILE_BENCH_")  # the tests' and the 
 
 
 def option(default: Any, metavar: str | None, about: str, *, group: str | None = None, **bounds: Any) -> Any:
-    """A setting: its default, what stands for its value in `--help` (None: one of a few words), what it is, what it may
-    be. `group` begins a group of `--help`, which goes on until the next one."""
+    """Declares a setting: its default, the word for its value in `--help` (None: it is one of a few words), what it is,
+    and its bounds. `group` begins a group of `--help`, which lasts until the next one."""
     metadata = {"metavar": metavar, "about": about, "group": group, "bounds": Meta(**bounds)}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that can be set, with its bounds. Field names are the flags', the variables' and the file's."""
+    """All settings, with their bounds. Field names are also those of flags, variables and the file."""
 
     host: str = option("127.0.0.1", "ADDRESS", "address to listen on; without keys only loopback", group="Listening")
     port: int = option(8080, "PORT", "port for WebSocket and HTTP; 0 picks a free one", ge=0, le=65535)
@@ -301,12 +301,12 @@ class Settings:
 
 
 class BadSetting(Exception):
-    """A setting has a value that is not allowed, or does not exist; the message names it and says what is expected."""
+    """Raised for a setting that does not exist or has a value that is not allowed. The message says what is."""
 
 
 SECRETS: Final = ("peer_token", "api_key", "oidc_client_secret", "engine_key")
-RENEWED: Final = ("key_service_token",)  # secrets whose file is read again for each use, not here
-ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # with a password in them, secrets too
+RENEWED: Final = ("key_service_token",)  # secrets whose file is read at each use, not at the start
+ADDRESSES: Final = ("journal", "directory", "kv_redis", "usage_stream", "otlp")  # secret if with a password
 FIELDS: Final = {each.name: each for each in fields(Settings)}
 TYPES: Final = get_type_hints(Settings)
 GROUPS: Final[dict[str, str]] = {}  # of each setting
@@ -315,8 +315,8 @@ for _name, _field in FIELDS.items():
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: str | None) -> Settings:
-    """Merges flags, variables and the file into the settings of this process. Raises BadSetting, also for a secret on
-    the command line: there every user of the machine reads it."""
+    """Merges flags, variables and the file into this process's settings. Raises BadSetting, also for a secret on the
+    command line, where every user of the machine can read it."""
     for name in (*SECRETS, *RENEWED, *ADDRESSES):
         if (value := flags.get(name)) and (name not in ADDRESSES or _password(value)):
             flag = f"--{name.replace('_', '-')}"
@@ -360,7 +360,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
 
 
 def exposed_files(settings: Settings, config: str | None) -> list[str]:
-    """Files with secrets in them that other users of this machine may read."""
+    """Returns the files with secrets that other users of this machine may read."""
     named = [getattr(settings, f"{name}_file") for name in (*SECRETS, *RENEWED, *ADDRESSES)]
     paths = [Path(path) for path in (*named, config) if path]
     secrets = [secret.encode() for secret in secrets_in(settings)]
@@ -384,8 +384,8 @@ def _secret_in(name: str, path: str) -> str:
 
 
 def bare_secret(secret: str, where: str) -> str:
-    """Returns a secret without the byte order mark and the line end that editors and mounted secrets put around it.
-    Raises BadSetting, which repeats nothing of it, where nothing is left or a control character stands within it."""
+    """Returns a secret without the byte order mark and the line end that editors and mounted secrets add. Raises
+    BadSetting, without showing the secret, if nothing is left or there is a control character in it."""
     bare = secret.removeprefix("\ufeff").strip()
     if not bare:
         raise BadSetting(f"{where}: there is nothing in it")
@@ -395,9 +395,9 @@ def bare_secret(secret: str, where: str) -> str:
 
 
 def _check_address(name: str, address: str) -> None:
-    """Raises BadSetting, which repeats nothing of it, for a URL whose password could be taken for something else."""
+    """Raises BadSetting, without showing it, for a URL whose password could be read as another part."""
     if name == "directory" or address.startswith("kafka://") or "://" not in address or "@" not in address:
-        return  # a directory's and Kafka's are read here, and say it themselves
+        return  # these are checked where they are used
     doubtful = True
     with suppress(ValueError):
         parts = urlsplit(address)
@@ -408,7 +408,7 @@ def _check_address(name: str, address: str) -> None:
 
 
 def _password(address: str) -> str:
-    """The password in a URL; "" where there is none."""
+    """Returns the password in a URL; empty if there is none."""
     named = re.search(r"[?&]password=([^&]*)", address)
     return unquote(named[1] if named else address.rpartition("@")[0].partition("://")[2].partition(":")[2])
 
@@ -429,7 +429,7 @@ def _converted(name: str, value: Any, shown: str) -> Any:
 
 
 def allowed(name: str) -> str:
-    """What a setting takes, for people: `a whole number, at least 0, at most 65535`."""
+    """Returns what a setting accepts, for people: `a whole number, at least 0, at most 65535`."""
     kind, bounds = TYPES[name], FIELDS[name].metadata["bounds"]
     if get_origin(kind) is Literal:
         return " | ".join(get_args(kind))
@@ -441,14 +441,14 @@ def allowed(name: str) -> str:
 
 
 def secrets_in(settings: Settings) -> list[str]:
-    """What no log may say: secrets among the settings, and passwords in addresses."""
+    """Returns what no log may show: the settings that are secrets, and passwords in addresses."""
     passwords = [_password(getattr(settings, name)) for name in ADDRESSES]
     return [secret for secret in (*(getattr(settings, name) for name in (*SECRETS, *RENEWED)), *passwords) if secret]
 
 
 class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A `[[keys]]` table of the keys file. A field that it does not know is an error: a misspelt `scopes` would make a
-    key of more than its writer meant."""
+    """A `[[keys]]` table of the keys file. Unknown fields are errors: a misspelt `scopes` would else make a key with
+    more rights than intended."""
 
     id: Annotated[str, Meta(pattern=r"^[^/\x00-\x1f\x7f]{1,128}$(?!\n)")]  # `Principal.id` puts a slash behind it
     tenant: str
@@ -459,13 +459,13 @@ class FiledKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def principal(self) -> Principal:
-        """Raises BadInput for what no key may be."""
+        """The principal of the key. Raises BadInput for a key that cannot be."""
         user = user_of_key(self.id, ApiKeyRequest(tenant=self.tenant, role=self.role, user=self.user), self.scopes)
         return Principal(tenant=TenantId(self.tenant), key_id=self.id, user=user, role=self.role, scopes=self.scopes)
 
 
 def read_keys(path: str) -> dict[str, Principal]:
-    """The keys file: `[[keys]]` tables of `FiledKey`, and nothing else. Raises BadSetting."""
+    """Reads the keys file, which has `[[keys]]` tables of `FiledKey` and nothing else. Raises BadSetting."""
     where = f"keys = {path!r}"
     try:
         tables = tomllib.loads(Path(path).read_text())

@@ -20,12 +20,12 @@ ServerUrl = Annotated[
 
 
 def text(metavar: str, about: str, *, choices: Sequence[str] | None = None) -> Parameter:
-    """An option that is empty unless it is given."""
+    """Returns an option of a command, whose help shows no default."""
     return Parameter(metavar=metavar, help=about, show_default=False, choices=choices)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the titles first, as lines whose columns stand under each other."""
+    """Returns rows of cells, the titles first, as text with aligned columns."""
     rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

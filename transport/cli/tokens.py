@@ -28,7 +28,7 @@ PAGE: int = 1000
 
 
 class RevokeTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Revokes one token, or everything that was issued about somebody until now."""
+    """Revokes one token, or everything issued about a person until now."""
 
     subject: Annotated[str, text("SUBJECT", "as their tokens say it in `sub`")] = ""
     token_id: Annotated[str, text("ID", "of one token (`jti`), or of a sign-in as the audit log names it")] = ""
@@ -38,7 +38,7 @@ class RevokeTokens(msgspec.Struct, frozen=True, kw_only=True):
     as_json: Json = False
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting for options that do not go together."""
         if bool(self.subject) == bool(self.token_id):
             raise BadSetting("give --subject or --token-id, one of the two")
         if not self.url and not self.issuer:
@@ -50,7 +50,7 @@ class RevokeTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRevocations(msgspec.Struct, frozen=True, kw_only=True):
-    """Shows what is revoked and has not expired, the newest first."""
+    """Shows the revocations that have not expired, newest first."""
 
     url: ServerUrl = ""
     as_json: Json = False
@@ -60,7 +60,7 @@ TokenCommand = RevokeTokens | ListRevocations
 
 
 async def run_on_journal(store: Store, command: TokenCommand, now: UnixMs) -> JsonObject | list[JsonObject]:
-    """Runs the command on a journal that is open here. Raises SessileError."""
+    """Runs a command on a journal opened by this process. Raises SessileError."""
     if isinstance(command, RevokeTokens):
         revocation = make_revocation(
             command.issuer,
@@ -80,7 +80,7 @@ async def run_on_journal(store: Store, command: TokenCommand, now: UnixMs) -> Js
 
 
 async def run_on_server(command: TokenCommand, credential: str, now: UnixMs) -> JsonObject | list[JsonObject]:
-    """The same through a server's `/v1/operator/revocations`. Raises BadSetting, SessileError."""
+    """Runs a command through a server's `/v1/operator/revocations`. Raises BadSetting, SessileError."""
     url = f"{base_of(command.url, credential)}/v1/operator/revocations"
     if isinstance(command, RevokeTokens):
         names = {"issuer": command.issuer, "subject": command.subject, "token_id": command.token_id}

@@ -44,7 +44,7 @@ class _UserOptions(_EndUser, frozen=True, kw_only=True):
     url: ServerUrl = ""
 
     def __post_init__(self) -> None:
-        """Raises BadSetting."""
+        """Raises BadSetting if no tenant is named."""
         if not self.tenant and not self.url:
             raise BadSetting("tenant: name whose user it is (--tenant acme)")
 
@@ -70,8 +70,8 @@ UserCommand = ExportUser | EraseUser
 
 
 async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[], UnixMs], *, shared: bool) -> int:
-    """Runs the command on a journal that is open here; returns the exit status. `shared`: other processes may have it
-    open too, and carry an erasure out. Raises Unavailable."""
+    """Runs a command on a journal opened by this process; returns the exit status. `shared`: other processes may have
+    it open too, and will carry an erasure out. Raises Unavailable."""
     from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, status
 
     tenant = TenantId(command.tenant)
@@ -108,7 +108,7 @@ async def run_on_journal(store: Store, command: UserCommand, now_ms: Callable[[]
 
 
 def run_on_server(command: UserCommand, credential: str) -> int:
-    """Runs the command through a server's `/v1/users`; returns the exit status. Blocking. Raises BadSetting,
+    """Runs a command through a server's `/v1/users`; returns the exit status. Blocking. Raises BadSetting,
     SessileError."""
     query = urlencode({name: value for name in ("tenant", "reason") if (value := getattr(command, name))})
     query = f"?{query}" if query else ""
@@ -130,7 +130,7 @@ def run_on_server(command: UserCommand, credential: str) -> int:
 
 
 def _private_file(path: str) -> BinaryIO:
-    """A new file for everything of a person: its owner's alone. Raises BadSetting."""
+    """Opens a new file for an export, which only its owner may read. Raises BadSetting."""
     try:
         Path(path).unlink(missing_ok=True)  # what was there may be open to others
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

@@ -20,8 +20,8 @@ from starlette.types import Message, Receive, Scope
 
 from sessions.model.errors import BadInput, TooLarge
 
-PACKED_FROM_BYTES: Final = 1400  # below that it is one packet anyhow
-AT_ONCE_BYTES: Final = 64 * 1024  # more is packed in a thread: the loop does not stand still for it
+PACKED_FROM_BYTES: Final = 1400  # smaller bodies are one packet anyhow
+AT_ONCE_BYTES: Final = 64 * 1024  # larger bodies are compressed in a thread, so that the loop does not wait
 LEVEL: Final = 5
 _TYPES: Final = re.compile(r"application/(json|javascript|manifest\+json|xml)|image/svg\+xml|text/(?!event-stream)")
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -33,12 +33,12 @@ _OF_PACKED: Final = (b"content-encoding", b"content-length", b"transfer-encoding
 
 
 def is_packed(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request says that its body is gzip."""
+    """Returns whether a request says that its body is gzip."""
     return headers.get(b"content-encoding", b"").strip().lower() in (b"gzip", b"x-gzip")
 
 
 def unpacked(scope: Scope, receive: Receive, bytes_max: int) -> tuple[Scope, Receive]:
-    """The request as a plain one. Reading it raises TooLarge, and BadInput for what is not one whole gzip member."""
+    """Returns a gzip request as a plain one. Reading its body raises TooLarge, and BadInput if it is no whole gzip."""
     plain = [(name, value) for name, value in scope["headers"] if name not in _OF_PACKED]
     unpacker, taken = zlib.decompressobj(_GZIP), 0
 
@@ -69,18 +69,18 @@ def _bad_body() -> BadInput:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding header takes gzip. One that names every encoding by `*` takes it too."""
+    """Returns whether an Accept-Encoding header allows gzip; `*` allows it too."""
     accepted = accepted.lower()
     return ("gzip" in accepted or "*" in accepted) and _REFUSED.search(accepted) is None
 
 
 def worth_packing(media_type: str, length: int) -> bool:
-    """Whether a body of this type and length becomes enough smaller."""
+    """Returns whether a body of this type and length becomes smaller enough to be worth compressing."""
     return length >= PACKED_FROM_BYTES and _TYPES.match(media_type) is not None
 
 
 def packable(start: Message) -> bool:
-    """Whether an answer that starts so is worth packing, and may be. Its length is named where its body is whole."""
+    """Returns whether an answer with this start message may be compressed and is worth it."""
     headers = Headers(raw=start["headers"])
     return (
         worth_packing(headers.get("content-type", ""), int(headers.get("content-length", 0)))
@@ -91,8 +91,8 @@ def packable(start: Message) -> bool:
 
 
 async def pack(start: Message, message: Message) -> Message:
-    """The packed body of an answer that is `packable`, whose `start` says so from then on; its first message as it is
-    where it does not hold all of the body."""
+    """Compresses the body of a `packable` answer and says so in its `start`. A first message without the whole body
+    is returned unchanged."""
     body = message.get("body", b"")
     if message.get("more_body", False) or len(body) < PACKED_FROM_BYTES:
         return message

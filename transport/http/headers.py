@@ -29,9 +29,8 @@ class RetryHeaders(NamedTuple):
 
 
 class EventId(NamedTuple):
-    """A place in a log, as the `id:` line of an event names it. On the stream that a request began it says besides
-    which response is read (the first of several) and the request that began it, so that it leads back there by
-    itself."""
+    """A place in a log, as the `id:` line of an event has it. On a request's stream it also names the response (the
+    first of several) and the request, so that a client can come back with this id alone."""
 
     epoch: Epoch
     offset: int
@@ -44,11 +43,12 @@ class EventId(NamedTuple):
 
 
 EventIdFormat = Callable[[Epoch, int], EventId]
-"""How a stream names its events."""
+"""Makes the ids of a stream's events from epoch and offset."""
 
 
 def event_id_format(response: ResponseId, body: bytes, key: str | None) -> EventIdFormat:
-    """The ids of a stream that a request with this body began. Where an Idempotency-Key leads back to it, places do."""
+    """Returns how to make the ids of the stream that a request began. With an Idempotency-Key places suffice, because
+    the key leads back to the stream."""
     if key is not None:
         return EventId
     return partial(EventId, response=response, request=request_digest(body))
@@ -59,7 +59,7 @@ def request_digest(body: bytes) -> str:
 
 
 def read_retry_headers(request: Request) -> RetryHeaders:
-    """Raises BadInput."""
+    """Returns the headers by which a client repeats or resumes a request. Raises BadInput."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 1 <= len(key) <= KEY_LENGTH_MAX:
         raise BadInput(
@@ -69,7 +69,7 @@ def read_retry_headers(request: Request) -> RetryHeaders:
 
 
 def last_event_id(request: Request) -> EventId | None:
-    """Where a reader that comes back stands. Raises BadInput for what is no id of ours."""
+    """Returns the Last-Event-ID of a reconnecting client; None without one. Raises BadInput if it is none of ours."""
     given = request.headers.get("last-event-id")
     if not given:
         return None
@@ -81,8 +81,8 @@ def last_event_id(request: Request) -> EventId | None:
 
 
 def resumed_event_id(request: Request, headers: RetryHeaders, body: bytes) -> EventId | None:
-    """Where the reader stands of a stream that a request with this body began. Raises BadInput for an id that does not
-    lead to one: who sends it wants no second answer."""
+    """Returns the place in the stream that this same request began, from its Last-Event-ID; None without one. Raises
+    BadInput if it leads to no such stream, because its sender wants no second answer."""
     seen = last_event_id(request)
     if seen is None:
         return None
@@ -103,8 +103,8 @@ def bad_event_id(why: str) -> BadInput:
 
 
 def service_headers(body: ResponseBody) -> dict[str, str]:
-    """What the result cache had of a response, where it was looked in; how many items its prompt leaves out; and which
-    model was chosen for it, and why."""
+    """Returns headers about a response: if it came from the result cache, how many items its prompt leaves out, and
+    which model was chosen and why."""
     headers = dict[str, str]()
     if body.service and (outcome := body.service.get("cache")) is not None:
         headers["x-cache"] = str(outcome)

@@ -38,30 +38,29 @@ from transport.http.middleware import REFUSED, Scope
 from transport.http.request_head import Gate, plain_head
 from transport.http.timer_wheel import TimerWheel
 
-PORTS_TRIED: Final = 8  # until one is free on both families
-FIRST_BYTES: Final = 16 * 1024  # read at once of who has shown nothing yet
-KEEP_ALIVE_S: Final = 75.0  # balancers keep theirs for 60: one that we close first loses a request
+PORTS_TRIED: Final = 8  # ports, until one is free for both address families
+FIRST_BYTES: Final = 16 * 1024  # read at once from a peer that has shown nothing yet
+KEEP_ALIVE_S: Final = 75.0  # longer than balancers' 60 s: if we close first, a request may be lost
 HEAD_BYTES_MAX: Final = 32 * 1024
 HEAD_S: Final = 10.0
 BODY_S: Final = 60.0
-WRITE_S: Final = 60.0  # without a byte that the client takes
-DISCARD_BYTES_MAX: Final = 64 * 1024  # read of a body that was refused; beyond it the connection is closed
+WRITE_S: Final = 60.0  # without a byte taken by the client
+DISCARD_BYTES_MAX: Final = 64 * 1024  # read of the body of a refused request; then the connection is closed
 LINGER_S: Final = 1.0
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
 class WebSocketDoor(Protocol):
-    """Where connections go that become WebSockets; `transport.websocket.connections` has it."""
+    """Takes connections that become WebSockets; `transport.websocket.connections` implements it."""
 
     def protocol(self, path: str = "", host: str = "", **_: Any) -> asyncio.Protocol:
-        """A connection whose handshake, for `path` at `host`, is still to be answered."""
+        """Returns a connection for `path` at `host` whose handshake is still to be answered."""
 
     def begin(
         self, head: Scope, transport: asyncio.BaseTransport, peer: str | None, place: Place | None
     ) -> asyncio.BufferedProtocol | None:
-        """Answers a handshake without a credential, given its `plain_head`. Returns what reads the connection from now
-        on, and has its `place`; None where the handshake is still to be judged and parsed. Raises SessileError where
-        it is refused."""
+        """Answers a handshake without a credential, given its `plain_head`. Returns the protocol that reads on and
+        owns `place`; None if the handshake must be checked and parsed. Raises SessileError if it is refused."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -80,13 +79,13 @@ class Listening:
 
 
 class FirstHead(asyncio.BufferedProtocol):
-    """A connection of which nothing was read yet. Reads no more of a stranger's body than came with its head."""
+    """A connection of which nothing was read yet. It reads no more of a body than what came with its head."""
 
     __slots__ = ("_due_at", "_first", "_left", "_place", "_shared", "client", "slot", "transport")
 
     transport: asyncio.Transport
     client: tuple[str, int] | None
-    _left: int | None  # of a refused request's body, to be passed over; None: nothing is refused
+    _left: int | None  # bytes of a refused request's body still to be discarded; None if nothing is refused
 
     def __init__(self, shared: Listening) -> None:
         self._shared = shared
@@ -94,7 +93,7 @@ class FirstHead(asyncio.BufferedProtocol):
         self._place: Place | None = None
         self._due_at = 0.0
         self._left = None
-        self._first: asyncio.BufferedProtocol | None = None  # what reads on, of a handshake that is answered
+        self._first: asyncio.BufferedProtocol | None = None  # reads on after a handshake was answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared = self._shared
@@ -109,7 +108,7 @@ class FirstHead(asyncio.BufferedProtocol):
         if len(shared.state.connections) >= CONNECTIONS_MAX:
             self._close(plain_answer(b"503 Service Unavailable", b"Too many connections."))
             return
-        shared.state.connections.add(self)  # type: ignore[arg-type]  # it has what is called of them
+        shared.state.connections.add(self)  # type: ignore[arg-type]  # it has the methods that are called
         self._due_at = shared.loop.time() + HEAD_S
         shared.wheel.put(self)
 
@@ -162,7 +161,7 @@ class FirstHead(asyncio.BufferedProtocol):
         connection.data_received(data)
 
     def _begins(self, head: Scope, door: WebSocketDoor, gate: Gate) -> bool:
-        """Whether the handshake is answered, or refused, without a look at a credential: it brings none."""
+        """Answers or refuses a handshake without a credential. Returns whether it did."""
         try:
             peer = None if self.client is None else self.client[0]
             self._first = door.begin(head, self.transport, peer, self._place)
@@ -194,19 +193,19 @@ class FirstHead(asyncio.BufferedProtocol):
         return self._due_at
 
     def elapsed(self, now: float) -> None:
-        """Called by the wheel."""
+        """Closes the connection because its request did not come in time. The timer wheel calls this."""
         if self._left is None:
             self._close(plain_answer(b"408 Request Timeout", b"The request did not come in time."))
         else:
             self.transport.close()
 
     def _leave(self) -> None:
-        """It is no longer a connection that waits for its head."""
+        """Takes it out of the connections that wait for a request's head."""
         self._shared.state.connections.discard(self)
         self._shared.wheel.take(self)
 
     def shutdown(self) -> None:
-        """As uvicorn's: the server stops."""
+        """Closes the connection when the server stops; named as uvicorn's own."""
         self.transport.close()
 
 
@@ -214,13 +213,13 @@ class HttpConnection(HttpToolsProtocol):
     """One HTTP connection, until it closes or becomes a WebSocket."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _unsent: asyncio.TimerHandle | None = None  # while the client has something to take
+    _unsent: asyncio.TimerHandle | None = None  # runs while the client has bytes to take
     _head_bytes = 0
     _head_done = False
-    _discarded = 0  # of the body of a request that was answered without it
-    _answered = False  # by the gate; its body, if any, is still to be passed over
+    _discarded = 0  # bytes of the body of a request that was answered without it
+    _answered = False  # by the gate; the body, if any, is still to be discarded
     _refused = False
-    _declined = False  # the upgrade that the head asks for: it is parsed again without
+    _declined = False  # the upgrade that the head requests; the head is parsed again without it
 
     def __init__(self, shared: Listening, place: Place | None) -> None:
         super().__init__(shared.config, shared.state, {}, shared.loop)
@@ -236,7 +235,7 @@ class HttpConnection(HttpToolsProtocol):
         self._until(None)
         self._taken()
         self._leave_place()
-        self._unset_keepalive_if_required()  # uvicorn leaves it behind a reset, and it would hold the request
+        self._unset_keepalive_if_required()  # uvicorn keeps it after a reset, and it would refer to the request
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -272,7 +271,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         if not self._head_done:
-            self._head_bytes += len(data)  # a line without an end never gets as far as a callback
+            self._head_bytes += len(data)  # a line without an end never reaches a callback
         self._unset_keepalive_if_required()
         self._parse(memoryview(data))
         if not self._head_done and self._head_bytes > HEAD_BYTES_MAX:
@@ -304,7 +303,7 @@ class HttpConnection(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def on_message_begin(self) -> None:
-        self._taken()  # what is watched is the answer before
+        self._taken()  # the timer is for the answer before
         super().on_message_begin()
         self.scope["state"][PLACE] = self._place
         self._until(HEAD_S)
@@ -330,7 +329,8 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _stopped_by(self, gate: Gate) -> bool:
-        """Whether the gate has refused the request, and that is written. Answers that are under way go first."""
+        """Checks the request with the gate. Returns whether it was refused and that was written. One behind earlier
+        answers is left to the middleware."""
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope: Scope = self.scope  # type: ignore[assignment]  # uvicorn fills in these three behind this
@@ -364,7 +364,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
-        if self._answered or self.cycle.response_complete:  # refused unread: what little is left keeps the connection
+        if self._answered or self.cycle.response_complete:  # answered unread: if little is left the connection is kept
             self._discarded += len(body)
             if self._discarded > DISCARD_BYTES_MAX:
                 self._leave_body()
@@ -372,7 +372,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def _leave_body(self) -> None:
-        """Reads no more of a body that is not wanted, and closes when its sender has had time to read the answer."""
+        """Stops reading a body that is not wanted, and closes once the sender has had time to read the answer."""
         self._refused = True
         self.transport.pause_reading()
         self._unset_keepalive_if_required()
@@ -435,8 +435,8 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _unframed(cycle: RequestResponseCycle, app: Any) -> Any:
-    """The application for a client of HTTP/1.0, which knows no chunks: where an answer says no length, the end of the
-    connection is its end."""
+    """Returns the application for a client of HTTP/1.0, which knows no chunks: an answer without a length ends with the
+    connection."""
 
     async def run(scope: Scope, receive: Any, send: Any) -> None:
         endless = False
@@ -463,7 +463,7 @@ def open_websocket(
     headers: list[tuple[bytes, bytes]],
     version: str = "1.1",
 ) -> None:
-    """Makes a connection a WebSocket's, and answers the handshake that was parsed: it need not be parsed again."""
+    """Makes a connection a WebSocket and answers its handshake, which is parsed already."""
     host = next((value.decode("latin-1") for name, value in headers if name == b"host"), "")
     socket: Any = door.protocol(path, host)
     socket.connection_made(transport)
@@ -473,7 +473,7 @@ def open_websocket(
 
 
 def plain_answer(status: bytes, why: bytes) -> bytes:
-    """What is written where there is no request that could be answered."""
+    """Returns an answer in plain text for a connection without a readable request."""
     head = b"\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: "
     return b"HTTP/1.1 %s%s%d\r\n\r\n%s" % (status, head, len(why), why)
 
@@ -490,7 +490,7 @@ async def listen(
     keep_alive_s: float = KEEP_ALIVE_S,
     **options: Any,
 ) -> asyncio.Server:
-    """Serves `app` on an address; `options` are `create_server`'s. Raises Unavailable for one that cannot be had."""
+    """Serves `app` on an address. `options` are `create_server`'s. Raises Unavailable if the address is taken."""
     config = uvicorn.Config(
         app,
         http=HttpConnection,
@@ -525,7 +525,7 @@ async def listen_on(
     port: int,
     **options: Any,
 ) -> asyncio.Server:
-    """Listens on several hosts with one port, also where the system is to choose it."""
+    """Listens on several hosts with the same port, also if the system chooses it."""
     if port or len(hosts) == 1:
         return await loop.create_server(protocol, hosts, port, **options)
     for _ in range(PORTS_TRIED):

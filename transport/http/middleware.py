@@ -32,23 +32,23 @@ NOTHING_RUNS: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""What answers say that are no page and have no policy of their own, should a browser show one."""
+"""Headers of answers that are no page and set no policy of their own, in case a browser shows one."""
 
 CALLERS_OWN: Final = (b"cache-control", b"private, no-cache")
-"""What answers say that were made for somebody. Of a request with an Authorization header no shared cache keeps an
-answer anyhow (RFC 9111, 3.5); of one with a cookie it may."""
+"""The cache header of answers to an authenticated request. Shared caches do not keep answers to an Authorization header
+(RFC 9111, 3.5), but they may to a cookie."""
 
 UPLOADS: Final = "/v1/files"
-"""Where bodies are files, and may be larger than others."""
+"""The path whose bodies are files and may be larger than others."""
 
 REFUSED: Final = "refused"
-"""Where the state of a request has why the gate refused it, if answers before it on its connection are under way."""
+"""The name of the gate's error in the state of a refused request that waits for earlier answers on its connection."""
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
 
 def request_id_of(headers: dict[bytes, bytes], new_id: Callable[[], str]) -> str:
-    """The caller's name for a request, where it gave a good one."""
+    """Returns the X-Request-ID that a caller sent if it is well formed, else a new id."""
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     return given if _REQUEST_ID.match(given) else f"req_{new_id()}"
 
@@ -60,24 +60,25 @@ def _too_large(bytes_max: int, uploads: bool) -> TooLarge:
 
 
 class Arrivals(Protocol):
-    """Counts the requests of keys, and lets them begin one after the other."""
+    """Counts the requests of keys and lets them begin one after the other."""
 
     async def arrive(self, principal: Principal, arrival: Arrival) -> None:
-        """Raises Limited."""
+        """Counts an arrival and waits for its turn. Raises Limited."""
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None: ...
 
 
 @dataclass(eq=False, repr=False)
 class RequestContextMiddleware:
-    """ASGI middleware; `refuse` writes a SessileError as the answer."""
+    """ASGI middleware for what all requests share: ids, size limits, pacing, compression, headers. `refuse` writes a
+    SessileError as the answer."""
 
     app: App
     access: Authenticator
     body_bytes_max: int
     new_id: Callable[[], str]
     refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
-    upload_bytes_max: int = 0  # of the body of a file that is uploaded
+    upload_bytes_max: int = 0  # of an upload's body; 0: there are no uploads
     arrivals: Arrivals | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,11 +93,11 @@ class RequestContextMiddleware:
         uploads = self.upload_bytes_max > 0 and scope["method"] == "POST" and scope["path"] == UPLOADS
         bytes_max = self.upload_bytes_max if uploads else self.body_bytes_max
         packs = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
-        held: Message | None = None  # the start of an answer that may be packed
+        held: Message | None = None  # the start of an answer that may be compressed
         principal: Principal | None = state.get("principal")
         arrived: tuple[Principal, Arrival] | None = None
         rate_limits = RateLimitState()
-        RATE_LIMIT_STATE.set(rate_limits)  # of this request: every task that it starts has it
+        RATE_LIMIT_STATE.set(rate_limits)  # for this request: tasks that it starts inherit it
 
         async def limited_receive() -> Message:
             nonlocal taken
@@ -126,7 +127,7 @@ class RequestContextMiddleware:
                 if packs and packable(message):
                     held = message
                     return
-            elif held is not None:  # the only piece of its body, as a rule
+            elif held is not None:  # usually the body's only piece
                 begun, held = held, None
                 message = await pack(begun, message)
                 await send(begun)
@@ -150,7 +151,7 @@ class RequestContextMiddleware:
                 if started:
                     raise
                 await self.refuse(error, scope, receive, named_send)
-            except asyncio.CancelledError:  # the server stops, and has waited long enough for the rest of a body
+            except asyncio.CancelledError:  # the server stops and has waited long enough for the rest of a body
                 if started:
                     raise
                 await self.refuse(Unavailable("draining", "The server is stopping."), scope, receive, named_send)

@@ -11,8 +11,8 @@ T = TypeVar("T")
 def page_of(
     rows: Sequence[T], limit: int, *, show: Callable[[T], Any], cursor: Callable[[T], Any], **more: Any
 ) -> dict[str, Any]:
-    """The first `limit` rows; `rows` has one more where another page follows. `cursor` makes `last_id`, which the next
-    request sends as `after`."""
+    """Returns the first `limit` rows as a list object. `rows` has one more if another page follows. `cursor` makes the
+    `last_id`, which the next request sends as `after`."""
     page = rows[:limit]
     return {
         "object": "list",

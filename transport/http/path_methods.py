@@ -17,18 +17,18 @@ from transport.http.middleware import App, Message, Receive, Scope, Send
 
 
 class PathMethods:
-    """The methods of every path of an application, by its routes."""
+    """The methods of every path of an application, from its routes."""
 
     def __init__(self, routes: Iterable[Any]) -> None:
         self._table: list[tuple[re.Pattern[str], frozenset[str]]] = list(_rows(routes))
 
     def of(self, path: str) -> frozenset[str]:
-        """Empty for a path that is not there."""
-        found = frozenset[str]().union(*(methods for pattern, methods in self._table if pattern.match(path)))
-        return found | {"HEAD"} if "GET" in found else found
+        """Returns the methods of a path; an empty set if there is no such path."""
+        methods = frozenset[str]().union(*(each for pattern, each in self._table if pattern.match(path)))
+        return methods | {"HEAD"} if "GET" in methods else methods
 
     def check(self, path: str) -> None:
-        """Raises HTTPException 405 for a path that is there, where none of its methods was called."""
+        """Raises HTTPException 405 if the path exists; callers ask after no route took the request's method."""
         if methods := self.of(path):
             raise HTTPException(405, headers=allow(methods))
 
@@ -48,7 +48,7 @@ def _rows(routes: Iterable[Any]) -> Iterator[tuple[re.Pattern[str], frozenset[st
 
 @dataclass(eq=False, repr=False)
 class HeadRequests:
-    """ASGI middleware: HEAD is GET up to the end of the answer's head; what would go on is cancelled there."""
+    """ASGI middleware that answers HEAD as GET: it sends the answer's head and cancels the rest."""
 
     app: App
     methods: PathMethods

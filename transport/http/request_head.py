@@ -9,31 +9,31 @@ from urllib.parse import unquote
 from sessions.model.errors import SessileError
 from transport.http.middleware import Scope
 
-ENDLESS: Final = 1 << 40  # a body that says no length
+ENDLESS: Final = 1 << 40  # the length of a body that does not say one
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!->@-~]*)(?:\?([!-~]*))? HTTP/1\.1")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 
 
 class Gate(Protocol):
-    """Judges requests by their heads, before anything of them is parsed."""
+    """Checks requests by their heads, before anything else of them is parsed."""
 
     def check(self, scope: Scope, *, upgrade: bool) -> SessileError | None:
-        """Returns what is wrong with the request that `scope` describes (method, path, headers); None: it goes on."""
+        """Returns why a request is refused, from its `scope` (method, path, headers); None if it is not."""
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:
-        """Returns the whole answer to a request that is refused."""
+        """Returns the whole answer, in bytes, to a refused request."""
 
     def refused(self, scope: Scope) -> bytes | None:
-        """Judges the `plain_head` that a connection begins with. The answer, after which it is closed; None: it is not
-        refused."""
+        """Checks the first `plain_head` of a connection. Returns the answer that refuses it, after which the connection
+        is closed; None if it is not refused."""
 
 
 def plain_head(data: bytes) -> Scope | None:
-    """The head of a request that is written as nearly every one is; None: whoever parses in earnest says what it is.
+    """Reads the head of a request if it is written as nearly all are; returns None if the real parser must decide.
 
-    What this says is used to refuse, and to open WebSockets, which are judged again. Any other request that passes is
-    parsed, and judged, again: a head that two parsers read differently gains nothing. `left` bytes of the body have not
-    come yet; negative: there is more behind it."""
+    The result serves to refuse requests and to open WebSockets, which are checked again. All other requests are parsed
+    and checked again, so that nothing is gained by a head that two parsers read differently. `left` is the number of
+    body bytes still to come; it is negative if there is more after the body."""
     end = data.find(b"\r\n\r\n")
     first, *lines = data[: max(end, 0)].split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)

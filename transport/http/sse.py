@@ -17,14 +17,14 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
-KEEPALIVE_S = 15.0  # a proxy between may close what has been silent for a minute
+KEEPALIVE_S = 15.0  # proxies may close a connection that was silent for a minute
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 LINE_ENDS = tuple((end.encode(), rb"\u%04x" % ord(end)) for end in "\u0085\u2028\u2029")
 DONE = b"data: [DONE]\n\n"
 
 
 def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
-    """One event. `payload` is JSON on one line, also for those who split lines at Unicode's ends of lines."""
+    """Returns one event in bytes. `payload` is JSON on one line; Unicode's line ends are escaped for safety."""
     for raw, escaped in LINE_ENDS:
         payload = payload.replace(raw, escaped)
     head = (f"id: {id}\n" if id is not None else "") + (f"event: {event}\n" if event is not None else "")
@@ -32,8 +32,8 @@ def data(payload: bytes, *, event: str | None = None, id: str | None = None) -> 
 
 
 class EventStreamResponse(Response):
-    """Sends what `chunks` yields, and a comment wherever that is silent for long. `left` (plain function) is called
-    when the client goes away before the end."""
+    """Sends what `chunks` yields, and a comment whenever it was silent for long. `left` (a plain function) is called if
+    the client leaves before the end."""
 
     media_type = "text/event-stream"
 
@@ -63,7 +63,7 @@ class EventStreamResponse(Response):
 
 
 async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """A stream whose first piece was taken already."""
+    """Yields a stream again whose first piece was already taken."""
     async with aclosing(rest):
         if first:
             yield first
@@ -72,7 +72,7 @@ async def resumed(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGener
 
 
 async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) -> AsyncGenerator[bytes, None]:
-    """A stream with a comment whenever it has been silent for so long, which shows proxies and readers that it
+    """Yields a stream with a comment whenever it was silent for `every_s`, so that proxies and readers see that it
     lives."""
     async with aclosing(chunks):
         while True:
@@ -91,8 +91,8 @@ async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) ->
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None] | None = None) -> T:
-    """Runs `work` to its end, unless its client goes away before it: then it is cancelled, `left` is called and
-    ClientDisconnect raised."""
+    """Runs `work` and returns its result. If the client leaves before, cancels it, calls `left` and raises
+    ClientDisconnect."""
     return await _until_disconnect(request.receive, work, left)
 
 

@@ -15,16 +15,16 @@ SLOT_S: Final = 0.05
 
 
 class TimerTarget(Protocol):
-    slot: int  # where it stands in the wheel; 0: nowhere
+    slot: int  # its slot in the wheel; 0 for none
 
     def due(self) -> float: ...
 
     def elapsed(self, now: float) -> None:
-        """Its deadline has come. Must not raise."""
+        """Called when its deadline has come. Must not raise."""
 
 
 class TimerWheel:
-    """Calls `elapsed` of its members when they are due, at most one slot late."""
+    """Calls `elapsed` of its members when they are due, at most one slot late. Cheap for very many members."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class TimerWheel:
         self._timer_slot = 0
 
     def put(self, member: TimerTarget) -> None:
-        """Stands `member` under its present deadline; cheap when it stands early enough already."""
+        """Adds a member, or moves it to its present deadline. Does nothing if it is called early enough already."""
         slot = int(member.due() / SLOT_S) + 1
         if member.slot and member.slot <= slot:
             return
@@ -49,7 +49,7 @@ class TimerWheel:
             waiting[member] = None
 
     def take(self, member: TimerTarget) -> None:
-        """The member is no longer timed."""
+        """Removes a member. Does nothing if it is not there."""
         if member.slot:
             self._slots.get(member.slot, {}).pop(member, None)
             member.slot = 0
@@ -80,7 +80,7 @@ class TimerWheel:
             slot = heapq.heappop(self._order)
             for member in self._slots.pop(slot):
                 if member.slot != slot:
-                    continue  # taken by one before it
+                    continue  # taken out by an earlier one's `elapsed`
                 member.slot = 0
                 if member.due() <= now:
                     member.elapsed(now)

@@ -19,11 +19,11 @@ HANDSHAKE_S: Final = 10.0
 
 
 class ServerTls:
-    """The certificate of the public doors. `replace` changes it for the connections that begin from then on."""
+    """The certificate of the public doors. `replace` changes it for connections that begin later."""
 
     def __init__(self, *, certificate: bytes, key: bytes) -> None:
-        """PEM texts that belong together: a chain, leaf first, and the leaf's key. Raises BadInput for a pair that is
-        none. Blocking."""
+        """`certificate` is a PEM chain, leaf first, `key` the leaf's PEM key. Raises BadInput if they do not belong
+        together. Blocking."""
         self._pair = (key, certificate)  # one value: gRPC reads it in threads of its own
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -31,11 +31,11 @@ class ServerTls:
         self._load()
 
     def context(self) -> ssl.SSLContext:
-        """For sockets of asyncio; always the same one, whatever certificate is in it."""
+        """Returns the context for asyncio's sockets; the same object also after `replace`."""
         return self._context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For gRPC's port, which looks at each handshake which certificate is in force."""
+        """Returns the credentials for gRPC's port, which asks at each handshake which certificate is in force."""
         return grpc.dynamic_ssl_server_credentials(self._grpc_pair(), self._grpc_pair)
 
     def replace(self, new: ServerTls) -> None:
@@ -64,7 +64,8 @@ class ServerTls:
 
 
 def read_server_tls(certificate: bytes, key: bytes) -> ServerTls | None:
-    """None for neither. Raises BadInput for one without the other, and for what is no pair."""
+    """Returns the certificate of two PEM texts; None if both are empty. Raises BadInput if only one is, or they do not
+    belong together."""
     if not certificate and not key:
         return None
     if not certificate or not key:

@@ -63,7 +63,7 @@ from transport.ops.prometheus import MetricsExposition
 from transport.protocol.decoding import clipped
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-FORM_BYTES_MAX: Final = 64 * 1024  # of a form around its file
+FORM_BYTES_MAX: Final = 64 * 1024  # what an upload's form has besides its file
 CORS_REQUEST_HEADERS: Final = (
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",
@@ -100,8 +100,8 @@ CORS_REQUEST_HEADERS: Final = (
         )
     ),
 )
-"""What a listed page may send, by itself or through OpenAI's SDK (`x-stainless-*`). No cookies: credentials are
-headers, so a page acts by what it holds and no other."""
+"""Request headers that a page of a listed origin may send, by itself or through OpenAI's SDK (`x-stainless-*`). Cookies
+are not sent, so a page can act only with credentials that it has itself."""
 CORS_RESPONSE_HEADERS: Final = (
     "retry-after",
     "request-id",
@@ -121,11 +121,11 @@ log = structlog.get_logger(__name__)
 
 
 def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
-    """The application. `web` is the folder of the page at `/`; None serves no page."""
+    """Returns the HTTP application. `web` is the folder of the page at `/`; None serves no page."""
     app = FastAPI(
         title="Sessile",
         version=exposition.version,
-        openapi_url=None,  # ours: FastAPI's makes it on the event loop, for a second
+        openapi_url=None,  # we serve our own: FastAPI makes its document on the event loop, which takes a second
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -189,13 +189,13 @@ def _add_routes(
         app.include_router(sign_in.router(gateway.access))
     methods = PathMethods(app.routes)
     app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
-    if files is not None:  # last: it takes every path that nobody else has
+    if files is not None:  # last: its route matches every path
         app.include_router(page.router(files, methods))
     return methods
 
 
 def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    """Answers with the OpenAPI document, made at the first request for it in a thread."""
+    """Returns the route that serves the OpenAPI document, made in a thread at the first request."""
     making = asyncio.Lock()
     made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
 
@@ -218,7 +218,8 @@ def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
 
 def make_gate(gateway: Gateway) -> CredentialGate:
-    """What connections consult before the application sees a request. A listed page may read that it was refused."""
+    """Returns the gate that connections ask before the application sees a request. With allowed origins its refusals
+    have CORS headers, so that a page can read them."""
     cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
     return CredentialGate(gateway.access, gateway.new_id, cors, gateway.check_arrival)
 
@@ -238,7 +239,7 @@ async def _no_app(*_: Any) -> None:
 
 
 def error_response(error: SessileError, path: str, request_id: str = "") -> JSONResponse:
-    """An error as the clients of this path expect it."""
+    """Returns an error in the shape that clients of this path expect."""
     body = errors.body_at(path, error, request_id)
     return JSONResponse(body, errors.row(error.code).http, refusal_headers(error))
 
@@ -266,7 +267,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
-    """What is wrong with a request, as OpenAI says it. Of a union's problems the deepest is the one that applies."""
+    """Returns an error for validation problems, in OpenAI's words. For a union it takes the deepest problem, which is
+    from the branch that was meant."""
     first = max(problems, key=lambda each: len(each["loc"]))
     kind, message = first["type"], first["msg"]
     path = ""
@@ -303,7 +305,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _methods_at(request: Request) -> frozenset[str]:
-    """The methods of the path of a request; empty where nothing is."""
+    """Returns the methods that a request's path has; an empty set if nothing is there."""
     methods: frozenset[str] = request.app.state.methods.of(request.url.path)
     files: PageFiles | None = request.app.state.page_files
     if not methods and files is not None:

@@ -21,8 +21,8 @@ Reason = Annotated[str | None, Query(max_length=512)]
 async def record_break_glass(
     gateway: Gateway, principal: Principal, owner: TenantId, action: Action, reason: str | None
 ) -> None:
-    """Writes a row into the chain of the tenant that is entered and one into the operator's own. Nothing where the two
-    are the same. Durable when it returns. Raises Unavailable."""
+    """Records that an operator acts in another tenant: one audit row in that tenant's log, one in the operator's.
+    Does nothing for their own tenant. The rows are durable when it returns. Raises Unavailable."""
     if is_foreign(principal, owner):
         detail = {"tenant": owner, "for": action, "reason": reason}
         row = Audited(action="access.break_glass", at=gateway.now_ms(), by=principal, detail=detail)

@@ -30,13 +30,13 @@ def turn_starter_of(request: Request) -> TurnStarter:
 
 
 def socket_turn_of(request: Request) -> SocketTurn | None:
-    """What a socket of Responses says of a request that it makes; None: it came over HTTP."""
+    """Returns what a Responses WebSocket added to a request that it makes; None for a request over HTTP."""
     turn: SocketTurn | None = getattr(request.state, SOCKET_TURN, None)
     return turn
 
 
 def operator_api_of(request: Request) -> OperatorApi:
-    """Raises Unavailable where the process knows of no replicas."""
+    """Returns the operator's interface to the replicas. Raises Unavailable if this process has none."""
     api = gateway_of(request).operator_api
     if api is None:
         raise Unavailable("no_desk", "This process knows of no replicas.", retryable=False)
@@ -44,17 +44,17 @@ def operator_api_of(request: Request) -> OperatorApi:
 
 
 def command_id_of(request: Request, principal: Principal, route: str) -> CommandId:
-    """The id of the command that this request is: by its Idempotency-Key, else one of its own."""
+    """Returns the command id for a request: derived from its Idempotency-Key, or a new one."""
     return turn_starter_of(request).command_id(principal, route, read_retry_headers(request).idempotency_key)
 
 
 def principal_of(request: Request, scope: Scope | None = None) -> Principal:
-    """The principal of a request, by its Authorization header; with `scope`, demands that its principal has it. Raises
-    Unauthorized, Limited, and Forbidden, for a foreign page too."""
+    """Returns the principal of a request's credential; with `scope`, demands that it has this scope. Raises
+    Unauthorized, Limited, Unavailable, and Forbidden, also for a page of a foreign origin."""
     principal: Principal | None = getattr(request.state, "principal", None)
     if principal is None:  # a path that everybody may read, or a server without keys
         principal = authenticate(gateway_of(request).access, request.headers, request.scope)
-        request.state.principal = principal  # for whoever answers a refusal
+        request.state.principal = principal  # the error handler reads it
     principal = acting_for(principal, single_value(request.headers.getlist(USER_HEADER)))
     if scope is not None:
         demand(principal, scope)

@@ -50,7 +50,7 @@ _FIXED: Final = b"".join(name + b": " + value + b"\r\n" for name, value in _JSON
 
 
 class HeadFields:
-    """The headers of a request, looked at once: as Starlette's, of which each look-up goes through all of them."""
+    """The headers of one request, indexed by name; Starlette's class searches all of them at each look-up."""
 
     __slots__ = ("_fields",)
 
@@ -71,7 +71,8 @@ class HeadFields:
 
 
 class CredentialGate:
-    """Implements `Gate`. `cors` as the application has it, None where no foreign page is allowed."""
+    """Checks the credential of a request from its head alone. Implements `Gate`. `cors` is the application's, or None
+    if no other origin is allowed."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class CredentialGate:
         cors: CORSMiddleware | None = None,
         check_arrival: Callable[[Principal, Arrival], None] = lambda *_: None,
     ) -> None:
-        """`check_arrival` raises Limited where the key has nothing left for a request."""
+        """`check_arrival` raises Limited if the key may send no more requests now."""
         self._access = access
         self._check_arrival = check_arrival
         self._new_id = new_id
@@ -133,7 +134,7 @@ class CredentialGate:
 
 
 def refusal_headers(error: SessileError) -> dict[str, str]:
-    """What an error says in headers beside its body."""
+    """Returns the headers that a refusal has besides its body: when to retry, how to authenticate, caching."""
     headers = {}
     if error.retry_after_ms is not None:
         headers = {"retry-after": str(-(-error.retry_after_ms // 1000)), "retry-after-ms": str(error.retry_after_ms)}
@@ -150,7 +151,7 @@ def refusal_headers(error: SessileError) -> dict[str, str]:
 
 
 def _cors_lines(cors: CORSMiddleware, origin: bytes | None) -> list[str]:
-    """As the middleware writes them: a listed page may read that it was refused."""
+    """Returns the CORS header lines of a refusal, so that a page of an allowed origin can read it."""
     if origin is None:
         return ["vary: Origin\r\n"]
     named = origin.decode("latin-1")
@@ -170,8 +171,8 @@ def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
 
 
 def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> None:
-    """Raises what `authenticate` raises, for a handshake that brings a key. Tickets and cookies are the handshake's
-    business."""
+    """Raises as `authenticate` does for a WebSocket handshake with an invalid key. Tickets and cookies are checked
+    later, by the handshake itself."""
     if access.open:
         return
     offered = tokens_of(headers.getlist("sec-websocket-protocol"))
@@ -183,9 +184,9 @@ def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> 
 def authenticate(
     access: Authenticator, headers: Headers | HeadFields, scope: Scope, *, credential: str | None = None
 ) -> Principal:
-    """The principal of a request: by `credential`, by its Authorization header, by `x-api-key` as Anthropic's clients
-    send it, or by the cookie of a sign-in, whichever comes first. Raises Unauthorized, Limited, Unavailable, and
-    Forbidden for a foreign page."""
+    """Returns the principal of a request: by `credential`, by its Authorization header, by `x-api-key` as Anthropic's
+    clients send it, or by the cookie of a sign-in, whichever comes first. Raises Unauthorized, Limited, Unavailable,
+    and Forbidden for a page of a foreign origin."""
     origin = single_value(headers.getlist("origin"))
     address = _client_of(access, scope, headers.getlist("x-forwarded-for"))
     access.origins.check_origin(origin, headers.get("host"))
@@ -206,7 +207,7 @@ def authenticate(
 
 
 def address_of(access: Authenticator, scope: Scope) -> str | None:
-    """Where a request is from, as a trusted proxy says it."""
+    """Returns the client's IP address, as a trusted proxy says it; None if it is unknown."""
     return _client_of(access, scope, Headers(scope=scope).getlist("x-forwarded-for"))
 
 

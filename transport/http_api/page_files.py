@@ -37,12 +37,12 @@ class CachedFile(NamedTuple):
     etag: str
     media_type: str
     integrity: str
-    imports: tuple[str, ...]  # of a script: the modules beside it that it imports
-    packed: bytes | None  # its gzip, where that pays
+    imports: tuple[str, ...]  # for a script: the modules in the same folder that it imports
+    packed: bytes | None  # its gzip, if it is smaller enough to be worth it
 
 
 class PageFiles:
-    """The files of one folder, by the path below it."""
+    """The files of the web pages' folder, by their path below it."""
 
     def __init__(self, folder: Path, *, signs_in: bool = False) -> None:
         self._folder = folder.resolve()
@@ -51,7 +51,7 @@ class PageFiles:
         self._pages: dict[bytes, CachedFile] = {}  # by their text before the hashes are written in
 
     def get(self, name: str) -> CachedFile:
-        """The file as it is sent. Raises NotFound for everything that is not a visible file below the folder."""
+        """Returns a file as it is sent. Raises NotFound for everything but visible files below the folder."""
         name = PAGES.get(name, name)
         file = self._read(name)
         return self._with_hashes(file) if file.media_type.startswith("text/html") else file
@@ -81,7 +81,7 @@ class PageFiles:
         return f'{preloads}{part[0]} integrity="{self._read(name).integrity}"'
 
     def _imported(self, name: str, seen: set[str]) -> Iterator[str]:
-        """The modules that a module imports, those that they import among them, each once."""
+        """Yields the modules that a module imports, directly or through others, each once."""
         for module in self._read(name).imports:
             if module not in seen:
                 seen.add(module)
@@ -109,7 +109,8 @@ class PageFiles:
 
 
 def _nothing_at(name: str) -> NotFound:
-    """Returns an error that no frame keeps: one that did would be a cycle, with the request in it."""
+    """Returns the error for a path without a file. It is not raised here, so that no frame refers to it: one that did
+    would be a reference cycle with the request in it."""
     return NotFound("not_found", f"There is nothing at /{clipped(name)}.")
 
 

@@ -35,8 +35,8 @@ WEB: Final = Path(__file__).parent.parent / "web"
 
 log = structlog.get_logger(__name__)
 
-SPREAD_MS: Final = 2_000.0
-STEP_MS: Final = 400.0  # between two connections, where they are few
+SPREAD_MS: Final = 2_000.0  # the longest time over which `drain` spreads its messages
+STEP_MS: Final = 400.0  # between the messages to two connections, if there are few
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server:
-    """The listening socket with all its connections."""
+    """The server on one port: the listening socket and all connections to it."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Server:
         tls: ServerTls | None = None,
         exposition: MetricsExposition | None = None,
     ) -> None:
-        """`readiness` says why traffic is not welcome, or None; draining is checked here already."""
+        """`readiness` returns why no traffic is wanted, or None. Draining is checked here in addition."""
         self.gateway = gateway
         self._host = host
         self._port = port
@@ -76,7 +76,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; after `start`."""
+        """The port that the server listens on. Only after `start`."""
         assert self._listener is not None
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -86,18 +86,18 @@ class Server:
 
     @property
     def local_url(self) -> str:
-        """Where this machine reaches it: `url`, or loopback where it listens on every address."""
+        """The URL for programs on this machine: `url`, or loopback if the server listens on every address."""
         everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         host = everywhere.get(self._host, self._host)
         return f"{'http' if self._tls is None else 'https'}://{joined(host, self.port)}"
 
     @property
     def connections(self) -> int:
-        """WebSockets that are open."""
+        """The number of open WebSockets."""
         return 0 if self._door is None else len(self._door.connections)
 
     async def start(self) -> None:
-        """Listens. Raises BadInput for an address that is not allowed, Unavailable for one that cannot be had."""
+        """Starts to listen. Raises BadInput if the address is not allowed without keys, Unavailable if it is taken."""
         if self.gateway.access.open and not is_loopback(self._host):
             raise BadInput(
                 "invalid_setting",
@@ -133,9 +133,9 @@ class Server:
         log.info("server_started", url=self.url)
 
     async def drain(self, reason: str, after_ms: int, *, spread: bool = False) -> None:
-        """Takes no new connections, sends `goaway` to every open one, and returns when all have left: after
-        `after_ms` they are closed with 1012, and a little later what is left is cut. `spread`: not all at once, because
-        they come back to servers that are there already; over `SPREAD_MS` at most."""
+        """Takes no new connections, sends `goaway` to all open ones and returns when they have left. After `after_ms`
+        they are closed with 1012, and a little later cut. With `spread` the messages are sent over up to `SPREAD_MS`,
+        because all clients reconnect to servers that run already."""
         self.gateway.draining = True
         door = self._door
         if door is None:
@@ -152,7 +152,7 @@ class Server:
             log.warning("drain_timed_out", connections=len(door.connections))
 
     async def stop(self) -> None:
-        """Closes the port, lets requests under way finish for a moment, cuts the rest. Idempotent."""
+        """Closes the port, waits up to `STOP_S` for running requests and ends the rest. Idempotent."""
         self.gateway.draining = True
         if self._listener is not None:
             self._listener.close()

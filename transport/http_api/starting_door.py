@@ -26,7 +26,8 @@ RETRY_AFTER_S: Final = 2
 
 
 class StartingDoor:
-    """Listens inside its block, or until `stop`. Port 0 has none: the real doors choose one."""
+    """A listening port while a process starts: open inside the `async with` block, or until `stop`. With port 0 it does
+    not listen, because the server itself will choose a port."""
 
     def __init__(
         self, readiness: Callable[[], str | None], *, host: str, port: int, tls: ServerTls | None = None
@@ -38,7 +39,7 @@ class StartingDoor:
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> StartingDoor:
-        """Raises Unavailable for an address that cannot be had."""
+        """Starts to listen. Raises Unavailable if the address is taken."""
         if self._address[1] > 0:
             routes = [Route("/healthz", self._alive), Route("/{path:path}", self._starting, methods=METHODS)]
             options: dict[str, Any] = {}
@@ -53,7 +54,7 @@ class StartingDoor:
         await self.stop()
 
     async def stop(self) -> None:
-        """Closes the port and what is open on it. Idempotent."""
+        """Closes the port and all connections to it. Idempotent."""
         listener, self._listener = self._listener, None
         if listener is None:
             return

@@ -24,11 +24,11 @@ from transport.protocol.decoding import BadFrame, unacceptable
 
 BODY_VALUES_MAX: Final = 65_536
 SEED_MAX: Final = 2**64 - 1
-ROUNDS_MAX: Final = 8  # in which unknown parameters are found: of each list one item's
+ROUNDS_MAX: Final = 8  # of looking for unknown parameters: each finds those of one item of a list
 
 
 def parsed(data: bytes) -> Any:
-    """The value of a JSON text. Raises BadInput."""
+    """Returns the value of a JSON body. Raises BadInput."""
     try:
         value = msgspec.json.decode(data)
     except RecursionError as exc:
@@ -62,15 +62,15 @@ def _ignores_unknown(request: Request) -> bool:
 
 
 def _freed(error: HTTPException) -> Exception:
-    """Returns why a body could not be read. FastAPI wraps that in an error which its own frame keeps: a cycle that
-    would hold the body until the collector runs."""
+    """Returns the reason why a body could not be read. FastAPI wraps it in an error that its own frame refers to: a
+    cycle that would keep the body until the garbage collector runs."""
     error.__traceback__ = None
     cause = error.__cause__
     return cause if isinstance(cause, SessileError | ClientDisconnect) else error
 
 
 class StrictRoute(APIRoute):
-    """A route whose handler is given a `StrictRequest`."""
+    """A route whose handler gets a `StrictRequest`: its body is parsed strictly, unknown parameters may be dropped."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

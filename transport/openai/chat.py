@@ -21,7 +21,9 @@ FINGERPRINT: Final = "sessile"
 
 
 class ChatCompletionReader:
-    """Owns the cursor of what was begun: `whole`, or the end of `stream`, closes it. `headers` are whole once something
+    """Reads the responses of one request from their log as a chat completion with one choice each.
+
+    `whole`, or the end of `chunks` or `stream`, closes the log's cursor. `headers` is complete once the first event
     was read."""
 
     def __init__(
@@ -41,7 +43,7 @@ class ChatCompletionReader:
         self.headers: dict[str, str] = {"x-session-id": started.cursor.key.session}
 
     async def whole(self) -> dict[str, Json]:
-        """The `chat.completion` object. Raises the error that an answer ended with."""
+        """Returns the `chat.completion` object once all choices have ended. Raises the error that one ended with."""
         with self._started.cursor:
             async for _ in self._entries():
                 pass
@@ -56,7 +58,7 @@ class ChatCompletionReader:
         }
 
     async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
-        """The `chat.completion.chunk` objects of a stream. Raises the error that an answer ended with."""
+        """Yields the stream's `chat.completion.chunk` objects. Raises the error that a choice ended with."""
         with self._started.cursor:
             async for _, entries, error in self._entries():
                 if error is not None:
@@ -69,9 +71,10 @@ class ChatCompletionReader:
     async def stream(
         self, *, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of a stream. Raises what is wrong before the first of them; later it is an event of the stream.
+        """Yields the stream as server-sent events, in bytes. An error before the first of them is raised; a later one
+        is sent as an event.
 
-        `skip`: what its reader has seen already, by a stream of the same request with ids."""
+        `ids` makes the event ids; `skip` is the id of the last event that the client has from an earlier stream."""
         sent = False
         cursor = self._started.cursor
         with cursor:
@@ -96,7 +99,8 @@ class ChatCompletionReader:
                 yield sse.data(encode({"error": errors.openai_public(error)}))
 
     async def _entries(self) -> AsyncIterator[tuple[Record, list[dict[str, Json]], SessileError | None]]:
-        """Every event of these responses with what it becomes, to the end of the last one."""
+        """Yields each event with the stream entries that it becomes and the error that it ends a choice with, up to
+        the end of the last choice. Raises Gone, Unavailable."""
         left = len(self._choices)
         async for record in self._started.cursor.records(self._started.after):
             event = record.event
@@ -120,7 +124,8 @@ class ChatCompletionReader:
         raise Unavailable("journal_unavailable", "The log of this answer ended before the answer did.")
 
     def _taken(self, event: ev.AnyEvent) -> list[tuple[ChoiceBuilder, ev.ResponseEvent]]:
-        """An event as a part of each choice that it is of. One that goes on behind server tools stays the same."""
+        """Returns the choices that an event belongs to, each with the event as its own response shows it. Responses
+        that continue a choice after server tools count as that choice."""
         taken = []
         for response_id, answer in self._answers.items():
             at = answer.at

@@ -44,30 +44,30 @@ _GIVEN_UP = {  # a repeat of the request would not help
 
 
 class StreamUsage(NamedTuple):
-    """Where a stream shows usage: in a last chunk; in each chunk as well, what it is so far."""
+    """Which chunks of a stream show usage. `last`: one of its own at the end; `each`: all, as counted so far."""
 
     last: bool = False
     each: bool = False
 
 
 class ChoiceBuilder:
-    """One choice of a completion: a response as it comes along."""
+    """Builds one choice of a completion from the events of its response."""
 
     def __init__(self, index: int, response_id: ResponseId, *, logprobs: bool) -> None:
         self.index = index
         self.response_id = response_id
         self.body: ev.ResponseBody | None = None  # once the response has ended
         self.created = 0
-        self.model = ""  # that writes it, once that is known
+        self.model = ""  # the model that writes it, once known
         self.counted: ev.DeltaUsage | UnsetType = UNSET  # up to its last delta, where deltas carry it
-        self.left_out: dict[str, Json] = {}  # that of its prompt, as its completion shows it
+        self.left_out: dict[str, Json] = {}  # how much of its prompt was left out, as its completion shows it
         self._logprobs = logprobs
         self._all_logprobs: list[Json] | None = [] if logprobs else None
         self._calls: dict[int, int] = {}  # output index → index among the calls
         self._begun = False
 
     def take(self, event: ev.ResponseEvent) -> list[dict[str, Json]]:
-        """The `choices` entries that an event becomes in a stream."""
+        """Returns the `choices` entries that an event adds to a stream."""
         match event:
             case ev.ResponseCreated():
                 self.created, self.model = event.response.created_at // 1000, event.response.model
@@ -104,7 +104,7 @@ class ChoiceBuilder:
                 return []
 
     def retract(self) -> None:
-        """Something of it was taken back: its log probabilities, which spell the tokens out, are not shown."""
+        """Drops the choice's log probabilities, which spell its tokens out, because text of it was retracted."""
         self._all_logprobs = None
 
     def _delta(self, delta: dict[str, Json] | None, logprobs: tuple[Json, ...] = ()) -> list[dict[str, Json]]:
@@ -124,7 +124,7 @@ class ChoiceBuilder:
 
     @property
     def error(self) -> SessileError | None:
-        """Why there is no answer that a client could take for one."""
+        """The error that the ended response is answered with, or None for a usable answer."""
         assert self.body is not None
         return error_of(self.body)
 
@@ -136,7 +136,7 @@ class ChoiceBuilder:
         return "tool_calls" if any(isinstance(item, FunctionCall) for item in self.body.output) else "stop"
 
     def whole(self) -> dict[str, Json]:
-        """The entry of a completion that is not streamed."""
+        """Returns the choice as a completion without streaming shows it."""
         assert self.body is not None
         text = "".join(item.text for item in self.body.output if isinstance(item, Message))
         refusal = "".join(
@@ -172,12 +172,13 @@ class ChoiceBuilder:
 
 
 def _thoughts(text: str) -> dict[str, Json]:
-    """Thoughts under the two names that clients look for."""
+    """Returns reasoning text under both names that clients read."""
     return {"reasoning_content": text, "reasoning": text}
 
 
 def resendable_answer(body: ev.ResponseBody) -> tuple[ItemId, list[Unit]] | None:
-    """The answer as its client will resend it, with its last item; None for one without output."""
+    """Returns the id of an answer's last item, and the answer in the form in which its client will resend it; None for
+    an answer without output."""
     if not body.output:
         return None
     units, part = list[Unit](), list[Item]()
@@ -206,12 +207,12 @@ def _answer_unit(output: Sequence[Item]) -> Unit:
 
 
 def _words(message: Message) -> str:
-    """What a message says, a refusal among it."""
+    """Returns the text of a message, refusals included and reasoning left out."""
     return "".join(words_of(part) for part in message.content if not isinstance(part, Reasoning))
 
 
 def error_of(body: ev.ResponseBody) -> SessileError | None:
-    """The error that a response ended with, if it did."""
+    """Returns the error that a response ended with, or None."""
     if body.status == "failed":
         error = body.error or {"code": "internal_error", "message": "The server failed to carry this out."}
         return as_error(error["code"], error["message"])
@@ -230,7 +231,7 @@ def session_deleted() -> Gone:
 
 
 def as_error(code: str, message: str) -> SessileError:
-    """An error of the log as one that can be raised, of the kind that its status says."""
+    """Returns an exception for an error code of the log, of the class that has the code's HTTP status."""
     from sessions.model import errors as kinds
 
     status = errors.row(code).http
@@ -241,7 +242,7 @@ def as_error(code: str, message: str) -> SessileError:
 
 
 def usage_so_far(choice: ChoiceBuilder) -> dict[str, Json] | None:
-    """The usage of a choice up to one of its entries in a stream; None before its first token."""
+    """Returns a choice's usage up to its newest stream entry; None before its first token."""
     if choice.body is not None:
         return usage_of([choice.body])
     counted = choice.counted
@@ -257,7 +258,7 @@ def usage_so_far(choice: ChoiceBuilder) -> dict[str, Json] | None:
 
 
 def usage_of(bodies: list[ev.ResponseBody]) -> dict[str, Json]:
-    """The usage of a completion: its prompt once, every choice's output."""
+    """Returns the usage of a completion: the prompt counted once, the output of all choices added up."""
     usages: list[dict[str, Any]] = [body.usage or {} for body in bodies]
     prompt = max((usage.get("input_tokens", 0) for usage in usages), default=0)
     cached = max((usage.get("input_tokens_details", {}).get("cached_tokens", 0) for usage in usages), default=0)

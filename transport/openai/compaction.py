@@ -31,14 +31,14 @@ def compaction_item(session: SessionId, compaction_id: ItemId) -> dict[str, Json
 
 
 def last_compaction(given: str | Sequence[InputItem] | None) -> int | None:
-    """Where the last compaction item of an input is: what stands before it is in it."""
+    """Returns the index of an input's last compaction item, which stands for everything before it; None if none."""
     if given is None or isinstance(given, str):
         return None
     return next((at for at in range(len(given) - 1, -1, -1) if given[at].type == COMPACTION), None)
 
 
 def place_of(item: InputItem, at: int) -> tuple[SessionId, ItemId]:
-    """The session and the summary that an item names. Raises BadInput."""
+    """Returns the session and the summary that a compaction item, `input[at]`, names. Raises BadInput."""
     try:
         named = base64.b64decode(item.encrypted_content or "", altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError):
@@ -65,9 +65,10 @@ def compaction_not_found(at: int) -> NotFound:
 def behind_compaction(
     given: Sequence[InputItem], at: int, session: SessionId, compaction_id: ItemId, state: Mapping[str, Any]
 ) -> ResolvedInput:
-    """An input with a compaction item at `at`: where its conversation goes on, and with what. Raises NotFound."""
+    """Resolves an input with a compaction item at index `at`: finds the item of the session where the conversation
+    continues, and the input that is new there. Raises NotFound for a summary that is gone."""
     summaries = state.get("compactions", ())
-    leaf = next((each["read_item_id"] for each in summaries if each["summary"].id == compaction_id), None)
+    leaf = next((summary["read_item_id"] for summary in summaries if summary["summary"].id == compaction_id), None)
     if leaf is None:
         raise compaction_not_found(at)
     below: dict[ItemId | None, list[Item]] = {}
@@ -76,10 +77,10 @@ def behind_compaction(
     rest = list(given[at + 1 :])
     while rest:
         content = input_content(rest[0])
-        held = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
-        if held is None:
+        same_item = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
+        if same_item is None:
             break
-        leaf = held.id
+        leaf = same_item.id
         del rest[0]
     return ResolvedInput(rest, session, leaf)
 
@@ -87,7 +88,7 @@ def behind_compaction(
 def compacted(
     name: str, session: SessionId, event: Mapping[str, Any], state: Mapping[str, Any], *, at: int
 ) -> dict[str, Json]:
-    """The answer of `/v1/responses/compact`; `event`: what is said of the summary."""
+    """Returns the answer of `/v1/responses/compact` from the summary's `event` and the session's state; `at`: in ms."""
     items = branch_items(state["items"], event["read_item_id"])
     users = [item for item in items if isinstance(item, Message) and item.role == "user"]
     return {

@@ -56,7 +56,7 @@ class CompletionChoice(ResponseModel):
 
 
 class Completion(ResponseModel):
-    """Whole, or one `data:` line of a stream; the last line is `[DONE]`."""
+    """A text completion: the whole one, or one `data:` line of a stream, whose last line is `[DONE]`."""
 
     id: str
     object: Literal["text_completion"]
@@ -85,8 +85,8 @@ class ModerationRequest(given.RequestModel):
 
 
 class ModerationResult(ResponseModel):
-    """`categories` and `category_scores` have OpenAI's names, all of them, and those of our own detectors; what no
-    detector here looks for is never found."""
+    """What a text was found to be. `categories` and `category_scores` have all of OpenAI's names and those of this
+    server's detectors; a category that no detector looks for is always false, with score 0."""
 
     flagged: bool
     categories: dict[str, bool]
@@ -104,7 +104,7 @@ class Moderation(ResponseModel):
 
 
 class InputTokensRequest(given.RequestModel):
-    """What `POST /v1/responses` would be sent, as far as it is read."""
+    """A request of `POST /v1/responses` whose input tokens are to be counted; other fields are ignored."""
 
     model: Model | None = None
     input: str | Annotated[list[given.InputItem], Field(max_length=4096)] | None = None
@@ -125,7 +125,7 @@ class InputTokens(ResponseModel):
 
 
 class TokenizeRequest(given.RequestModel):
-    """A text (`prompt`, or llama.cpp's `content`), or a conversation (`messages`) as the model reads it."""
+    """A text (`prompt`, or llama.cpp's `content`) or a conversation (`messages`) whose token ids are wanted."""
 
     model: Model | None = None
     prompt: Text | None = None
@@ -153,7 +153,7 @@ class Detokenized(ResponseModel):
 
 
 class TokenizerCard(ResponseModel):
-    """What clients that prepare prompts by themselves need to know."""
+    """A model's tokenizer, for clients that prepare prompts by themselves."""
 
     tokenizer_class: str
     model_max_length: int

@@ -17,8 +17,10 @@ from transport.openai.turn_starter import TurnStarter
 
 
 class CompletionReader(ChatCompletionReader):
-    """`first`: the index of its first choice; `echo`: what each text begins with, and `scored` that text's log
-    probabilities."""
+    """Reads the responses of one bare prompt as a text completion.
+
+    `first` is the index of its first choice, `echo` the text that each choice begins with, and `scored` the log
+    probabilities of that text."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class CompletionReader(ChatCompletionReader):
 
 
 def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
-    """Log probabilities as completions show them; the text of the first of these begins `at`."""
+    """Returns log probabilities in the form of text completions; `at` is where the first token's text begins."""
     tokens = [_name(each) for each in entries]
     return {
         "tokens": tokens,
@@ -89,7 +91,7 @@ def legacy_logprobs(entries: list[dict[str, Any]], at: int) -> dict[str, Json]:
 
 
 def _name(entry: dict[str, Any]) -> str:
-    """A token's text; of one that is only a part of a character its bytes, as OpenAI writes them."""
+    """Returns a token's text, or `bytes:\\x..` for a token that is only a part of a character, as OpenAI writes it."""
     raw = bytes(entry.get("bytes") or ())
     try:
         raw.decode()

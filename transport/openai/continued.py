@@ -29,7 +29,7 @@ ITEM: Final = "code_interpreter_call"
 
 
 class CodeEvent(ev.ResponseEvent, frozen=True, kw_only=True):
-    """An event of a call's life that no log has: `shown` is what it says."""
+    """An event about a code interpreter call that is made for the stream and is in no log. `shown` has its fields."""
 
     output_index: int
     type: str
@@ -45,7 +45,7 @@ def is_code_call(item: Item) -> bool:
 
 
 def wants_code(body: ev.ResponseBody) -> bool:
-    """Whether a response was asked for with OpenAI's tool of this kind."""
+    """Returns whether a response was requested with OpenAI's tool of type `code_interpreter`."""
     tools = body.request.get("tools") if isinstance(body.request, dict) else None
     return isinstance(tools, Sequence) and any(
         isinstance(each, Mapping) and each.get("type") == CODE_INTERPRETER for each in tools
@@ -53,7 +53,7 @@ def wants_code(body: ev.ResponseBody) -> bool:
 
 
 def code_of(arguments: str) -> str:
-    """The code of a call, as far as its arguments are whole."""
+    """Returns the code in a call's JSON arguments; empty while they are incomplete or have none."""
     try:
         given = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def code_of(arguments: str) -> str:
 
 
 def code_item(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
-    """A call, and what came of it if that is known."""
+    """Returns a call, and its output if there is one, as an item of type `code_interpreter_call`."""
     if output is None:
         status: str = call.status if call.status in ("in_progress", "incomplete") else "interpreting"
     elif output.status == "incomplete":
@@ -83,7 +83,7 @@ def code_item(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str
 
 
 def shown_items(items: Iterable[Item], render: Callable[[Item], dict[str, Json]]) -> list[dict[str, Json]]:
-    """The items of an answer, each call of code as one with its output."""
+    """Returns an answer's items as `render` shows them, and each code interpreter call as one item with its output."""
     given = list(items)
     calls = {item.call_id for item in given if isinstance(item, FunctionCall) and is_code_call(item)}
     outputs = {item.call_id: item for item in given if isinstance(item, FunctionCallOutput) and item.call_id in calls}
@@ -97,16 +97,17 @@ def shown_items(items: Iterable[Item], render: Callable[[Item], dict[str, Json]]
 
 
 class CodeCalls:
-    """The life of one answer's calls of code, as events; `number` gives each its place in the stream."""
+    """Turns the code interpreter calls of one answer into OpenAI's events; `number` returns the next event's number."""
 
     def __init__(self, response_id: ResponseId, number: Callable[[], int]) -> None:
         self._response_id = response_id
         self._number = number
-        self._open: dict[int, FunctionCall] = {}  # of the part that is being written, by their index there
+        self._open: dict[int, FunctionCall] = {}  # by output index within the response that is being written
         self._waiting: dict[CallId, tuple[int, FunctionCall]] = {}
 
     def take(self, event: ev.ResponseEvent, base: int) -> list[ev.ResponseEvent] | None:
-        """What an event of a call becomes, whose part begins at this index; None: it is of none."""
+        """Returns the events that replace an event of a code call, or None if the event is of no code call. `base` is
+        added to its output index."""
         index = getattr(event, "output_index", None)
         if isinstance(event, ev.OutputItemAdded) and isinstance(event.item, FunctionCall) and is_code_call(event.item):
             self._open[event.output_index] = event.item
@@ -130,7 +131,7 @@ class CodeCalls:
         return []
 
     def answer(self, output: FunctionCallOutput) -> list[ev.ResponseEvent] | None:
-        """What an output becomes; None: it is of no call of code."""
+        """Returns the events for the output of a code call, or None if the output is of no code call."""
         waiting = self._waiting.pop(output.call_id, None)
         if waiting is None:
             return None
@@ -141,7 +142,7 @@ class CodeCalls:
         ]
 
     def leave(self) -> list[ev.ResponseEvent]:
-        """What is said of calls whose answer ends without their outputs."""
+        """Returns the closing events of calls whose answer ends before their outputs came."""
         ended: list[ev.ResponseEvent] = [
             self._event("response.output_item.done", at, item={**code_item(call, None), "status": "incomplete"})
             for at, call in self._waiting.values()
@@ -156,26 +157,27 @@ class CodeCalls:
 
 
 class ContinuedAnswer:
-    """One answer as its events come. `hidden`: its reader knows nothing of the server's calls and their outputs."""
+    """Shows a response and the responses that continue it as one. With `hidden`, server tools' calls and their outputs
+    are left out."""
 
     def __init__(self, response_id: ResponseId, *, hidden: bool = False, before: Sequence[Item] = ()) -> None:
-        """`before`: calls that it goes on from and their outputs, which belong to it."""
+        """`before`: calls, with their outputs, that the answer continues from and shows as its own first items."""
         self.response_id = response_id
-        self.at = response_id  # the response that writes it now
+        self.at = response_id  # the response in the log that is being written now
         self._hidden = hidden
         self._first: ev.ResponseBody | None = None
-        self._parts: list[ev.ResponseBody] = []  # those that others went on with
-        self._output: list[Item] = []  # of those parts, with the tools' outputs
+        self._parts: list[ev.ResponseBody] = []  # ended responses that another one continued
+        self._output: list[Item] = []  # of `_parts`, with the tools' outputs
         self._pending: set[CallId] = set()
-        self._last: ItemId | None = None  # behind which the next output stands
-        self._left_out: set[int] = set()  # output indices of the present part
+        self._last: ItemId | None = None  # the item whose child the next output is
+        self._left_out: set[int] = set()  # output indices in the response that is being written
         self._next_number = 0
         self._before = tuple(before)
-        self._code: CodeCalls | None = None  # of an answer whose calls of code are shown as OpenAI does
-        self._code_outputs = 0  # that are shown with their calls
+        self._code: CodeCalls | None = None  # set if code interpreter calls are shown as OpenAI shows them
+        self._code_outputs = 0  # outputs that are shown as a part of their calls
 
     def take(self, event: ev.AnyEvent) -> list[ev.ResponseEvent]:
-        """The events of the one response that an event of the log becomes."""
+        """Returns the events of the one shown response that an event of the log becomes."""
         if isinstance(event, ev.ItemCreated):
             return self._take_output(event.item) if self._pending else []
         if not isinstance(event, ev.ResponseEvent) or event.response_id != self.at:
@@ -198,11 +200,11 @@ class ContinuedAnswer:
 
     @property
     def _base(self) -> int:
-        """Where the output of the present part begins in that of all."""
+        """The output index in the shown response at which the response that is being written begins."""
         return len(self._output) - self._code_outputs
 
     def _begun(self, event: ev.ResponseInProgress) -> list[ev.ResponseEvent]:
-        """The beginning, and what it goes on from."""
+        """Returns the first event, followed by the items that the answer continues from."""
         shown: list[ev.ResponseEvent] = [event if self._code is None else self._moved(event)]
         if self._code is None:
             self._next_number = event.sequence_number + 1
@@ -291,7 +293,7 @@ def _is_servers(item: Item) -> bool:
 
 
 def added_usage(usages: Iterable[dict[str, Json] | None]) -> dict[str, Json] | None:
-    """The usage of several responses together."""
+    """Returns the usage of several responses added up; None if none of them has any."""
     given = [usage for usage in usages if usage is not None]
     if len(given) < 2:
         return given[0] if given else None

@@ -16,7 +16,7 @@ from transport.openai.output_logprobs import OutputLogprobs
 from transport.openai.unknown_parameters import leave_out
 
 Include = Annotated[list[str] | None, Query(alias="include[]")]
-"""As OpenAI's SDKs write a list."""
+"""The query parameter `include`, spelled as OpenAI's SDKs write a list."""
 
 
 class ItemPageQuery(BaseModel):
@@ -45,7 +45,8 @@ ItemPageParams = Annotated[ItemPageQuery, Depends(_page)]
 def branch_items(
     items: Sequence[Item], leaf: ItemId | None, *, until: Callable[[Item], bool] = lambda _: False
 ) -> list[Item]:
-    """The branch that ends in `leaf`, oldest first, from behind the last item for which `until` holds."""
+    """Returns the branch that ends in `leaf`, oldest item first, without the last item for which `until` holds and
+    everything before it."""
     known = {item.id: item for item in items}
     branch: list[Item] = []
     while leaf is not None and leaf in known and not until(known[leaf]):
@@ -55,15 +56,15 @@ def branch_items(
 
 
 def item_page(items: Sequence[Item], page: ItemPageQuery, logprobs: OutputLogprobs | None = None) -> dict[str, Json]:
-    """A page of a branch, with the log probabilities of its texts. Raises NotFound for an `after` that is not on it."""
+    """Returns a page of a branch with its texts' log probabilities. Raises NotFound for an unknown `after`."""
     ordered = list(items) if page.order == "asc" else list(items)[::-1]
     if page.after is not None:
         places = [index for index, item in enumerate(ordered) if item.id == page.after]
         if not places:
             raise NotFound("item_not_found", f"There is no item {page.after!r} here.", param="after")
         ordered = ordered[places[0] + 1 :]
-    found = OutputLogprobs() if logprobs is None else logprobs
-    data: list[dict[str, Any]] = [responses_render.item(item, found.of(item.id)) for item in ordered[: page.limit]]
+    known = OutputLogprobs() if logprobs is None else logprobs
+    data: list[dict[str, Any]] = [responses_render.item(item, known.of(item.id)) for item in ordered[: page.limit]]
     return {
         "object": "list",
         "data": data,

@@ -12,7 +12,7 @@ _NAMES = {"user": "User", "assistant": "Assistant", "system": "System", "develop
 
 
 def markdown(state: dict[str, Json]) -> str:
-    """The conversation as it would be read aloud, retractions applied."""
+    """Returns the present branch as Markdown for people to read, without retracted text."""
     lines = [f"# {_one_line(state['title'] or 'Conversation')}", ""]
     if state["instructions"]:
         lines += [*(f"> {line}".rstrip() for line in state["instructions"].splitlines()), ""]
@@ -37,12 +37,12 @@ def _one_line(text: str) -> str:
 
 
 def _fenced(text: str, kind: str = "") -> list[str]:
-    """A code block whose fence is longer than any in the text."""
+    """Returns the lines of a code block whose fence is longer than any in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return [fence + kind, text, fence]
 
 
 def document(session: str, epoch: str, offset: int, state: dict[str, Json]) -> dict[str, Any]:
-    """Everything of a session, all branches included."""
+    """Returns the export of a whole session as JSON, all branches included."""
     return {"object": "session.export", "id": session, "epoch": epoch, "offset": offset, "state": state}

@@ -39,7 +39,8 @@ Load = Callable[[SessionKey], Awaitable[State]]
 
 
 class ResolvedInput(NamedTuple):
-    """The items of a request without references; where `session` is set, it holds all up to `leaf` already."""
+    """A request's input without references. If `session` is set, everything before `items` is there already, up to
+    `leaf`."""
 
     items: str | Sequence[InputItem] | None
     session: SessionId | None = None
@@ -47,7 +48,7 @@ class ResolvedInput(NamedTuple):
 
 
 def is_reference(item: InputItem) -> bool:
-    """Its `type` may be left out: then an id is all that it has."""
+    """Returns whether an input item is a reference. An item without `type` is one if it has an id and no role."""
     return item.type == "item_reference" or (item.type is None and item.id is not None and item.role is None)
 
 
@@ -58,8 +59,10 @@ def has_references(given: str | Sequence[InputItem] | None) -> bool:
 async def resolve_references(
     given: Sequence[InputItem], *, find: Find, load: Load, within: SessionKey | None = None, leaf: ItemId | None = None
 ) -> ResolvedInput:
-    """`within`, `leaf`: the session that the request goes on from, and where: what stands there already is left out.
-    Raises NotFound, TooLarge, and what `find` and `load` raise."""
+    """Returns an input with each `item_reference` replaced by the item that it names.
+
+    `within` and `leaf` are the session and the item that the request continues from: references to items up to there
+    are left out. Raises NotFound, BadInput, TooLarge, and what `find` and `load` raise."""
     known, states = _Items(find), _States(load)
     if within is not None:
         state = await states.of(within)
@@ -77,9 +80,9 @@ async def resolve_references(
     state = await states.of(key)
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
-    held = branch_items(state["items"], ItemId(given[last].id or ""))
-    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in held]:
-        return ResolvedInput(items[last + 1 :], key.session, held[-1].id)
+    branch = branch_items(state["items"], ItemId(given[last].id or ""))
+    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in branch]:
+        return ResolvedInput(items[last + 1 :], key.session, branch[-1].id)
     return ResolvedInput(items)
 
 
@@ -95,7 +98,7 @@ class _States:
 
 
 class _Items:
-    """The items of all states that were loaded."""
+    """The items, by id, of all session states that were loaded for one request."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -123,7 +126,7 @@ class _Items:
         return resolved
 
     async def place(self, reference: InputItem, at: int) -> SessionKey:
-        """The session of an output item."""
+        """Returns the session that holds the output item which `input[at]` names. Raises NotFound, BadInput."""
         name = reference.id or ""
         match = _OUTPUT_ID.match(name)
         if match is None:
@@ -139,7 +142,7 @@ class _Items:
 
 
 def as_input(item: Item) -> InputItem:
-    """An item as a client would send it."""
+    """Returns a stored item as a client would send it."""
     match item:
         case Message():
             return InputItem(type="message", role="user" if item.role == "tool" else item.role, content=item.text)
@@ -150,7 +153,7 @@ def as_input(item: Item) -> InputItem:
 
 
 def input_content(item: InputItem) -> list[object]:
-    """What a model reads of an item."""
+    """Returns the fields of an item that a model reads; two items are the same to it if these are equal."""
     texts = [
         text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
         for text in (item.content, item.output)

@@ -47,27 +47,28 @@ _ECHOED: Final = frozenset(
 
 
 def left_out(body: ChatRequest | CompletionRequest | ResponsesRequest, *, efforts: bool = False) -> list[str]:
-    """The names of what has no effect, as a `Warning` shows them. `efforts`: the model knows degrees of effort."""
+    """Returns the names of the parts of a request that have no effect, for its `Warning`. `efforts`: whether the model
+    knows degrees of effort."""
     named: dict[str, str] = {}
     if isinstance(body, ChatRequest):
-        found = _of_messages(body.messages, "messages")
+        items = _of_messages(body.messages, "messages")
     elif isinstance(body, CompletionRequest):
-        found = iter(())
+        items = iter(())
     else:
-        found = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
+        items = iter(()) if body.input is None or isinstance(body.input, str) else _of_messages(body.input, "input")
     tools = () if isinstance(body, CompletionRequest) else body.tools or ()
-    for kind, name in (*_of_tools(tools), *found):
+    for kind, name in (*_of_tools(tools), *items):
         named.setdefault(kind, name)
     return [*named.values(), *_of_options(body, efforts=efforts)]
 
 
 def service_left_out(body: ChatRequest | CompletionRequest | ResponsesRequest | CompactRequest) -> list[str]:
-    """Every answer is of the one tier that there is here."""
+    """Returns `service_tier` as a name without effect if a request asks for another tier than the only one."""
     return [] if body.service_tier in (None, "auto", "default") else ["service_tier"]
 
 
 def include_left_out(include: Iterable[str] | None) -> list[str]:
-    """What of `include` an answer does not show."""
+    """Returns the entries of `include` that an answer does not show, as a `Warning` names them."""
     return [f"include ({name})" for name in include or () if name not in (LOGPROBS, "code_interpreter_call.outputs")]
 
 
@@ -91,7 +92,7 @@ def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest, *, eff
 
 
 def _is_unknown(effort: object, *, efforts: bool) -> bool:
-    """Whether a template is not told of an effort."""
+    """Returns whether an effort is requested that the model's chat template is not told."""
     return effort not in (None, "none") and not (efforts and known_effort(effort))
 
 
@@ -108,27 +109,27 @@ def _of_response(body: ResponsesRequest, *, efforts: bool) -> Iterator[str]:
 
 
 def _of_format(given: JsonSchema | TextFormat | None, at: str) -> Iterator[str]:
-    """The grammar of a format is made of its schema; the model is told nothing of it."""
+    """Yields the name of a format's description, which has no effect: only its schema is used."""
     if given is not None and given.description:
         yield f"{at}.description"
 
 
 def thoughts_left_out(body: ChatRequest, sampling: Sampling, *, thoughts: bool) -> Iterator[str]:
-    """Names what a request sets of thoughts where its answer has none. `thoughts`: whether its model has any."""
+    """Yields the parameters about reasoning that have no effect. `thoughts`: whether the model can reason."""
     if unthinking(sampling, thoughts=thoughts):
         names = ("chat_template_kwargs", "thinking_token_budget")
         yield from (name for name in names if getattr(body, name) is not None)
 
 
 def unthinking(sampling: Sampling, *, thoughts: bool) -> bool:
-    """Whether an answer has no thoughts although it is asked for some."""
+    """Returns whether an answer will have no reasoning although the request asks for some."""
     asks = sampling.thinking is True or sampling.thinking_tokens is not None
     return asks and not (thoughts and thinks(sampling, None))
 
 
 def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], param: str) -> list[str]:
-    """Takes the parts that no model here reads (images, sound) out of messages and outputs, and names them: each kind
-    once."""
+    """Removes the parts that no model here reads (images, sound) from messages and outputs. Returns the place of the
+    first part of each kind."""
     named: dict[str, str] = {}
     for index, message in enumerate(messages):
         for field in ("content", "output"):

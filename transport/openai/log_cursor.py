@@ -26,30 +26,31 @@ from transport.reading.log_reader import ResumePlan, visible
 
 
 class StaleCursor(Unavailable):
-    """The log cannot be gone on with behind this position: it has another epoch, or what stands there was taken back.
-    `standing` says how it goes on."""
+    """Raised where reading cannot continue behind a position: the log has another epoch, or the text there was
+    retracted. `LogCursor.standing` tells how a client can go on."""
 
 
 class _CheckedPage(NamedTuple):
-    """What `LogCursor.check` has read behind a position, so that reading on from there need not read it again."""
+    """Records that `LogCursor.check` read behind a position, kept so that `batches` need not read them again."""
 
     epoch: Epoch
     after: int
     records: tuple[Record, ...]
 
     def good_for(self, feed: Feed, position: int) -> bool:
-        """Whether it still stands so in the log, and all that was taken back of it is known."""
+        """Returns whether the page is still what the log has behind `position`, with all retractions up to its end
+        known."""
         same = (self.epoch, self.after) == (feed.epoch, position)
         return same and bool(self.records) and feed.covers(position, feed.top)
 
 
 class LogCursor:
-    """One cursor on one log. A context: leaving it takes the reader off its feed."""
+    """A reader of one session's log. A context manager: leaving it removes the reader from the log's feed."""
 
     def __init__(
         self, gateway: Gateway, principal: Principal, key: SessionKey, *, follows: Iterable[ResponseId] | None = None
     ) -> None:
-        """`follows`: the responses that it is there for (see `follow`); None: the whole session."""
+        """`follows`: the responses that it reads for (see `follow`); None: all of the session."""
         self.key = key
         self._gateway = gateway
         self._principal = principal
@@ -59,7 +60,7 @@ class LogCursor:
         self._readable = asyncio.Event()
         self._scrubber: Scrubber | None = None
         self._checked: _CheckedPage | None = None
-        self._ended: SessileError | None = None  # the key of whoever reads was revoked, or has expired
+        self._ended: SessileError | None = None  # set once the reader's key was revoked or has expired
         try:
             self._unwatch = gateway.access.watch(principal, self._end)
         except SessileError:
@@ -76,7 +77,7 @@ class LogCursor:
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """Closes the cursor if the block fails; else it stays open for who reads on."""
+        """Closes the cursor if the block raises; otherwise the caller keeps it open and closes it."""
         try:
             yield
         except BaseException:
@@ -95,13 +96,12 @@ class LogCursor:
         self._readable.set()
 
     def follow(self, responses: Iterable[ResponseId]) -> None:
-        """From now on it is there for these responses alone. It still reads the whole log."""
+        """Limits the responses that this cursor counts as a reader of. It still reads the whole log."""
         self._reader.follows = frozenset(responses)
 
     @property
     def sole_reader(self) -> bool:
-        """Nobody else reads any of what it follows through this gateway: other readers of the log, if there are any,
-        follow other responses."""
+        """Whether no other reader at this gateway follows a response that this cursor follows."""
         mine = self._reader.follows
         followed = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
         return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in followed)
@@ -111,12 +111,12 @@ class LogCursor:
         return self._reader.feed.epoch
 
     async def standing(self, epoch: Epoch | None, offset: int | None) -> ResumePlan:
-        """How a reader that stands at (epoch, offset) goes on. Raises NotFound, Gone, Unavailable."""
+        """Returns how a client that has read up to (epoch, offset) continues. Raises NotFound, Gone, Unavailable."""
         return await self._gateway.logs.standing(self._principal, self._reader.feed, epoch, offset)
 
     async def check(self, after: int) -> None:
-        """Raises Forbidden, NotFound, Gone, Unavailable when the log is not the principal's to read. Afterwards
-        everything that was taken back behind `after` is known."""
+        """Reads the first page behind `after`, so that all retractions behind it are known. Raises Forbidden, NotFound,
+        Gone, Unavailable if the principal may not read the log."""
         demand(self._principal, "read")
         feed = self._reader.feed
         records = await self._gateway.logs.page(feed, after, bytes_max=PULL_BYTES_MAX)
@@ -124,34 +124,34 @@ class LogCursor:
         visible(self._principal, self.key, feed.user, feed.deleted)
 
     def retracted(self, response_id: str, category: str) -> bool:
-        """Whether something of a response is known to have been taken back under a category."""
+        """Returns whether any text of a response is known to be retracted under a category."""
         retractions = self._reader.feed.retractions
         return any(event.response_id == response_id and event.category == category for _, event in retractions)
 
     @property
     def top(self) -> int:
-        """The newest offset that is known here."""
+        """The newest offset of the log that this gateway knows of."""
         return self._reader.feed.top
 
     def note_read(self, offset: int) -> None:
-        """Its reader has caught up so far: no other device of the user's needs to be told of it."""
+        """Notes that the user has read up to `offset`, so that no push notice about it goes to other devices."""
         if (read_to := self._gateway.feeds.read_to) is not None:
             read_to(self.key, offset)
 
     def expect(self, offset: int) -> None:
-        """The log is known to reach that far, though nobody published it here: then the journal has it."""
+        """Notes that the log reaches at least `offset`, so that it is read from the journal if nobody publishes it."""
         self._reader.feed.reaches(offset)
 
     async def records(self, after: int, *, live: bool = True) -> AsyncIterator[Record]:
-        """The records of `batches`, one by one."""
+        """Yields the records of `batches` one by one."""
         async for batch in self.batches(after, live=live):
             for record in batch:
                 yield record
 
     async def batches(self, after: int, *, live: bool = True) -> AsyncGenerator[tuple[Record, ...], None]:
-        """Everything behind `after`, in order, without end while `live`; else up to the log's top as it is then.
+        """Yields all records behind `after` in order: without end if `live`, otherwise up to the log's present top.
 
-        Ends behind `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and Stale where it cannot go on."""
+        Ends after `session.deleted`. Raises NotFound, Unauthorized, Unavailable, and StaleCursor."""
         feed, position = self._reader.feed, after
         epoch = feed.epoch
         while True:
@@ -177,8 +177,8 @@ class LogCursor:
                 await self._wait_for_more()
 
     async def _wait_for_more(self) -> None:
-        """Raises Unavailable where it follows answers that nobody can be writing: no replica has had the session for a
-        while."""
+        """Waits until the feed has more. Raises Unavailable if the cursor follows responses and no replica has had the
+        session for two checks in a row."""
         if self._reader.follows is None:
             await self._readable.wait()
             return
@@ -215,8 +215,8 @@ class LogCursor:
             raise StaleCursor("journal_unavailable", "What stands there was taken back; read from the start.") from exc
 
     async def _placed(self, position: int) -> Scrubber:
-        """A scrubber that stands behind `position`: where a retraction met the reader in the middle of a part, the log
-        up to there is read once more, to count."""
+        """Returns a scrubber that is ready at `position`. It reads the log up to there again, to count the characters
+        of a part that a retraction cuts."""
         feed, at = self._reader.feed, 0
         scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
         while at < position:

@@ -15,7 +15,8 @@ NONE: Final[Sequence[Json]] = ()
 
 
 class OutputLogprobs:
-    """By item: a message has one part of text. Reads the events of one response, and retractions."""
+    """The log probabilities of one response's texts, by message. Reads the response's events, and retractions, which
+    remove them."""
 
     def __init__(self) -> None:
         self._found: dict[ItemId, list[Json]] = {}

@@ -39,7 +39,7 @@ _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "su
 # What chat completions call what the gateway checks.
 CHAT_SCHEMAS = SchemaParams("tools[{}].function.parameters", "response_format.json_schema.schema")
 
-DRAWN_ANEW = -1  # the seed that is none
+DRAWN_ANEW = -1  # as a seed it means that none was set
 
 
 def unsupported(what: str, param: str) -> BadInput:
@@ -52,8 +52,8 @@ def unsupported(what: str, param: str) -> BadInput:
 def chat_history(
     messages: Sequence[request_models.ChatMessageParam], *, open_ended: bool = False
 ) -> tuple[str | None, list[Unit]]:
-    """The instructions (a system message that comes first) and the messages; `open_ended`: the last calls need no
-    outputs, for nobody answers."""
+    """Returns the instructions (a system message that comes first) and the other messages. With `open_ended`, the last
+    tool calls need no outputs. Raises BadInput."""
     instructions = None
     units: list[Unit] = []
     open_calls: dict[str, str] = {}
@@ -90,7 +90,7 @@ def chat_history(
 
 
 def goes_on(request: request_models.ChatRequest) -> bool:
-    """Whether the answer goes on with the words of the last message. Raises BadInput where it cannot."""
+    """Returns whether the answer continues the text of the last message. Raises BadInput where it cannot."""
     *before, last = request.messages
     early = next((index for index, message in enumerate(before) if message.prefix), None)
     if early is not None:
@@ -147,7 +147,7 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
 
 
 def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) -> cm.Content:
-    """A message's parts: one text, unless there are files among them."""
+    """Returns a message's content: one text, or a tuple of texts and files if there are files. Raises BadInput."""
     if not any(part.type in _FILES for part in parts):
         return "".join(_part(part, at, index) for index, part in enumerate(parts))
     if role != "user":
@@ -181,12 +181,12 @@ def _part(part: request_models.ContentPart, parts_at: str, index: int) -> str:
 
 
 def is_unreadable(part: request_models.ContentPart) -> bool:
-    """Whether a part is of a kind that no model here reads: an image, sound."""
+    """Returns whether a part is of a kind that no model here reads, such as an image or sound."""
     return part.type not in (*request_models.TEXTS, *_THOUGHTS, *_FILES, "refusal")
 
 
 def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:
-    """The functions; what else there may be is left out."""
+    """Returns the function tools; tools of other kinds are left out. Raises BadInput."""
     given = enumerate(tools or ())
     return _tools([(at, tool.function) for at, tool in given if isinstance(tool, request_models.ChatTool)], "function.")
 
@@ -213,17 +213,17 @@ def chat_sampling(request: request_models.ChatRequest) -> Sampling:
 
 def _chat_thinking(request: request_models.ChatRequest) -> bool | None:
     given = request.chat_template_kwargs
-    told = None if given is None else given.enable_thinking if given.enable_thinking is not None else given.thinking
-    return told if told is not None else effort_thinking(request.reasoning_effort)
+    enabled = None if given is None else given.enable_thinking if given.enable_thinking is not None else given.thinking
+    return enabled if enabled is not None else effort_thinking(request.reasoning_effort)
 
 
 def effort_thinking(effort: object) -> bool | None:
-    """Whether a model thinks that is to make this effort: none says that it does not."""
+    """Returns whether the model reasons at this effort: not at `none`. None if no effort is set."""
     return None if effort is None else effort != "none"
 
 
 def known_effort(effort: object) -> Effort | None:
-    """The effort, if chat templates know it."""
+    """Returns the effort if it is one that chat templates know, otherwise None."""
     return next((known for known in EFFORTS if known == effort), None)
 
 
@@ -260,8 +260,8 @@ def completion_sampling(request: CompletionRequest) -> Sampling:
 
 
 def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[Unit]:
-    """The input of a response, message by message. Reasoning that clients send back is left out, and so is what came
-    of tools that nobody here carries out."""
+    """Returns a response's input message by message. Reasoning that clients send back, and items of tools that this
+    server does not have, are left out. Raises BadInput."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -304,12 +304,12 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
 
 
 def _says_anything(item: cm.NewItem) -> bool:
-    """Whether it is no empty message, which LangChain sends in front of a call that had no words."""
+    """Returns whether an item is more than an empty message, which LangChain sends before a call without text."""
     return not isinstance(item, cm.NewMessage) or any(part.text for part in cm.content_parts(item.content))
 
 
 def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:
-    """A call of code and what came of it, which is one item there and two here."""
+    """Returns a `code_interpreter_call` item as two: the function call and its output. Raises BadInput."""
     name = item.call_id or item.id
     if name is None or item.code is None:
         raise _missing(f"{at}.{'id' if name is None else 'code'}")
@@ -321,7 +321,7 @@ def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:
 
 
 def steer_text(given: str | Sequence[request_models.SteerMessage]) -> str:
-    """What a response is steered with: the texts of its messages, as one."""
+    """Returns the texts of steering messages as one, with blank lines between them."""
     if isinstance(given, str):
         return given
     return "\n\n".join(_input_text(item.content, f"input[{index}].content") for index, item in enumerate(given))
@@ -342,7 +342,7 @@ def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: 
 def response_tools(
     tools: Sequence[request_models.FunctionTool | request_models.McpToolParam | request_models.OtherTool] | None,
 ) -> tuple[Tool, ...]:
-    """Functions, code, and MCP servers as the tools that stand for them; tools of other kinds are left out."""
+    """Returns functions, code interpreter and MCP servers as tools; other kinds are left out. Raises BadInput."""
     given = tools or ()
     for index, tool in enumerate(given):
         if isinstance(tool, request_models.FunctionTool):
@@ -420,14 +420,14 @@ def _drawn(request: request_models.SamplingRequest) -> dict[str, Any]:
 
 
 def fold_seed(seed: int) -> int:
-    """A seed of 64 bits, or a negative one, as one of those that a log can hold, the same for the same."""
+    """Maps a seed of 64 bits, or a negative one, to one that a log can hold; equal seeds stay equal."""
     if 0 <= seed <= INTEGER_MAX:
         return seed
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest()) & INTEGER_MAX
 
 
 def stream_usage(options: request_models.ChatStreamOptions | None, *, stream: bool) -> StreamUsage:
-    """Raises BadInput for options that would have no effect."""
+    """Returns in which chunks usage is shown. Raises BadInput for options that would have no effect."""
     if options is None:
         return StreamUsage()
     if not stream:
@@ -449,7 +449,7 @@ def _stop(stop: str | list[str] | None) -> str | tuple[str, ...] | None:
 def _tool_choice(
     given: str | request_models.NamedFunction | request_models.OtherChoice | None, names: Sequence[str]
 ) -> str | dict[str, Json] | None:
-    """How the engine reads it. Raises BadInput for one that fits none of the tools."""
+    """Returns the tool choice as engines read it. Raises BadInput if it fits none of the tools."""
     if isinstance(given, request_models.OtherChoice):
         raise unsupported(
             f"Nobody here carries out a tool of type {given.type[:64]!r}: name a function.", "tool_choice"
@@ -466,7 +466,7 @@ def _tool_choice(
 
 
 def _tools(tools: Sequence[tuple[int, request_models.ChatFunction]], inner: str) -> tuple[Tool, ...]:
-    """Functions, each with its place among the request's tools."""
+    """Returns the function tools. `tools` has the index of each in the request, for errors. Raises BadInput."""
     made: dict[str, Tool] = {}
     for index, tool in tools:
         at = f"tools[{index}].{inner}"
@@ -484,7 +484,7 @@ def _tools(tools: Sequence[tuple[int, request_models.ChatFunction]], inner: str)
 
 
 def _of_object(schema: dict[str, Any], param: str) -> None:
-    """Raises BadInput for the schema of anything but an object. Whether it is one at all is judged elsewhere."""
+    """Raises BadInput if a JSON Schema is not for an object. Its validity is checked elsewhere."""
     if schema.get("type", "object") != "object":
         what = f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{schema['type']}\"'."
         raise BadInput("invalid_schema", f"Invalid schema for '{param}': {what}", param=param)

@@ -50,8 +50,8 @@ def _stop_at_mistakes(schema: Any) -> None:
 
 
 class BoundedModel(BaseModel):
-    """Base of all that is read of a request: a list is read up to its first mistake. Every mistake costs ten times what
-    a value does, and a body may have 65,536 of them."""
+    """Base of everything that is read of a request. Reading a list stops at its first mistake: one costs ten times
+    what a value does, and a body may have 65,536 of them."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -61,8 +61,8 @@ class BoundedModel(BaseModel):
 
 
 class RequestModel(BoundedModel):
-    """Base of request bodies: unknown parameters are refused, unless they say nothing (null) or are a client's own
-    bookkeeping (`x_...`)."""
+    """Base of request bodies: unknown parameters are refused, except those that are null or a client's own bookkeeping
+    (`x_...`)."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,19 +82,19 @@ class RequestModel(BoundedModel):
 
 
 class LenientModel(BoundedModel):
-    """Base of what clients send back: unknown fields are left alone."""
+    """Base of objects that clients send back: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ResentModel(LenientModel):
-    """Base of messages, their parts and functions: unknown fields have no effect, which the answer's `Warning` says."""
+    """Base of messages, their parts and functions: unknown fields have no effect, and a `Warning` names them."""
 
     model_config = ConfigDict(extra="allow")
 
 
 def _kind(given: Any, *functions: str) -> str:
-    """The branch of a tool, or of a choice of tools. No name of a field: errors leave it out."""
+    """Returns which model of a union a tool, or a choice of tools, is read as. It is no field, so errors omit it."""
     if not isinstance(given, dict):
         return "by-value" if isinstance(given, str) else f"of-{type(given).__name__}"
     kind = given.get("type")
@@ -102,20 +102,20 @@ def _kind(given: Any, *functions: str) -> str:
 
 
 class OtherTool(LenientModel):
-    """A tool of a kind that nobody here carries out. It is left out, which the answer's `Warning` says."""
+    """A tool of a kind that this server does not have. It has no effect, and the answer's `Warning` names it."""
 
     type: str
 
 
 class OtherChoice(LenientModel):
-    """A choice that no tool here can be."""
+    """A tool choice of a kind that this server does not have; it is refused."""
 
     type: str
 
 
 class SamplingRequest(RequestModel):
-    """How an answer is drawn, in the words that all doors share: OpenAI's, and some of llama.cpp's and vLLM's, of which
-    one thing may have two names."""
+    """The sampling parameters that all doors share: OpenAI's, and some of llama.cpp's and vLLM's, so that one parameter
+    may have two names."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -182,7 +182,7 @@ class ChatCall(LenientModel):
 
 
 class FilePart(LenientModel):
-    """A file as chat completions have it: one that was uploaded, or its bytes in base64."""
+    """A file in a chat message: one that was uploaded, by its id, or its bytes in base64."""
 
     file_id: Key | None = None
     filename: Annotated[str, StringConstraints(max_length=1024)] | None = None
@@ -200,7 +200,7 @@ class ContentPart(ResentModel):
 
 
 def join_texts(content: Any, types: Sequence[str] = TEXTS) -> Any:
-    """Returns parts that are nothing but text as their text: an object for each of them would cost many times that."""
+    """Returns a list of plain text parts as one text, to save an object per part; anything else unchanged."""
     if type(content) is not list or not 0 < len(content) <= PARTS_MAX:
         return content
     for part in content:
@@ -271,7 +271,7 @@ class ChatStreamOptions(StreamOptions):
 
 
 class TemplateVariables(RequestModel):
-    """Variables of a chat template that a request may set: whether the model thinks."""
+    """Variables of the chat template that a request may set: whether the model reasons."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
@@ -304,7 +304,7 @@ class ChatRequest(SamplingRequest):
 
 
 class CodeOutput(LenientModel):
-    """What came of a call of code that a client sends back."""
+    """One output of a code interpreter call that a client sends back."""
 
     type: Literal["logs", "image"]
     logs: str | None = None
@@ -316,15 +316,15 @@ _NOTES: Final = frozenset(("additional_tools", "compaction_trigger", "ghost_snap
 
 
 def is_foreign(kind: Any) -> bool:
-    """Whether items of a kind are left out: reasoning, what only shows something, and calls of tools, with their
-    outputs, that nobody here carries out."""
+    """Returns whether input items of a type are left out: reasoning, items that only show something, and calls and
+    outputs of tools that this server does not have."""
     if not isinstance(kind, str) or kind in _OWN_ITEMS:
         return False
     return kind in QUIET_ITEMS or kind in _NOTES or kind.endswith(("_call", "_output"))
 
 
 class InputItem(ResentModel):
-    """An item of any kind: its `type` says which fields count; without one it is a message."""
+    """An input item of any type. `type` says which fields count; without one it is a message."""
 
     type: str | None = None
     id: str | None = None
@@ -335,7 +335,7 @@ class InputItem(ResentModel):
     arguments: str | None = None
     output: Content = None
     encrypted_content: str | None = None  # of a compaction
-    code: str | None = None  # of a call of code, with what came of it
+    code: str | None = None  # of a `code_interpreter_call`, likewise the next
     outputs: Annotated[list[CodeOutput], Field(max_length=64)] | None = None
     approval_request_id: Key | None = None
     approve: bool | None = None
@@ -343,7 +343,7 @@ class InputItem(ResentModel):
     @model_validator(mode="before")
     @classmethod
     def _without_foreign_fields(cls, given: Any) -> Any:
-        """What is left out may be of any size and shape."""
+        """Reduces an item that is left out to its type, so that its other fields may have any size and shape."""
         return {"type": given["type"]} if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
@@ -354,14 +354,14 @@ class CodeContainer(LenientModel):
 
 
 def _named_by_type(given: Any) -> Any:
-    """A tool of OpenAI's own has no name but its type."""
+    """Gives OpenAI's tool `code_interpreter`, which has no name, its type as its name."""
     if isinstance(given, dict) and given.get("type") == CODE_INTERPRETER:
         return {**given, "name": CODE_INTERPRETER}
     return given
 
 
 class FunctionTool(ChatFunction):
-    """A function, or `code_interpreter`, which the server carries out if its tools file has it."""
+    """A function of the client, or `code_interpreter`, which the server runs if its tools file has it."""
 
     type: Literal["function", "code_interpreter"]
     container: CodeContainer | str | None = None
@@ -385,7 +385,7 @@ class McpApprovalFilter(RequestModel):
 
 
 class McpToolParam(LenientModel):
-    """A server of the tools file, by its label. Without `require_approval` the file says who is asked."""
+    """An MCP server of the tools file, by its label. Without `require_approval` the tools file decides."""
 
     type: Literal["mcp"]
     server_label: McpLabel
@@ -486,7 +486,7 @@ class SteerRequest(RequestModel):
 
 
 class CompactRequest(RequestModel):
-    """What is to be compacted: a history, the one behind a response, or that with more input."""
+    """A request to summarise a history: `input`, the conversation up to a response, or both, one after the other."""
 
     model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
     input: str | Annotated[list[InputItem], Field(max_length=4096)] | None = None

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class ResponseModel(BaseModel):
-    """Base of answers: nothing but what is described."""
+    """Base of answers: they have no other fields than the described ones."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ListPage(ResponseModel, Generic[T]):
-    """A page of a list; `last_id` is the next page's `after`."""
+    """A page of a list; `last_id` is what to send as `after` for the next page."""
 
     object: Literal["list"]
     data: list[T]
@@ -94,14 +94,14 @@ class PromptDetails(ResponseModel):
 
 
 class OutputDetails(ResponseModel):
-    """`cached_tokens`: of an answer that was given again from the tenant's result cache."""
+    """Details of output tokens. `cached_tokens` is set for an answer that came from the tenant's result cache."""
 
     reasoning_tokens: int
     cached_tokens: int | None = None
 
 
 class UsageCost(ResponseModel):
-    """Only where the server has a price list that knows the model. `amount` is an exact decimal."""
+    """The cost, if the server has a price list with the model. `amount` is an exact decimal."""
 
     amount: str
     currency: str
@@ -158,7 +158,7 @@ class ChunkChoice(ResponseModel):
 
 
 class ChatChunk(ChatHead):
-    """One `data:` line of a stream; the last one is `[DONE]`."""
+    """One `data:` line of a stream, whose last line is `[DONE]`."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChunkChoice]
@@ -222,7 +222,7 @@ ItemUnion = Annotated[MessageItem | FunctionCallItem | FunctionCallOutputItem, F
 
 
 class ItemObject(RootModel[ItemUnion]):
-    """One item, of any kind."""
+    """One item of any type."""
 
 
 class ItemList(ResponseModel):
@@ -261,7 +261,7 @@ class ConversationOf(ResponseModel):
 
 
 class ResponseObject(ResponseModel):
-    """A response with its request."""
+    """A response and the request that it answers."""
 
     id: str
     object: Literal["response"]
@@ -299,7 +299,7 @@ class ResponseObject(ResponseModel):
 
 
 class CompactedResponse(ResponseModel):
-    """A conversation's user messages, and the compaction item that stands for all of it."""
+    """A conversation's user messages, and the compaction item that stands for the whole conversation."""
 
     id: str
     object: Literal["response.compaction"]
@@ -324,15 +324,15 @@ class RequiredInput(ResponseModel):
 
 
 class ResponseSteered(ResponseModel):
-    """Words that were taken up, or wait for the outputs of tools."""
+    """A message that steers a response: it was accepted, or waits for tool outputs."""
 
     id: str
     object: Literal["response.steer"]
     previous_response_id: str
-    response_id: Annotated[str, Field(description="The response that goes on behind them.")]
+    response_id: Annotated[str, Field(description="The response that continues after the message.")]
     status: Literal["accepted", "pending"]
     required_input: Annotated[
-        list[RequiredInput], Field(description="The outputs that they wait for, once the response has ended.")
+        list[RequiredInput], Field(description="The outputs that the message waits for, once the response has ended.")
     ]
 
 
@@ -351,7 +351,7 @@ class ConversationDeleted(DeletedObject):
 
 
 class SessionRow(ResponseModel):
-    """What every list of sessions shows."""
+    """The fields of a session that every list shows."""
 
     id: str
     title: str | None
@@ -367,8 +367,8 @@ class SessionSummary(SessionRow):
 
 
 class MatchObject(ResponseModel):
-    """Where all words stand: in an item, or (null) in the title. `start` and `end`: the first word, in code points of
-    the snippet."""
+    """A place where all words of a search occur: an item, or (`item_id` null) the title. `start` and `end` bound the
+    first word, in code points of the snippet."""
 
     item_id: str | None
     role: Literal["user", "assistant"] | None
@@ -383,15 +383,15 @@ class SessionMatch(SessionRow):
 
 
 class SessionMatchList(ListPage[SessionMatch]):
-    """A page of sessions in which something was searched for, the newest first."""
+    """A page of sessions that match a search, newest first."""
 
 
 class SessionListObject(ListPage[SessionSummary]):
-    """A page of sessions, the newest first."""
+    """A page of sessions, newest first."""
 
 
 class SessionFields(ResponseModel):
-    """What a session's description and its state have in common."""
+    """The fields that a session's description and its state have in common."""
 
     head: str | None
     title: str | None
@@ -422,7 +422,7 @@ class SessionDeletedObject(DeletedObject):
 
 
 class SessionState(SessionFields):
-    """Everything of a session, retractions applied; what the fields hold is in the protocol."""
+    """The whole state of a session, without retracted text. The protocol's page describes the fields."""
 
     items: list[dict[str, Any]]
     open: list[dict[str, Any]]
@@ -444,7 +444,7 @@ class SessionExport(ResponseModel):
 
 
 class ShareObject(ResponseModel):
-    """`offset`: the log's end when it was shared. `created_by`: the key, and its user."""
+    """A share link of a session. `offset` is the log's end at that time; `created_by` names the key and its user."""
 
     object: Literal["session.share"]
     id: str
@@ -460,7 +460,7 @@ class NewShareObject(ShareObject):
 
 
 class ShareList(ListPage[ShareObject]):
-    """The shares of a session."""
+    """The share links of a session."""
 
 
 class ShareDeletedObject(DeletedObject):
@@ -474,7 +474,7 @@ class SharedMessage(ResponseModel):
 
 
 class SharedConversation(ResponseModel):
-    """A branch as it was when it was shared; what was taken back since is not in it."""
+    """A branch as it was when it was shared, without text that was retracted since."""
 
     object: Literal["shared_conversation"]
     title: str | None
@@ -502,7 +502,7 @@ STREAMED: Final[Answers] = {**ERRORS, 200: {"content": STREAM, "description": "S
 
 
 def answers(model: type[BaseModel], *, also: dict[str, Any] | None = None) -> Answers:
-    """A route's answers: this one when it goes well, perhaps in another form `also`, and errors."""
+    """Returns a route's possible answers for OpenAPI: `model` if it succeeds, also as `also`, and the errors."""
     good: dict[str, Any] = {"model": model, "description": "Done"}
     if also is not None:
         good["content"] = also

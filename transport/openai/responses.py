@@ -36,22 +36,22 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResponseReader:
-    """A response and a cursor on its log; whoever makes one closes the cursor, or lets `stream` do it.
+    """Reads one response from its log. Whoever makes a reader closes the cursor, or reads `stream` to its end.
 
-    `after`: where the log may be read from to meet all of the response. `ended` is called with it at its end, before
-    the reader gets it.
+    All events of the response come behind the offset `after`. `ended` is called with the response at its end, before
+    the client gets it.
     """
 
     cursor: LogCursor
     response_id: ResponseId
     after: int
     ended: Callable[[ev.ResponseBody], Awaitable[None]] | None = None
-    before: Sequence[Item] = ()  # calls that it goes on from, and their outputs
-    cache: dict[str, str] = field(default_factory=dict)  # the header of its result cache, once its beginning was read
+    before: Sequence[Item] = ()  # calls that the response continues from, and their outputs
+    cache: dict[str, str] = field(default_factory=dict)  # headers about its result cache, once its first event was read
 
     async def check(self, *, unstored: bool = False) -> None:
-        """Raises NotFound, Gone, Unavailable: it is not there to be read, was erased, or was never to be stored, unless
-        such a one may be read too."""
+        """Raises NotFound, Gone, Unavailable if the response cannot be read: it was erased, or was requested with
+        `store: false` and `unstored` is not set."""
         await self.cursor.check(self.after)
         if self.cursor.retracted(self.response_id, ERASED):
             raise not_found(self.response_id)
@@ -60,17 +60,17 @@ class ResponseReader:
             raise not_found(self.response_id)
 
     async def check_seen(self, seen: EventId) -> None:
-        """Raises BadInput where a reader cannot have `seen` this of it; Unavailable."""
+        """Raises BadInput if `seen`, a client's last event id, is not a place in this response; Unavailable."""
         if seen.response not in (None, self.response_id):
             raise bad_event_id("This Last-Event-ID is of another response.")
         await check(self.cursor, self.after, seen)
 
     async def body(self, *, ended: bool = False) -> ev.ResponseBody:
-        """The response as it stands, or once it has `ended`."""
+        """Returns the response as it is now; with `ended`, waits for its end."""
         return (await self._read(ended=ended)).body
 
     async def shown(self, *, ended: bool = False) -> dict[str, Json]:
-        """That as the `response` object."""
+        """Returns the response rendered as OpenAI's `response` object; with `ended`, waits for its end."""
         read = await self._read(ended=ended)
         return responses_render.response(read.body, ended_at=read.ended_at, logprobs=read.logprobs)
 
@@ -105,7 +105,7 @@ class ResponseReader:
             await self.ended(body)
 
     async def begun(self) -> ev.ResponseBody:
-        """The response as it was when it was accepted."""
+        """Returns the response as it was when it was accepted. Raises NotFound."""
         async for record in self.cursor.records(self.after):
             event = record.event
             if isinstance(event, ev.ResponseQueued | ev.ResponseCreated) and event.response_id == self.response_id:
@@ -114,14 +114,14 @@ class ResponseReader:
         raise not_found(self.response_id)
 
     async def shown_begun(self) -> dict[str, Json]:
-        """That as the `response` object."""
+        """Returns OpenAI's `response` object as it was when the response was accepted."""
         return responses_render.response(await self.begun())
 
     async def stream(
         self, *, starting_after: int | None = None, ids: EventIdFormat | None = None, skip: EventId | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The events behind `starting_after` (a sequence number) and behind `skip` to the last one, with `ids` where
-        they are given. What goes wrong is the last event, as OpenAI does."""
+        """Yields the response's events as server-sent events, in bytes: those after `starting_after` (a sequence
+        number) and after the event with the id `skip`. `ids` makes their ids. An error is sent as the last event."""
         body: ev.ResponseBody | None = None
         logprobs, answer = OutputLogprobs(), ContinuedAnswer(self.response_id, before=self.before)
         mcp, thoughts = McpEvents(), ThoughtEvents()

@@ -59,8 +59,8 @@ _DEFAULTS: Final[dict[str, Json]] = {
 
 
 def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[str, Json]:
-    """The request that a response shows, as it is journaled: only what is not the default, and whether it may be
-    truncated wherever it says that."""
+    """Returns a request's fields as the journal stores them for its response: those that are not the default, and
+    always `truncation` if it was sent."""
     shown: dict[str, Json] = {
         "max_output_tokens": sampling.max_output_tokens,
         "parallel_tool_calls": sampling.parallel_tool_calls,
@@ -88,7 +88,7 @@ def _tool(tool: Tool) -> dict[str, Json]:
 def response(
     body: ev.ResponseBody, *, ended_at: UnixMs | None = None, logprobs: OutputLogprobs | None = None
 ) -> dict[str, Json]:
-    """The `response` object; `ended_at`: when it did, `logprobs`: of its texts."""
+    """Returns the `response` object. `ended_at` is in ms; `logprobs` has the log probabilities of its texts."""
     request: Mapping[str, Json] = body.request if isinstance(body.request, dict) else {}
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
@@ -111,7 +111,7 @@ def response(
 
 
 def left_out_of(body: ev.ResponseBody) -> dict[str, Json]:
-    """How many of the conversation's oldest items an answer's prompt leaves out, where it does."""
+    """Returns the field with how many of the conversation's oldest items the prompt left out; empty if none."""
     left_out = (body.service or {}).get(ITEMS_LEFT_OUT)
     return {ITEMS_LEFT_OUT: left_out} if left_out else {}
 
@@ -137,7 +137,7 @@ def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict
 
 
 def usage(given: Mapping[str, Any]) -> dict[str, Json]:
-    """With the field that OpenAI's clients expect besides: writing to the cache costs nothing extra here."""
+    """Returns usage with `cache_write_tokens`, which OpenAI's clients expect; it is always 0 here."""
     return {**given, "input_tokens_details": {"cache_write_tokens": 0, **given["input_tokens_details"]}}
 
 
@@ -145,7 +145,7 @@ _ITEM_FIELDS: Final = ("id", "type", "role", "call_id", "name", "arguments", "ou
 
 
 def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
-    """An item of input or output; `logprobs`: of its text."""
+    """Returns an item of input or output as OpenAI's object; `logprobs` are the log probabilities of its text."""
     fields = msgspec.to_builtins(given)
     shown = {name: fields[name] for name in _ITEM_FIELDS if name in fields}
     return (
@@ -165,8 +165,8 @@ def part(given: ContentPart, logprobs: Sequence[Json] = NONE) -> dict[str, Json]
 
 
 def event(given: ev.ResponseEvent, at: UnixMs, logprobs: OutputLogprobs) -> dict[str, Json]:
-    """An event of a response's stream, written `at`; `logprobs`: of all events up to it. Only the first and the last
-    carry the response whole in the log; the one in between is filled in by whoever has it (`ResponseReader.stream`)."""
+    """Returns an event of a response's stream as OpenAI's object. `at` is when it was written, in ms; `logprobs` has
+    the log probabilities up to it. The `response` of an `in_progress` event is added by `ResponseReader.stream`."""
     if isinstance(given, CodeEvent):
         about = {"type": given.type, "output_index": given.output_index, "sequence_number": given.sequence_number}
         return {**about, "response_id": given.response_id, **given.shown}

@@ -18,18 +18,18 @@ from transport.openai.log_cursor import LogCursor
 
 
 class StartedTurn(NamedTuple):
-    """A turn that is in the log. Whoever has it closes the cursor; events of the responses come behind `after`."""
+    """A turn in the log. Whoever has it closes the cursor. Its responses' events come behind the offset `after`."""
 
     cursor: LogCursor
     responses: tuple[ResponseId, ...]
     after: int
-    chain: bytes = b""  # of the history up to the answer, where that is kept
+    chain: bytes = b""  # of the history up to the answer, if the history index has it
     last: ItemId | None = None  # the last item that the turn added
     root: bytes = b""  # the chain before the history's first message
 
 
 async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choices: int = 1) -> StartedTurn:
-    """The answer whose stream `seen` is of, which has so many choices. Raises BadInput, Unavailable."""
+    """Returns the turn, with this many choices, whose stream had the event `seen`. Raises BadInput, Unavailable."""
     assert seen.response is not None
     place = await gateway.find_response(principal, seen.response)
     if place is None:
@@ -43,7 +43,7 @@ async def resume(gateway: Gateway, principal: Principal, seen: EventId, *, choic
 
 
 async def check(cursor: LogCursor, after: int, seen: EventId) -> None:
-    """Raises BadInput where the log has no such place, or what was read there was erased; Unavailable."""
+    """Raises BadInput if the log does not have the event `seen`, or its response was erased; Unavailable."""
     try:
         await cursor.check(after)
     except (NotFound, Gone) as error:
@@ -54,7 +54,7 @@ async def check(cursor: LogCursor, after: int, seen: EventId) -> None:
 
 
 async def _responses(cursor: LogCursor, after: int, first: ResponseId, choices: int) -> tuple[ResponseId, ...]:
-    """`first` and those that were begun behind it below the same question: the choices of one request, in order."""
+    """Returns a request's choices in order: `first` and the responses after it to the same message. Raises BadInput."""
     responses: list[ResponseId] = []
     parent_id = None
     async for record in cursor.records(after, live=False):

@@ -20,24 +20,24 @@ from transport.openai.completions import legacy_logprobs
 from transport.openai.unlogged_use import record_unlogged_use
 
 FINGERPRINT: Final = "sessile"
-SHOWN_MAX: Final = 500_000  # log probabilities of one answer: each is some hundred bytes of memory
-PROMPT_IDS: Final = "scor"  # what ids of usage rows begin with
+SHOWN_MAX: Final = 500_000  # log probabilities of prompts in one answer: each takes some hundred bytes of memory
+PROMPT_IDS: Final = "scor"  # the prefix of usage rows' ids
 
 
 class Prompt(NamedTuple):
-    """`tokens`: as its client sent them; None where it sent a text."""
+    """One prompt of a completion. `tokens` are its token ids if the client sent ids; None if it sent a text."""
 
     text: str
     tokens: tuple[int, ...] | None = None
 
     @property
     def raw(self) -> Json:
-        """What a response's request says of it."""
+        """The prompt as the stored request says it: the token ids, or true for a text."""
         return True if self.tokens is None else list(self.tokens)
 
 
 async def read_prompts(gateway: Gateway, principal: Principal, model: str, body: CompletionRequest) -> list[Prompt]:
-    """Raises BadInput for ids that the model does not have."""
+    """Returns the prompts of a request, token ids decoded to text. Raises BadInput for unknown ids."""
     match body.prompt:
         case str(text):
             return [Prompt(text)]
@@ -47,14 +47,14 @@ async def read_prompts(gateway: Gateway, principal: Principal, model: str, body:
             sequences: tuple[tuple[int, ...], ...] = (tuple(tokens),)  # type: ignore[arg-type]
         case lists:
             sequences = tuple(tuple(each) for each in lists)  # type: ignore[arg-type]
-    found = await gateway.inspect(principal, model, TokenTexts(sequences))
-    assert isinstance(found, DecodedTexts)
-    return [Prompt(text, tokens) for text, tokens in zip(found.texts, sequences, strict=True)]
+    decoded = await gateway.inspect(principal, model, TokenTexts(sequences))
+    assert isinstance(decoded, DecodedTexts)
+    return [Prompt(text, tokens) for text, tokens in zip(decoded.texts, sequences, strict=True)]
 
 
 def needs_no_turn(body: CompletionRequest, scores: Sequence[PromptScores], *, retryable: bool) -> bool:
-    """Whether the scores of a prompt are the whole answer: no token is wanted, or the most probable one alone.
-    `retryable`: the request has a key, by which it is to find its answer again."""
+    """Returns whether the prompts' scores are already the whole answer: no token is wanted, or only the most probable
+    next one. `retryable`: the request has an idempotency key, so its answer must be in a log."""
     if body.max_tokens == 0:
         return True
     plain = (body.temperature == 0, not body.stop, not body.logit_bias, not body.stop_token_ids, not body.min_tokens)
@@ -67,8 +67,8 @@ def needs_no_turn(body: CompletionRequest, scores: Sequence[PromptScores], *, re
 async def read_scores(
     gateway: Gateway, principal: Principal, model: str, body: CompletionRequest, prompts: Sequence[Prompt]
 ) -> list[PromptScores]:
-    """What is to be said of the prompts before an answer; nothing of most. Raises as `score`, and BadInput for more
-    than one answer may show."""
+    """Returns the scores that are needed before an answer; an empty list if none are. Raises as `score` does, and
+    BadInput for more log probabilities than one answer may show."""
     if not body.echo or body.logprobs is None:
         return [await count(gateway, principal, model, each) for each in prompts] if body.max_tokens == 0 else []
     scores: list[PromptScores] = []
@@ -88,7 +88,8 @@ def _check_shown(body: CompletionRequest, tokens: int) -> None:
 async def score(
     gateway: Gateway, principal: Principal, model: str, body: CompletionRequest, prompt: Prompt
 ) -> PromptScores:
-    """Raises BadInput where the engine cannot, or a filter refuses the prompt; Limited."""
+    """Returns the log probabilities of a prompt's tokens, and records their usage. Raises BadInput if the engine cannot
+    score or a filter refuses the prompt; Limited."""
     given: str | tuple[int, ...] = prompt.text if prompt.tokens is None else prompt.tokens
     scores = await gateway.inspect(
         principal, model, BarePrompt(given, body.logprobs or 0, next_too=body.max_tokens == 1)
@@ -99,12 +100,12 @@ async def score(
 
 
 async def count(gateway: Gateway, principal: Principal, model: str, prompt: Prompt) -> PromptScores:
-    """The prompt of an answer that has no token and no log probabilities: nothing is computed."""
+    """Returns a prompt's number of tokens without log probabilities; the model computes nothing."""
     if prompt.tokens is not None:
         return PromptScores((), len(prompt.tokens))
-    found = await gateway.inspect(principal, model, TextTokens(prompt.text, starts=True))
-    assert isinstance(found, TokenIds)
-    return PromptScores((), len(found.tokens))
+    token_ids = await gateway.inspect(principal, model, TextTokens(prompt.text, starts=True))
+    assert isinstance(token_ids, TokenIds)
+    return PromptScores((), len(token_ids.tokens))
 
 
 def scored_completion(
@@ -114,7 +115,7 @@ def scored_completion(
     prompts: Sequence[Prompt],
     scores: Sequence[PromptScores],
 ) -> dict[str, Json]:
-    """The `text_completion` object whose answers the scores are."""
+    """Returns the `text_completion` object of a request that the prompts' scores answer completely."""
     choices: list[Json] = []
     written = 0
     for number, (prompt, scored) in enumerate(zip(prompts, scores, strict=True)):

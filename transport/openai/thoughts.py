@@ -13,7 +13,7 @@ Shown = dict[str, Any]
 
 
 def split_thoughts(items: Iterable[Shown]) -> list[Shown]:
-    """Rendered items, with those of thoughts before their messages."""
+    """Returns rendered items with the reasoning of each message as an item of its own before it."""
     split: list[Shown] = []
     for item in items:
         content = item.get("content") if item["type"] == "message" else None
@@ -27,16 +27,16 @@ def split_thoughts(items: Iterable[Shown]) -> list[Shown]:
 
 
 class ThoughtEvents:
-    """The events of one response as they are shown, in order."""
+    """Renumbers the shown events of one response so that reasoning is an item of its own. Takes events in order."""
 
     def __init__(self) -> None:
-        self._num_more = 0  # events that the log has not, so far
-        self._num_items = 0  # likewise items
+        self._num_more = 0  # events added so far
+        self._num_items = 0  # items added so far
         self._held: Shown | None = None  # the beginning of a message whose first part is not known
         self._thinking: set[str] = set()  # messages with thoughts
 
     def take(self, shown: Shown) -> Iterator[Shown]:
-        """Yields what an event becomes."""
+        """Yields the events that replace a shown event."""
         number = shown["sequence_number"] + self._num_more
         for each in self._taken(shown):
             yield {**each, "sequence_number": number}
@@ -68,7 +68,7 @@ class ThoughtEvents:
         yield self._placed(shown, name)
 
     def _placed(self, shown: Shown, name: str) -> Shown:
-        """An event where its item is shown."""
+        """Returns an event with the output and content index at which its item is shown."""
         if "output_index" not in shown:
             return shown
         placed = {**shown, "output_index": shown["output_index"] + self._num_items}

@@ -70,14 +70,14 @@ from transport.openai.resume import StartedTurn, check, resume
 
 RETRIES_MAX: Final = 20_000
 ENDS_MAX: Final = 20_000
-PLACE: Final = "sessile.place"  # in the metadata of a pointer: session[, last item, messages there already, *calls]
-AT_ONCE_CHARS: Final = 256 * 1024  # of calls' arguments; more are compared beside the event loop
+PLACE: Final = "sessile.place"  # a pointer's metadata key: [session, last item, messages it has, *call ids]
+AT_ONCE_CHARS: Final = 256 * 1024  # characters of calls' arguments; longer ones are hashed in a thread
 
 log = structlog.get_logger(__name__)
 
 
 class TurnInput(NamedTuple):
-    """The input of a stateless request, in the terms of sessions."""
+    """The input of a stateless request, in the terms of sessions: messages, tools, sampling, settings."""
 
     model: str
     user: str | None
@@ -88,24 +88,24 @@ class TurnInput(NamedTuple):
     choices: int = 1
     metadata: Mapping[str, Json] = MappingProxyType({})
     request: Mapping[str, Json] = MappingProxyType({"store": False})
-    context: Mapping[str, Any] = MappingProxyType({})  # what it says of its conversation's context
-    listed: bool = False  # a session that it makes
+    context: Mapping[str, Any] = MappingProxyType({})  # how the conversation is fitted into the context window
+    listed: bool = False  # whether lists show the session, if one is made
 
 
 class TurnRequest(NamedTuple):
-    """A stateless request: who sent it, by which route, and what makes it the same request when it comes again."""
+    """A stateless request: its sender, route and input, and the idempotency key that a repetition has too."""
 
     principal: Principal
     route: str
     input: TurnInput
-    body: bytes  # as it came: an Idempotency-Key is good for one body
+    body: bytes  # as it came: an Idempotency-Key is valid for one body
     idempotency_key: str | None = None
-    seen: EventId | None = None  # the place of a reader that comes back
+    seen: EventId | None = None  # the last event that a reconnecting client has
 
 
 @contextmanager
 def naming_input(param: str) -> Iterator[None]:
-    """Names the parameter that brought a conversation which does not fit, as its door calls it."""
+    """Names `param` in the error of a conversation that does not fit into the model's context."""
     try:
         yield
     except BadInput as error:
@@ -115,7 +115,7 @@ def naming_input(param: str) -> Iterator[None]:
 
 
 class TurnDraft(NamedTuple):
-    """A turn that has a command id and not yet a session."""
+    """A turn that has a command id but no session yet, with the hash chains of its history."""
 
     principal: Principal
     command_id: CommandId
@@ -129,12 +129,12 @@ class TurnDraft(NamedTuple):
 
     @property
     def resends(self) -> bool:
-        """Whether it brings answers, which some session may have."""
+        """Whether the history has answers, so that a session may hold it already."""
         return any(unit.answer for unit in self.input.units)
 
 
 class HistoryEnd(NamedTuple):
-    """How a history is named that ends with a response: its chains, and the ids of the calls in that response."""
+    """The names of a history that ends with a response: its hash chains, and the ids of the response's calls."""
 
     root: bytes  # the chain before the first message
     chain: bytes  # the chain behind the response
@@ -142,7 +142,7 @@ class HistoryEnd(NamedTuple):
 
 
 class _Unread(Enum):
-    """Where a request with a key goes, as long as the log has not answered that."""
+    """Says that the log was not yet asked for the session of a request with an idempotency key."""
 
     UNREAD = "unread"
 
@@ -152,7 +152,7 @@ UNREAD: Final = _Unread.UNREAD
 
 @dataclass(slots=True)
 class _Retry:
-    """What is known of an Idempotency-Key. `match` None: the session that follows from the key."""
+    """The state of one idempotency key. `match` is None for the session whose id follows from the key."""
 
     body: bytes
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -160,7 +160,7 @@ class _Retry:
 
 
 class TurnStarter:
-    """One for all HTTP routes of a gateway."""
+    """Starts the turns of all HTTP routes of a gateway: finds or makes the session, sends the turn, reads its log."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -169,7 +169,7 @@ class TurnStarter:
         self._ends: OrderedDict[str, HistoryEnd] = OrderedDict()  # by response: what turns go on from by its id
 
     def command_id(self, principal: Principal, route: str, idempotency_key: str | None) -> CommandId:
-        """The id that follows from an Idempotency-Key; without one an id of its own."""
+        """Returns the command id that follows from an Idempotency-Key; a new one without a key."""
         if idempotency_key is None:
             return CommandId(f"http_{self.gateway.new_id()}")
         digest = hashlib.sha256("\0".join((route, principal.tenant, principal.id, idempotency_key)).encode())
@@ -178,8 +178,8 @@ class TurnStarter:
     # -- stateless ------------------------------------------------------------------------------------------------
 
     async def start(self, request: TurnRequest) -> StartedTurn:
-        """Starts the turn of a client that brings its whole history; or finds the one that its reader, who has `seen`
-        some of it, comes back to. Raises SessileError."""
+        """Starts the turn of a request that has its whole history; or finds it again for a client that comes back after
+        the event `seen`. Raises SessileError."""
         principal, given, seen = request.principal, request.input, request.seen
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
@@ -211,8 +211,8 @@ class TurnStarter:
                 return await self._begin(draft, match, None, give_back=False)
 
     async def _decide(self, draft: TurnDraft) -> HistoryMatch | None:
-        """Where a request with a key goes: None for the session that follows from the key. Any other place is written
-        down as a pointer first."""
+        """Returns the session of a request with a key: None for the one whose id follows from the key. Any other is
+        first stored as a pointer."""
         recorded = await self._read_pointer(draft)
         if recorded is not UNREAD:
             return recorded
@@ -232,15 +232,15 @@ class TurnStarter:
         return match
 
     async def bind(self, principal: Principal, turn: cm.TurnCreate) -> None:
-        """Binds a key to the session that its turn goes to, where that does not follow from the key itself. Raises
-        Conflict for a key that went elsewhere."""
+        """Stores as a pointer which session a key's turn goes to, if its id does not follow from the key. Raises
+        Conflict for a key that points to another session."""
         if turn.session != derived_session_id(principal, turn.id):
             await self._write_pointer(principal, turn.id, [turn.session])
 
     async def _write_pointer(
         self, principal: Principal, command_id: CommandId, place: list[Json], model: str | None = None
     ) -> None:
-        """Writes a place into the session that follows from a key. The same pointer again changes nothing."""
+        """Stores a pointer in the session whose id follows from the key. Storing the same one again changes nothing."""
         command = cm.TurnCreate(
             id=command_id,
             session=derived_session_id(principal, command_id),
@@ -250,8 +250,8 @@ class TurnStarter:
         await self.gateway.execute(principal, command)
 
     async def _read_pointer(self, draft: TurnDraft) -> HistoryMatch | None | _Unread:
-        """What the log says of a key: a place, None for the session of the key itself, UNREAD where it says nothing.
-        Raises Unavailable."""
+        """Returns what the log says of a key: a place, None for the session whose id follows from it, UNREAD for
+        nothing. Raises Conflict, Unavailable."""
         key = SessionKey(draft.principal.tenant, derived_session_id(draft.principal, draft.command_id))
         try:
             head, state = await self.gateway.logs.state(draft.principal, key)
@@ -266,7 +266,7 @@ class TurnStarter:
         return None
 
     def _retry(self, request: TurnRequest, idempotency_key: str) -> _Retry:
-        """Raises Conflict for a key that was used with another body."""
+        """Returns the state of an idempotency key. Raises Conflict for a key that was used with another body."""
         name = (request.route, request.principal.tenant, request.principal.id, idempotency_key)
         body = hashlib.sha256(request.body).digest()
         retry = self._retries.get(name)
@@ -281,14 +281,15 @@ class TurnStarter:
         return retry
 
     async def _find(self, draft: TurnDraft) -> HistoryMatch | None:
-        """None too where the index is away, which it logs by itself."""
+        """Returns the session that holds most of a history; None if there is none or the index is unavailable."""
         try:
             return await find_history(self._history, draft.chains, draft.input.units)
         except Unavailable:
             return None
 
     async def _look_up(self, draft: TurnDraft) -> tuple[HistoryMatch | None, SessionId | None]:
-        """Where a history lies, and the session near which it would begin; None where the index is away."""
+        """Returns where a history is, and the session near which a new one is best placed; None for either that is
+        unknown."""
         if not self._history.shared:
             return await self._find(draft), None
         try:
@@ -306,14 +307,14 @@ class TurnStarter:
             await self._history.mark(*opening, session)
 
     async def _give_back(self, match: HistoryMatch) -> None:
-        """Raises nothing for an index that is away: the next request of its client begins a session."""
+        """Gives a place back to the history index. Ignores an unavailable index: the next request begins a session."""
         with suppress(Unavailable):
             await self._history.give_back(match.chain, match.place)
 
     async def _begin(
         self, draft: TurnDraft, match: HistoryMatch | None, near: SessionId | None, *, give_back: bool
     ) -> StartedTurn:
-        """`near`: the session where a new one is best placed."""
+        """Sends a turn to the session that has its history, or to a new one, on the replica of the session `near`."""
         command_id = draft.command_id
         if match is not None:
             started = await self._go_on(draft, match, give_back=give_back)
@@ -327,7 +328,7 @@ class TurnStarter:
         return started
 
     async def _go_on(self, draft: TurnDraft, match: HistoryMatch, *, give_back: bool) -> StartedTurn | None:
-        """Sends a turn to where its history lies; None where that is no more."""
+        """Sends a turn to the session that has its history; returns None if that session is gone or full."""
         try:
             return await self._send(draft, _turn(draft, draft.command_id, match))
         except SessileError as error:
@@ -371,8 +372,8 @@ class TurnStarter:
         return sent._replace(responses=responses, chain=draft.chain, root=draft.root)
 
     async def record_answer(self, started: StartedTurn, body: ResponseBody) -> None:
-        """Puts where an answer lies into the history index, for its client's next request; keeps by its id what
-        leads to it, or to what was prepared for one."""
+        """Puts an ended answer into the history index and remembers its history by the response's id, so that the next
+        request can continue from it."""
         answer = resendable_answer(body)
         if answer is None:
             if body.status == "completed":
@@ -393,12 +394,12 @@ class TurnStarter:
     # -- behind a response ----------------------------------------------------------------------------------------
 
     def knows_end(self, previous: str | None) -> bool:
-        """Whether the history that ends with a response (None: with nothing) has a name here."""
+        """Returns whether the history that ends with response `previous` is known; the empty one (None) always is."""
         return previous is None or previous in self._ends
 
     async def draft_behind(self, principal: Principal, given: TurnInput, previous: str | None) -> TurnDraft | None:
-        """The turn of a request that goes on from a response, with the name that its history has then; None where it
-        has none here, or where the request's opening (model, tools, instructions) is another one."""
+        """Returns the draft of a turn that continues from a response; None if that history is unknown or had another
+        model, tools or instructions."""
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
         end = HistoryEnd(root, root) if previous is None else self._ends.get(previous)
@@ -408,15 +409,15 @@ class TurnStarter:
         return TurnDraft(principal, self.command_id(principal, "", None), given, root, chains or [end.chain])
 
     async def start_elsewhere(self, draft: TurnDraft) -> StartedTurn | None:
-        """Starts a turn that resends answers behind a response where those were given; None where none of them is
-        known."""
+        """Starts a turn in the session that holds the answers which it resends; returns None if no session does."""
         match = await self._find(draft) if draft.resends else None
         if match is None:
             return None
         return await self._go_on(draft, match, give_back=True)
 
     async def record_question(self, draft: TurnDraft, started: StartedTurn) -> StartedTurn:
-        """Has the answer to a turn that went on from a response, and its question, found by their words too."""
+        """Puts the question of a turn that continued from a response into the history index, so that the history is
+        found by its text too. Returns the turn with the history's names."""
         if started.last is not None:
             with suppress(Unavailable):
                 await self._history.put(draft.chain, HistoryPlace(started.cursor.key.session, started.last))
@@ -427,8 +428,8 @@ class TurnStarter:
     async def send_stored(
         self, principal: Principal, turn: cm.TurnCreate, seen: EventId | None = None, *, user: str | None
     ) -> StartedTurn:
-        """Sends a turn to the session that it names. One that it makes begins, in a cluster, where the caller's session
-        is that has most of its instructions and tools; `user`: the end user of the request."""
+        """Sends a turn to the session that it names. In a cluster a new session begins on the replica whose session
+        shares most of its instructions and tools. `user`: the end user of the request."""
         create = turn.create
         if create is None or not self._history.shared:
             return await self.send(principal, turn, seen)
@@ -453,8 +454,8 @@ class TurnStarter:
         near: SessionKey | None = None,
         summary: CommandId | None = None,
     ) -> StartedTurn:
-        """Sends a turn, with a reader already on its log, who may have `seen` some of it. Whoever gets the cursor
-        closes it. `summary`: the command that the request sends behind it, as for `Gateway.execute`."""
+        """Sends a turn with a cursor already on its log; the caller closes the cursor. `seen` is the last event that
+        the client has. `summary`: the command that the request sends next, as for `Gateway.execute`."""
         # It follows none until the answer names one: nobody comes back to what closing cancels, which was begun without
         # a key.
         cursor = LogCursor(self.gateway, principal, SessionKey(principal.tenant, turn.session), follows=())
@@ -467,14 +468,13 @@ class TurnStarter:
         return StartedTurn(cursor, responses, ok.offset, last=ok.item_id)
 
     async def _check_seen(self, cursor: LogCursor, after: int, seen: EventId | None) -> None:
-        """Raises BadInput, and has closed the cursor, where a reader cannot have been."""
+        """Raises BadInput, after closing the cursor, if the log does not have the event `seen`."""
         if seen is not None:
             with cursor.closed_on_error():
                 await check(cursor, after, seen)
 
     async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
-        """Returns where a history, or its beginning, lies already: in a session that lists show, or in one that they do
-        not show."""
+        """Returns which session holds a history or its beginning: one that lists show, or else one that they do not."""
         for listed in (True, False):
             root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=listed)
             draft = TurnDraft(principal, CommandId(""), given, root, await _chains(root, given.units))
@@ -483,14 +483,14 @@ class TurnStarter:
         return None
 
     async def find_response(self, principal: Principal, response_id: str, param: str = "response_id") -> ResponsePlace:
-        """Raises NotFound, Unavailable."""
+        """Returns the session and offset of a response. Raises NotFound, Unavailable."""
         place = await self.gateway.find_response(principal, ResponseId(response_id))
         if place is None:
             raise NotFound("response_not_found", f"Response with id '{response_id}' not found.", param=param)
         return place
 
     def cancel_soon(self, principal: Principal, session: SessionId, responses: Sequence[ResponseId]) -> None:
-        """Cancels responses whose client has left, in a task of the gateway's."""
+        """Starts a task of the gateway that cancels responses whose client has left."""
         self.gateway.tasks.start(self.gateway.cancel(principal, session, responses, id_prefix="http"))
 
 
@@ -502,7 +502,7 @@ async def _chains(root: bytes, units: Sequence[Unit], calls: Sequence[str] = ())
 
 
 def units_behind(match: HistoryMatch, units: Sequence[Unit]) -> list[Unit]:
-    """The messages that are not there yet; outputs of the calls there have the ids that those have there."""
+    """Returns the messages behind the matched ones, with outputs renamed to the call ids that the session has."""
     names = dict(zip(call_ids(units[match.units - 1]), match.place.calls, strict=False))
     return rename_outputs(units[match.units :], names)
 
@@ -514,7 +514,7 @@ def _opening(draft: TurnDraft) -> Opening:
 
 
 def _turn(draft: TurnDraft, command_id: CommandId, match: HistoryMatch | None) -> cm.TurnCreate:
-    """The command: below the matched place, or in the session that follows from the command's own id."""
+    """Returns a draft's command: a turn below the matched place, or in a session whose id follows from `command_id`."""
     given = draft.input
     settings: dict[str, Any]
     if match is not None:

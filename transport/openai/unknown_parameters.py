@@ -20,7 +20,7 @@ NAME_CHARS: Final = 64
 
 
 def take_out(body: Any, problems: Sequence[dict[str, Any]]) -> list[str]:
-    """Takes the fields that nobody knows out of a parsed body, and names them."""
+    """Removes the fields that pydantic's `problems` report as unknown from a parsed body. Returns their paths."""
     taken = []
     for problem in problems:
         _, *path = problem["loc"]
@@ -39,13 +39,13 @@ def _has(inside: dict[str, Any] | list[Any], part: Any) -> bool:
 
 
 def leave_out(request: Request, names: Iterable[str]) -> None:
-    """Notes parameters that this request goes on without; its answer names them."""
+    """Notes parameters that a request is carried out without; the answer's `Warning` names them."""
     noted: list[str] = request.scope.setdefault("state", {}).setdefault("left_out", [])
     noted += [name for name in names if name not in noted]
 
 
 def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> None:
-    """Parameters that the model's engine has not are left out too. Raises BadInput where they are refused."""
+    """Notes sampling parameters that the model's engine lacks. Raises BadInput if the server refuses unknown ones."""
     names = model.unhonoured(sampling)
     if names and not request.app.state.gateway.ignores_unknown:
         message = f"The engine of {model.id!r} has no {names[0]!r}."
@@ -54,7 +54,7 @@ def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> No
 
 
 def warning(request: Request) -> dict[str, str]:
-    """The header that names what was left out; none where nothing was."""
+    """Returns the `Warning` header that names the ignored parameters; empty if there are none."""
     names = request.scope.get("state", {}).get("left_out", ())
     if not names:
         return {}
@@ -63,7 +63,7 @@ def warning(request: Request) -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    """A name as it may stand in a quoted string of a header."""
+    """Returns a name shortened and reduced to characters that a header's quoted string may have."""
     return "".join(char if char.isascii() and char.isprintable() and char not in '"\\' else "?" for char in name)[
         :NAME_CHARS
     ]

@@ -12,8 +12,8 @@ from transport.gateway import Gateway
 async def record_unlogged_use(
     gateway: Gateway, principal: Principal, model: str, tokens: int, *, place: SessionId, prefix: str
 ) -> None:
-    """`place`: what stands in a session's place; `prefix`: what the row's id begins with. Raises Unavailable where the
-    row cannot be kept: then nobody has the result either."""
+    """Records the usage of tokens that no session's log shows. `place` stands for the session, `prefix` begins the
+    usage row's id. Raises Unavailable if the row cannot be stored; then the result must not be given out."""
     clock = Clock(gateway.now_ms, gateway.new_id)
     row = usage_row(principal, model, tokens, gateway.prices, clock, prefix=prefix)
     await gateway.store.usage.record(SessionKey(principal.tenant, place), row)

@@ -34,14 +34,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AuditWriter(KeyListener):
-    """`clock` is monotonic, in seconds."""
+    """Writes audit rows for the doors; bounds those of refusals and exports. `clock` is monotonic, in seconds."""
 
     audit: AuditLog
     now_ms: Callable[[], UnixMs]
     clock: Callable[[], float]
     tasks: Tasks
     _exports: dict[tuple[str, str], Bucket] = field(default_factory=dict)
-    _refused: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)  # written last, left out since
+    _refused: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)  # (written last, left out since)
 
     async def record(
         self,
@@ -53,12 +53,12 @@ class AuditWriter(KeyListener):
         session: str = "",
         detail: Mapping[str, Json] | None = None,
     ) -> None:
-        """Raises Unavailable: then it is not written, and the action must not be carried out."""
+        """Writes an action before it is carried out. Raises Unavailable; then the action must not be carried out."""
         row = Audited(action=action, at=self.now_ms(), by=by, user=user, session=session, detail=detail or {})
         await self.audit.record(tenant, [row])
 
     def take_export(self, by: Principal) -> None:
-        """Counts an export, each of which leaves a row for ever. Raises Limited where its key has made too many."""
+        """Counts an export, each of which makes a lasting audit row. Raises Limited if its key makes too many."""
         name, now_ms = key_of(by), self.clock() * 1000
         bucket = self._exports.pop(name, None) or Bucket(EXPORTS_PER_MINUTE, now_ms)
         if len(self._exports) >= EXPORTERS_KNOWN_MAX:
@@ -76,13 +76,13 @@ class AuditWriter(KeyListener):
             await self._write(principal.tenant, row)
 
     def key_refused(self, key: ApiKey, error: SessileError) -> None:
-        """Implements `KeyListener`: records that a key that has ended was shown."""
+        """Implements `KeyListener`: records the use of a revoked or expired key."""
         row = self._refusal(key.principal, error, "a key that has ended")
         if row is not None:
             self.tasks.start(self._write(key.tenant, row))
 
     def _refusal(self, principal: Principal, error: SessileError, what: str) -> Audited | None:
-        """None where the same was written not long ago."""
+        """Returns the row of a refusal; None if the same one was written less than `REFUSALS_EVERY_S` ago."""
         about, now = (principal.tenant, principal.id, error.code, what), self.clock()
         written_at, left_out = self._refused.pop(about, (None, 0))
         if written_at is not None and now - written_at < REFUSALS_EVERY_S:

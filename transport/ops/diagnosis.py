@@ -30,7 +30,7 @@ Level = Literal["ok", "warning", "error"]
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """`part` is what was looked at; `advice` is empty where there is nothing to do."""
+    """One finding about one `part` of a cluster. `advice` is empty if there is nothing to do."""
 
     level: Level
     part: str
@@ -41,16 +41,16 @@ class Diagnosis(msgspec.Struct, frozen=True):
 class DirectoryObserved(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     failure: str = ""
-    ahead_s: float = 0.0  # its clock, against ours
+    ahead_s: float = 0.0  # its clock, compared with this machine's
 
 
 class ReplicaObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica whose lease lives. `silence`: why its peer link did not answer."""
+    """A replica with a valid lease. `silence`: why its peer link did not answer."""
 
     member: Member
     answered_s: float = 0.0
     silence: str = ""
-    peers: tuple[LinkedPeer, ...] = ()  # who has links to it
+    peers: tuple[LinkedPeer, ...] = ()  # the processes that have links to it
 
 
 class StandbyObserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class JournalObserved(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = True
     archive_fails: bool = False
     schema_version: int = 0
-    schema_required: int = 0  # what a program has to know to use it
+    schema_required: int = 0  # the schema that a program must know to use it
     schema_known: int = 0
     standbys: tuple[StandbyObserved, ...] = ()
 
@@ -87,12 +87,12 @@ class DiskObserved(msgspec.Struct, frozen=True, kw_only=True):
 
 class GatewayObserved(msgspec.Struct, frozen=True, kw_only=True):
     url: str
-    failure: str = ""  # why there was no answer
+    failure: str = ""  # why it did not answer
     unready: str = ""
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was looked at; None and empty: was not."""
+    """What `doctor` observed. Fields that are None or empty were not looked at."""
 
     directory: DirectoryObserved | None = None
     replicas: tuple[ReplicaObserved, ...] = ()
@@ -103,7 +103,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(observed: Observed) -> list[Diagnosis]:
-    """Everything that was found, part by part."""
+    """Returns the findings about everything that was observed, part by part."""
     findings: list[Diagnosis] = []
     if observed.directory is not None:
         findings += _directory(observed.directory)
@@ -167,8 +167,8 @@ def _replicas(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
 
 
 def _differences(members: Sequence[Member]) -> Iterator[Diagnosis]:
-    """Where replicas of one model are not alike: sessions cannot move between them, or change their limits when they
-    do."""
+    """Yields the differences between replicas of one model. With some, sessions cannot move between them; with others,
+    their limits change when they move."""
     for one, another in combinations(members, 2):
         names = f"replicas {one.replica} and {another.replica}"
         apart = difference(one, another)
@@ -183,7 +183,7 @@ def _differences(members: Sequence[Member]) -> Iterator[Diagnosis]:
 
 
 def _versions(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
-    """Which releases run side by side. Two neighbours may, for as long as an upgrade takes."""
+    """Yields which releases run side by side. Two adjacent ones may, for the time of an upgrade."""
     runs: dict[str, set[str]] = {}
     for each in replicas:
         member = each.member

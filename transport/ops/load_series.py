@@ -20,19 +20,19 @@ Read = Callable[[LoadSample], float | None]
 
 
 def step_of(range_s: int) -> int:
-    """Seconds between two points of a series of that length: a multiple of the samples' own step."""
+    """Returns the seconds between two points of a series over `range_s`: a multiple of the samples' own step."""
     return -(-range_s // (POINTS_MAX * STEP_S)) * STEP_S
 
 
 def times_of(now_s: int, range_s: int) -> list[int]:
-    """The ends of the steps that are over, the newest last."""
+    """Returns the unix times at which the completed steps of a range end, the newest last."""
     step_s = step_of(range_s)
     end = now_s // step_s * step_s
     return list(range(end - range_s // step_s * step_s + step_s, end + 1, step_s))
 
 
 def series_of(times: list[int], samples: Iterable[LoadSample]) -> dict[str, Any]:
-    """`samples` are of all replicas, in the steps of `times`."""
+    """Returns the columns of a load chart. `samples` are of all replicas, in the steps of `times`."""
     by_time = sum_by_time(samples)
     points = [by_time.get(at) for at in times]
 

@@ -27,15 +27,15 @@ from sessions.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 FRAMES_MAX: Final = 12
-_BEATS: Final = 2  # of the loop, and looks of the thread, in the time of a stall
-_PLACE_PARTS: Final = 2  # of a file's path, in a line
+_BEATS: Final = 2  # beats of the loop, and checks of the thread, in the time of a stall
+_PLACE_PARTS: Final = 2  # of a file's path that a line shows
 
 
 class LoopWatchdog:
-    """Use as a context manager in the loop that is to be watched; `stall_ms` 0: nothing is watched."""
+    """Reports stalls of an event loop. Use it as a context manager in that loop; with `stall_ms` 0 it does nothing."""
 
     def __init__(self, metrics: Metrics, *, stall_ms: float, report: Callable[..., None] | None = None) -> None:
-        """`report`: called in place of the log, with `stalled_ms` and `running`, from the thread or the loop."""
+        """`report` is called instead of the log, with `stalled_ms` and `running`, from the thread or the loop."""
         self._delays = metrics.loop_delay_s
         self._stalls = metrics.loop_stalls
         self._stall_s = stall_ms / 1000
@@ -44,8 +44,8 @@ class LoopWatchdog:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # of the next beat, by time.monotonic
-        self._reported = 0.0  # the beat whose stall was reported while it lasted
+        self._due = 0.0  # time of the next beat, by time.monotonic
+        self._reported = 0.0  # the beat whose stall was reported during the stall
 
     async def __aenter__(self) -> LoopWatchdog:
         if self._stall_s > 0:
@@ -70,7 +70,7 @@ class LoopWatchdog:
         self._timer = loop.call_later(self._beat_s, self._beat, loop)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop."""
+        """Measures how late this beat is. Runs in the loop."""
         due = self._due
         late = max(0.0, time.monotonic() - due)
         self._delays.observe(late)
@@ -81,7 +81,7 @@ class LoopWatchdog:
         self._schedule(loop)
 
     def _watch(self, watched: int) -> None:
-        """In the thread."""
+        """Reports a beat that does not come, with the running calls. Runs in the thread."""
         while not self._stopped.wait(self._beat_s):
             due = self._due
             if time.monotonic() - due > self._stall_s and self._reported != due:
@@ -90,7 +90,7 @@ class LoopWatchdog:
 
 
 def running_calls(thread: int) -> str:
-    """Which calls a thread is in, the innermost first, as one line."""
+    """Returns the calls that a thread is in, the innermost first, as one line."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "the thread has ended"

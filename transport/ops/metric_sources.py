@@ -40,7 +40,7 @@ ZERO: Final[Labels] = ()
 
 
 def register_engine_metrics(measures: Metrics, engine: Engine) -> None:
-    """The engine's load, its counters, and what its KV tiers hold."""
+    """Registers the metrics of an engine: load, counters, and the contents of its KV tiers."""
     stats = engine.stats
 
     def counted(name: str) -> Callable[[], Mapping[Labels, float]]:
@@ -87,7 +87,7 @@ def register_engine_metrics(measures: Metrics, engine: Engine) -> None:
 
 
 def _register_smaller_metrics(measures: Metrics, stats: Callable[[], EngineStats]) -> None:
-    """The smaller model's, which count in nothing of the model's own; empty where there is none."""
+    """Registers the metrics of the smaller model, which are counted apart; without one they are empty."""
 
     def requests() -> Mapping[Labels, float]:
         smaller = stats().smaller
@@ -115,7 +115,7 @@ def register_runtime_metrics(measures: Metrics, runtime: Runtime) -> None:
 
 
 def register_router_metrics(measures: Metrics, router: Router) -> None:
-    """A gateway's way to the replicas."""
+    """Registers a gateway's metrics about replicas: how many there are, and commands sent again."""
 
     def replicas() -> Mapping[Labels, float]:
         counts = Counter("draining" if each.draining else "serving" for each in router.routes.view.members)
@@ -127,7 +127,7 @@ def register_router_metrics(measures: Metrics, router: Router) -> None:
 
 
 def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> None:
-    """What a gateway's connections count, by names that end in what is a label here."""
+    """Registers a gateway's connection metrics. The end of a counter's name, as in `closed_4408`, becomes a label."""
 
     def ending(prefix: str) -> Callable[[], Mapping[Labels, float]]:
         return lambda: {
@@ -150,15 +150,15 @@ def register_connection_metrics(measures: Metrics, counters: Counter[str]) -> No
 
 
 def register_limit_metrics(measures: Metrics, settler: Settler, admission: Admission) -> None:
-    """What limits do at a replica."""
+    """Registers a replica's metrics about limits and brownout."""
     about = "Reservations that ended and could not be settled."
     measures.gauge("limits_not_settled", about, (), lambda: {ZERO: settler.given_up}, grows=True)
     measures.gauge("brownout_level", "How far brownout goes.", (), lambda: {ZERO: admission.level})
 
 
 def latency_targets(limits: LimitsNow) -> Callable[[int], tuple[float, float]]:
-    """The (TTFT, TPOT) in seconds that answers of a priority are counted against: the file's targets, and those of
-    `Metrics` where it has none."""
+    """Returns a function from priority to (TTFT, TPOT) targets in seconds: those of the limits file, else those of
+    `Metrics`."""
 
     def targets_s(priority: int) -> tuple[float, float]:
         target = limits().target(priority)

@@ -27,16 +27,16 @@ from transport.http.middleware import App, Receive, Scope, Send
 
 class Exposition(Protocol):
     async def text(self) -> tuple[bytes, str]:
-        """(body, media type)."""
+        """Returns (body, media type) of the metrics."""
 
 
 class MetricsServer:
-    """Listens between `start` and `stop`."""
+    """An HTTP server for metrics and health on a port of its own, between `start` and `stop`."""
 
     def __init__(
         self, exposition: Exposition, *, host: str, port: int, readiness: Callable[[], str | None] = lambda: None
     ) -> None:
-        """`readiness` says why traffic is not welcome, or None."""
+        """`readiness` returns why no traffic is wanted, or None."""
         self._exposition = exposition
         self._readiness = readiness
         self._host = host
@@ -50,14 +50,14 @@ class MetricsServer:
         return f"http://{joined(self._host, self._listener.sockets[0].getsockname()[1])}"
 
     async def start(self) -> None:
-        """Raises Unavailable for an address that cannot be had."""
+        """Starts to listen. Raises Unavailable if the address is taken."""
         routes = {"/metrics": self._metrics, "/healthz": self._alive, "/readyz": self._ready}
         app = Starlette(routes=[Route(path, answer) for path, answer in routes.items()])
         door = _OwnNames(app) if is_loopback(self._host) else app
         self._listener = await listen(door, self._state, (self._host, self._port))
 
     async def stop(self) -> None:
-        """Closes the port and cuts what is open. Idempotent."""
+        """Closes the port and all connections. Idempotent."""
         if self._listener is None:
             return
         self._listener.close()
@@ -80,7 +80,7 @@ class MetricsServer:
 
 
 class _OwnNames:
-    """ASGI middleware: refuses a Host header that is no name of loopback."""
+    """ASGI middleware that refuses a Host header which is no loopback name."""
 
     def __init__(self, app: App) -> None:
         self._app = app

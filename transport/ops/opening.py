@@ -25,11 +25,12 @@ class TelemetrySettings(Protocol):
 
 @contextlib.asynccontextmanager
 async def open_metrics(settings: TelemetrySettings, role: str, name: str, version: str) -> AsyncIterator[Metrics]:
-    """The process's metrics, and its traces to a collector where one is set. Raises BadInput."""
+    """Makes the process's metrics, with traces to a collector if one is set, for the time of the block. Raises
+    BadInput."""
     if not settings.otlp:
         yield Metrics()
         return
-    from transport.ops.otlp import otlp  # its packages are installed only where traces are wanted
+    from transport.ops.otlp import otlp  # its packages are installed only for traces
 
     tracer = otlp(settings.otlp, role=role, name=name, version=version)
     try:
@@ -42,7 +43,7 @@ async def open_metrics(settings: TelemetrySettings, role: str, name: str, versio
 async def open_telemetry(
     settings: TelemetrySettings, measures: Metrics, role: str, version: str, readiness: Callable[[], str | None]
 ) -> AsyncIterator[MetricsExposition]:
-    """The metrics and the process's health, on a port of their own where one is set, for as long as the block runs.
+    """Serves the metrics and the process's health on a port of their own, if one is set, for the time of the block.
     Raises BadInput, Unavailable."""
     exposition = MetricsExposition(measures, version=version, role=role)
     async with contextlib.AsyncExitStack() as stack:

@@ -36,35 +36,35 @@ from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
 
 ANSWER_S: Final = 10.0
-LINK_NAME: Final = "operator-page"  # what replicas call these links in their logs
-MEASURE_S: Final = 2.0  # the page is drawn without a replica that is later
+LINK_NAME: Final = "operator-page"  # the name of these links in replicas' logs
+MEASURE_S: Final = 2.0  # the page does not wait longer for a replica
 
 log = structlog.get_logger(__name__)
 
 
 class OperatorApi(Protocol):
     async def replicas(self) -> list[dict[str, Any]]:
-        """Raises Unavailable."""
+        """Returns the replicas with state and load. Raises Unavailable."""
 
     async def sessions(self, query: SessionQuery) -> SessionPage:
-        """A page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
+        """Returns a page of the sessions in memory. Raises NotFound, BadInput, Unavailable."""
 
     async def kv_of(self, tenant: TenantId) -> HeldKV:
-        """What each replica holds of a tenant's KV. Raises Unavailable."""
+        """Returns how much KV of a tenant each replica holds. Raises Unavailable."""
 
     async def measure(self, replica: str = "", *, after: int = 0, step_s: int = 0) -> dict[str, Measured | LinkDown]:
-        """How well each replica (or one of them) served its readers, and its load since `after` (Unix seconds) in steps
-        of `step_s`, if that is not 0; or why it does not answer. Raises NotFound, Unavailable."""
+        """Returns, by replica, how well its readers are served and its load since `after` (unix seconds) in steps of
+        `step_s` (0: no load); or why it does not answer. Raises NotFound, Unavailable."""
 
     async def drain(self, replica: str) -> None:
-        """Begins to hand everything off. Raises NotFound, Conflict, Unavailable."""
+        """Begins to drain a replica. Raises NotFound, Conflict, Unavailable."""
 
     async def undrain(self, replica: str) -> None:
-        """Has it take sessions again. Raises NotFound, Conflict, Unavailable."""
+        """Ends a drain, so that the replica takes sessions again. Raises NotFound, Conflict, Unavailable."""
 
     async def hand_off(self, replica: str, key: SessionKey, to: str) -> str:
-        """Moves a session that `replica` has; returns who has it then. Raises NotFound, BadInput, Conflict,
-        Unavailable."""
+        """Moves a session of `replica` to the replica `to` ("": placement chooses). Returns the new owner. Raises
+        NotFound, BadInput, Conflict, Unavailable."""
 
 
 def member_shown(member: Member) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def resident_shown(resident: ResidentSession) -> dict[str, Any]:
 
 
 class HeldKV(NamedTuple):
-    """Bytes by replica, None where its engine does not count them; and why some did not answer."""
+    """The bytes of KV by replica (None if its engine does not count them), and why the other replicas are silent."""
 
     bytes_of: dict[str, int | None]
     silent: dict[str, str]
@@ -104,7 +104,7 @@ def held_kv(answers: Mapping[str, Surveyed | LinkDown]) -> HeldKV:
 
 
 class LocalOperatorApi:
-    """Of `serve`: one replica, nowhere else to go."""
+    """Implements `OperatorApi` for `serve`, where there is only one replica."""
 
     def __init__(self, member: Callable[[], Member], surveyor: SessionSurvey, engine: Engine) -> None:
         self._member = member
@@ -144,7 +144,7 @@ class LocalOperatorApi:
 
 
 class ClusterOperatorApi:
-    """Of a gateway. Draining goes on in the background: the list of replicas shows when it has ended."""
+    """Implements `OperatorApi` for a gateway. Drains run in the background; the replicas' list shows when they end."""
 
     def __init__(self, view: Callable[[], View], security: PeerSecurity, tasks: Tasks) -> None:
         self._view = view

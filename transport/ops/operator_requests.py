@@ -26,7 +26,8 @@ A = TypeVar("A")
 
 
 class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions in memory to list; empty: all. `after` is the last one of the page before, TENANT/SESSION."""
+    """A filter for sessions in memory; empty fields do not filter. `after` is the last one of the page before:
+    TENANT/SESSION."""
 
     replica: str = ""
     tenant: str = ""
@@ -37,7 +38,7 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionPage(msgspec.Struct, frozen=True):
-    """A page of the cluster's sessions in memory. `silent` replicas did not answer, and why."""
+    """A page of the cluster's sessions in memory. `silent` are the replicas that did not answer, with the reason."""
 
     residents: list[ResidentSession]
     total: int
@@ -46,7 +47,7 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 
 async def list_members(directory: Leases) -> View:
-    """The live members. `directory` is not open yet, and is closed afterwards. Raises Unavailable."""
+    """Returns the live members. Opens `directory` and closes it again. Raises Unavailable."""
     await directory.open()
     try:
         return await directory.view()
@@ -55,7 +56,7 @@ async def list_members(directory: Leases) -> View:
 
 
 def find_member(view: View, name: str) -> Member:
-    """A member by its name. Raises NotFound, which names the members there are."""
+    """Returns a member by its name. Raises NotFound, which names the members that exist."""
     members = {str(member.replica): member for member in view.members}
     if name not in members:
         there = ", ".join(sorted(members)) or "none"
@@ -65,7 +66,7 @@ def find_member(view: View, name: str) -> Member:
 
 @asynccontextmanager
 async def open_link(security: PeerSecurity, member: Member, name: str) -> AsyncIterator[PeerClient]:
-    """A link to a replica for as long as the block runs. Raises LinkDown."""
+    """Opens a link to a replica for the time of the block. Raises LinkDown."""
     link = await Connector(GrpcDialer(security), kind="operator", name=name)(member)
     carrying = asyncio.create_task(link.run())
     try:
@@ -76,7 +77,7 @@ async def open_link(security: PeerSecurity, member: Member, name: str) -> AsyncI
 
 
 async def drain(directory: Leases, security: PeerSecurity, name: str) -> DrainProgress:
-    """Has a replica hand everything off and returns its last report. Raises NotFound, Unavailable."""
+    """Drains a replica and returns its last report. Raises NotFound, Unavailable."""
     member = find_member(await list_members(directory), name)
     try:
         async with open_link(security, member, "drain") as link:
@@ -86,7 +87,7 @@ async def drain(directory: Leases, security: PeerSecurity, name: str) -> DrainPr
 
 
 async def undrain(security: PeerSecurity, member: Member, by: str) -> None:
-    """Has a replica take sessions again. `by` names the link. Raises SessileError, Unavailable."""
+    """Ends a replica's drain. `by` names the link in the replica's log. Raises SessileError, Unavailable."""
     try:
         async with open_link(security, member, by) as link:
             await link.undrain()
@@ -95,7 +96,7 @@ async def undrain(security: PeerSecurity, member: Member, by: str) -> None:
 
 
 async def list_sessions(directory: Leases, security: PeerSecurity, query: SessionQuery) -> SessionPage:
-    """A page of who has which session in memory, from the replicas themselves. Raises NotFound, Unavailable."""
+    """Returns a page of the sessions in memory, from the replicas themselves. Raises NotFound, Unavailable."""
     view = await list_members(directory)
     return merge_pages(query, await survey(security, view, query, name="sessions"))
 
@@ -103,7 +104,7 @@ async def list_sessions(directory: Leases, security: PeerSecurity, query: Sessio
 async def survey(
     security: PeerSecurity, view: View, query: SessionQuery, *, name: str, timeout_s: float | None = None
 ) -> dict[str, Surveyed | LinkDown]:
-    """What each replica answers to `query`, by its name, or why it does not. Raises NotFound."""
+    """Returns each replica's answer to `query`, or why it does not answer, by its name. Raises NotFound."""
     after = parse_session_key(query.after) if query.after else None
 
     def page(link: PeerClient) -> Awaitable[Surveyed]:
@@ -123,8 +124,8 @@ async def query_replicas(
     name: str,
     timeout_s: float | None = None,
 ) -> dict[str, A | LinkDown]:
-    """What each replica (or the named one alone) answers to `request`, by its name, or why it does not. Raises
-    NotFound."""
+    """Sends `request` to each replica (or only to the named one). Returns its answer, or why there is none, by its
+    name. Raises NotFound."""
     members = [find_member(view, replica)] if replica else list(view.members)
 
     async def one(member: Member) -> A | LinkDown:
@@ -141,7 +142,7 @@ async def query_replicas(
 
 
 def merge_pages(query: SessionQuery, answers: Mapping[str, Surveyed | LinkDown]) -> SessionPage:
-    """One page of the pages that replicas gave, and who gave none."""
+    """Returns one page made of the replicas' pages, with the replicas that did not answer."""
     pages = [answer for answer in answers.values() if isinstance(answer, Surveyed)]
     merged = sorted((each for page in pages for each in page.residents), key=lambda each: (each.key, each.replica))
     return SessionPage(
@@ -153,7 +154,7 @@ def merge_pages(query: SessionQuery, answers: Mapping[str, Surveyed | LinkDown])
 
 
 def parse_session_key(text: str) -> SessionKey:
-    """TENANT/SESSION. Raises BadInput."""
+    """Returns the session key in TENANT/SESSION. Raises BadInput."""
     tenant, slash, session = text.partition("/")
     if not (tenant and slash and session):
         raise BadInput(

@@ -24,7 +24,7 @@ _root: ContextVar[tuple[int, int] | None] = ContextVar("root", default=None)
 
 
 class OtelTracer:
-    """Implements `sessions.tracing.Tracer`. `processor` takes the spans; see `otlp`."""
+    """Implements `sessions.tracing.Tracer` with OpenTelemetry. `processor` gets the spans; `otlp` makes one."""
 
     def __init__(self, processor: SpanProcessor, *, role: str, name: str, version: str) -> None:
         from opentelemetry import trace
@@ -33,7 +33,7 @@ class OtelTracer:
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
         class Ids(RandomIdGenerator):
-            """Random ones, but for the root span of a response, whose ids follow from it."""
+            """Random ids, except for the root span of a response, whose ids follow from the response."""
 
             def generate_span_id(self) -> int:
                 ids = _root.get()
@@ -87,12 +87,13 @@ class OtelTracer:
         span.end(end_time=int(max(ended_at, begun_at) * NANOS))
 
     def close(self) -> None:
-        """Sends what is left; blocks for as long as that takes."""
+        """Sends the remaining spans. Blocks until that is done."""
         self._provider.shutdown()
 
 
 def otlp(endpoint: str, *, role: str, name: str, version: str) -> OtelTracer:
-    """To a collector: `http://host:4318`. Raises BadInput where the packages or the address are not right."""
+    """Returns a tracer to a collector, such as `http://host:4318`. Raises BadInput for missing packages or a wrong
+    address."""
     if not endpoint.startswith(("http://", "https://")):
         raise BadInput("invalid_setting", "otlp: write the address as http://host:4318 or https://…", param="otlp")
     try:

@@ -18,19 +18,19 @@ M_TRIM_THRESHOLD: Final = -1  # malloc.h
 M_MMAP_THRESHOLD: Final = -3
 LARGE_BYTES: Final = 64 * 1024
 TRIM_BYTES: Final = 256 * 1024
-GC_THRESHOLDS: Final = (50_000, 5, 200)  # a middle collection looks at up to 250,000 objects, some 10 ms
+GC_THRESHOLDS: Final = (50_000, 5, 200)  # a middle collection examines up to 250,000 objects, some 10 ms
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
 def tune_process() -> None:
-    """Everything that lasts has been made: what the interpreter does beside our work is kept small from now on."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # other threads would keep the loop waiting for its lock, 5 ms at a time
-    gc.freeze()  # what lives as long as the process is not worth looking at again and again
+    """Reduces what the interpreter does besides our work. Called once all lasting objects were made."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # else other threads keep the loop waiting, 5 ms at a time
+    gc.freeze()  # objects that live as long as the process need not be examined again
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def return_large_blocks() -> bool:
-    """Sets the thresholds for this process; False where the C library has no such settings. Idempotent."""
+    """Sets malloc's thresholds for this process. Returns False if the C library has none. Idempotent."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

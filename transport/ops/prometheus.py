@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsExposition:
-    """What one process shows to Prometheus. `measures` may be added to for as long as it lives."""
+    """The metrics of one process in Prometheus' format. `measures` may get more at any time."""
 
     def __init__(self, measures: Metrics, *, version: str, role: str) -> None:
         self._measures = measures
@@ -38,7 +38,7 @@ class MetricsExposition:
         self._client: Any = None
 
     async def text(self) -> tuple[bytes, str]:
-        """(body, media type)."""
+        """Returns (body, media type) of the metrics."""
         if self._client is None:
             self._client = await asyncio.to_thread(import_module, "prometheus_client")
         if self._registry is None:
@@ -49,7 +49,7 @@ class MetricsExposition:
         return self._client.generate_latest(self._registry), self._client.CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
-        """Implements prometheus-client's collector."""
+        """Yields all metrics; implements prometheus-client's collector."""
         from prometheus_client.metrics_core import (
             CounterMetricFamily,
             GaugeMetricFamily,

@@ -17,16 +17,16 @@ from types import TracebackType
 from typing import Final
 
 BEAT_S: Final = 5.0
-BEATS_IN_TIME: Final = 3  # of the watchdog
+BEATS_IN_TIME: Final = 3  # in the time of the watchdog
 EXTENSION_US: Final = 30_000_000
 _EXTENSION: Final = f"EXTEND_TIMEOUT_USEC={EXTENSION_US}"
 
 
 class ServiceManager:
-    """Use as an async context manager; leaving it says that the process stops."""
+    """Reports to systemd while its `async with` block runs; leaving the block reports that the process stops."""
 
     def __init__(self, environment: Mapping[str, str], readiness: Callable[[], str | None]) -> None:
-        """`readiness` says why traffic is not welcome, or None: it stands in `systemctl status`."""
+        """`readiness` returns why no traffic is wanted, or None; `systemctl status` shows it."""
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._readiness = readiness
@@ -57,12 +57,12 @@ class ServiceManager:
             self._socket = None
 
     def ready(self) -> None:
-        """The process is up."""
+        """Reports that the process is up."""
         self._up = True
         self._send("READY=1", self._status_line())
 
     def stopping(self) -> None:
-        """The process begins to end; until it has, its time is prolonged and the watchdog fed."""
+        """Reports that the process begins to stop. Until it has, its time is prolonged and the watchdog fed."""
         self._ends = True
         self._send("STOPPING=1", "STATUS=draining", _EXTENSION)
 

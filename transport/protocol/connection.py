@@ -48,7 +48,7 @@ class ConnectionPhase(Enum):
 
 
 class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """All times of a connection, in seconds."""
+    """The times of a connection, in seconds."""
 
     hello_s: float = 10.0
     heartbeat_s: float = 25.0
@@ -58,12 +58,12 @@ class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """All sizes of a connection."""
+    """The sizes that a connection may have, and its times."""
 
-    frame_bytes_max: int = 4 * 1024 * 1024  # as a request body's: a message may be JSON with each letter escaped
+    frame_bytes_max: int = 4 * 1024 * 1024  # as for a request body: a message may be JSON with every letter escaped
     window_events: int = 1024
     window_bytes: int = 256 * 1024
-    commands_max: int = 32  # unanswered
+    commands_max: int = 32  # commands without an answer yet
     subscriptions_max: int = 256
     timing: ConnectionTiming = ConnectionTiming()
 
@@ -72,20 +72,20 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Write this frame behind everything written before."""
+    """Tells the shell to write this frame after everything written before."""
 
     message: msgspec.Struct
 
 
 class Close(msgspec.Struct, frozen=True):
-    """Send a close frame; read on and discard until the peer closes, at most until `Drop`."""
+    """Tells the shell to send a close frame, and to read and discard until the peer closes or `Drop` comes."""
 
     code: int
     reason: str
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """The peer did not finish closing: cut the connection."""
+    """Tells the shell to cut the connection, because the peer did not finish closing."""
 
 
 Request = Hello | Subscribe | Unsubscribe | Ack | Query | ClientCommand
@@ -104,7 +104,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    """The state of one connection. Every method that can act returns what to do, in order."""
+    """The protocol state of one connection. Methods return the actions that the shell carries out, in order."""
 
     encoding: Encoding
     limits: ConnectionLimits
@@ -126,7 +126,7 @@ class Connection:
     # -- what came in -----------------------------------------------------------------------------------------------
 
     def received(self, data: bytes | bytearray, binary: bool, now: float) -> list[Action]:
-        """One whole message."""
+        """Takes one whole message and returns the actions that follow from it."""
         if self.phase is ConnectionPhase.CLOSING:
             return []
         self._heard_at = now
@@ -144,7 +144,7 @@ class Connection:
             if self.phase is ConnectionPhase.CLOSING:
                 break
             if isinstance(frame, Hello):
-                self.phase = ConnectionPhase.READY  # what follows in the same message is judged as after `ready`
+                self.phase = ConnectionPhase.READY  # the frames after it in this message are judged as after `ready`
         return actions
 
     def _frame(self, frame: Request | Ping | Pong | RefusedFrame, now: float) -> list[Action]:
@@ -167,7 +167,7 @@ class Connection:
     # -- what the shell reports -------------------------------------------------------------------------------------
 
     def accept(self, connection_id: str) -> Ready:
-        """The answer to a hello whose credentials are good."""
+        """Returns the answer to a hello with valid credentials."""
         return Ready(
             connection=connection_id,
             heartbeat_ms=round(self.limits.timing.heartbeat_s * 1000),
@@ -176,37 +176,37 @@ class Connection:
         )
 
     def answered(self) -> None:
-        """The answer to one command is written or waits behind its events."""
+        """Notes that a command was answered: the answer is written, or queued after its events."""
         self._unanswered -= 1
 
     def wrote(self, now: float) -> None:
-        """Bytes were handed to the socket."""
+        """Notes that bytes were handed to the socket."""
         self._wrote_at = now
 
     def stalled(self, now: float) -> None:
-        """The socket takes no more: its peer does not read."""
+        """Notes that the socket takes no more bytes, because its peer does not read."""
         self._stalled_since = now
 
     def flowing(self) -> None:
-        """The socket takes bytes again."""
+        """Notes that the socket takes bytes again."""
         self._stalled_since = None
 
     def goaway(self, reason: str, after_ms: int, now: float) -> list[Action]:
-        """Announces that the server will close; `tick` closes with 1012 when the time has come."""
+        """Announces that the server will close in `after_ms`; `tick` then closes with 1012."""
         if self.phase is ConnectionPhase.CLOSING or self._leave_at is not None:
             return []
         self._leave_at = now + after_ms / 1000
         return [Send(Goaway(reason=reason, after_ms=after_ms))]
 
     def closing(self, now: float) -> None:
-        """The peer closes, or has broken WebSocket's own rules, or is gone."""
+        """Notes that the peer closes, has broken WebSocket's own rules, or is gone."""
         self.phase = ConnectionPhase.CLOSING
         self._closing_since = now
 
     # -- time -------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When `tick` is due next. May come earlier by anything that happens, never later."""
+        """Returns the time at which `tick` is due next. Events may make it earlier, never later."""
         timing = self.limits.timing
         if self.phase is ConnectionPhase.CLOSING:
             return self._closing_since + timing.close_s
@@ -222,7 +222,7 @@ class Connection:
         )
 
     def tick(self, now: float) -> list[Action]:
-        """What is due at this time. Harmless when nothing is."""
+        """Returns the actions that are due at this time; an empty list if none are."""
         timing = self.limits.timing
         if now < self.deadline():
             return []
@@ -252,7 +252,7 @@ class Connection:
     # -- ending -----------------------------------------------------------------------------------------------------
 
     def refuse(self, error: SessileError, now: float, close: int | None = None) -> list[Action]:
-        """The connection cannot be had, or cannot go on: the error says why and which close code."""
+        """Ends the connection with an error frame and the error's close code."""
         code = close or errors.row(error.code).close or errors.BAD_FRAME
         return [Send(error_frame(error)), *self._close(code, error.code, now)]
 

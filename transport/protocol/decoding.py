@@ -56,11 +56,11 @@ _FIELD: Final = re.compile(r"required field `(?P<name>\w+)`")
 
 
 _Path: TypeAlias = "tuple[_Path, object] | None"
-"""Where a value stands: the path of its container and its name there. It is written out for errors only."""
+"""The path of a value in a frame: its container's path, and its name there. Made into text only for errors."""
 
 
 class BadFrame(Exception):
-    """The connection cannot go on; `close` is its close code and `reason` goes to the client."""
+    """Raised for a message after which the connection must close, with code `close`; `reason` is for the client."""
 
     def __init__(self, reason: str, close: int = errors.BAD_FRAME) -> None:
         super().__init__(reason)
@@ -69,14 +69,14 @@ class BadFrame(Exception):
 
 
 class RefusedFrame(msgspec.Struct, frozen=True):
-    """A frame that is answered with an error instead of being carried out."""
+    """A well-formed frame that is not acceptable: it is answered with `error`, and the connection continues."""
 
     error: BadInput
     id: str | None
 
 
 def decode(data: bytes | bytearray, encoding: Encoding) -> list[ClientFrame | RefusedFrame]:
-    """The frames of one message, in order. Raises BadFrame."""
+    """Returns the frames of one message in order; unacceptable ones as `RefusedFrame`. Raises BadFrame."""
     if encoding is JSON:
         # msgspec looks at the inside of strings only; RFC 6455 wants all of a text message to be UTF-8.
         try:
@@ -101,8 +101,8 @@ class _Credential(msgspec.Struct):
 
 
 def hello_credential(data: bytes | bytearray, encoding: Encoding) -> str | None:
-    """The `auth` of a message that should begin with hello, by which nothing else of it is looked at; None where there
-    is none. For callers whose key came with no handshake."""
+    """Returns the `auth` of a message that should begin with hello, decoding nothing else of it; None if there is none.
+    For connections whose handshake had no credential."""
     try:
         decode_as = msgspec.msgpack.decode if encoding.binary else msgspec.json.decode
         given = decode_as(data, type=_Credential | list[msgspec.Raw])
@@ -137,7 +137,7 @@ def _read(frame: object, values_max: int) -> ClientFrame | RefusedFrame:
 
 
 def invalid(error: msgspec.ValidationError) -> BadInput:
-    """msgspec's complaint as an answer: the path of the field as `param`, and what would be right."""
+    """Returns msgspec's error as an answer: `param` is the field's path, the message says what would be right."""
     match = _AT.match(str(error))
     assert match is not None
     what, path = match["what"], match["path"] or ""
@@ -151,7 +151,7 @@ def invalid(error: msgspec.ValidationError) -> BadInput:
 
 
 def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> tuple[str, str] | None:
-    """Returns the path of a value that no client may send and what is wrong with it; None: all may be sent.
+    """Returns the path of the first value that no client may send, and what is wrong with it; None if there is none.
 
     Raises BadFrame where it is nested too deep, holds too many values, or has a key that is no text.
     """
@@ -159,8 +159,8 @@ def unacceptable(frame: dict[object, object], values_max: int = VALUES_MAX) -> t
 
 
 def _is_acceptable(frame: dict[object, object], values_max: int) -> bool:
-    """Whether every value may be sent. Looks at all values of one depth together, in C, because nearly every frame is
-    acceptable and the loop waits meanwhile."""
+    """Returns whether every value may be sent. It checks all values of one depth together, in C, because nearly all
+    frames are acceptable and the event loop waits meanwhile."""
     level: list[Any] = [frame]
     values = 0
     for _ in range(DEPTH_MAX):
@@ -188,7 +188,7 @@ def _is_acceptable(frame: dict[object, object], values_max: int) -> bool:
 
 
 def _first_unacceptable(frame: dict[object, object], values_max: int) -> tuple[str, str] | None:
-    """Looks at one value after the other, and returns the first wrong one as `unacceptable` does."""
+    """Checks one value after the other and returns the first wrong one as `unacceptable` does. Raises BadFrame."""
     # An explicit stack: a frame may be nested as deep as the decoder lets it, and that is deeper than our own calls.
     stack: list[tuple[list[object] | dict[object, object], _Path, int]] = [(frame, None, 1)]
     values = 0

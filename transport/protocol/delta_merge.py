@@ -1,4 +1,4 @@
-"""Laying adjacent deltas together for a reader that missed them (PROTOCOL.md §2).
+"""Laying adjacent deltas together for a reader that missed them (docs/protocol.md 3.2).
 
 What is merged: neighbouring records that continue the same text, refusal or arguments of the same item. The merged
 event carries the `sequence_number`, the offset and the time of its last part, and `first_offset`. Nothing else is
@@ -22,14 +22,14 @@ _OF_PARTS: Final = (OutputTextDelta, RefusalDelta, ReasoningDelta)
 
 
 class Span(NamedTuple):
-    """One event to send. `first_offset` is None where it stands for a single record."""
+    """One event to send. It stands for the records from `first_offset` on; for one record if that is None."""
 
     record: Record
     first_offset: int | None
 
 
 def merged(records: Iterable[Record]) -> Iterator[Span]:
-    """The records as few events as possible; the caller passes only records after the reader's position."""
+    """Yields records as few events as possible. The caller passes only records after the reader's position."""
     run: list[Record] = []
     chars = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""Flow control: how far a connection may be ahead of its acknowledgements (PROTOCOL.md §3).
+"""Flow control: how far a connection may be ahead of its acknowledgements (docs/protocol.md 3.5).
 
 The window counts events and bytes that were sent and not acknowledged, over all sessions of a connection, replay
 included. It is open while there is room for at least a little; the frame that fills it may overshoot, so that one event
@@ -18,7 +18,7 @@ _OFFSET = itemgetter(0)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unacked:
-    """What one reader sent and its client has not acknowledged: (offset, bytes from the first one on) in order."""
+    """The unacknowledged events of one reader. `sent` has (offset, bytes up to its end), in order."""
 
     # Made when something is sent and dropped when all is acknowledged: most connections are idle.
     sent: list[tuple[int, int]] | None = field(default=None, init=False)
@@ -27,13 +27,13 @@ class Unacked:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Window:
-    """The count of one connection. `full`: there is no room; `full_since` is None while there is."""
+    """The count of unacknowledged events and bytes of one connection. `full`: there is no room, since `full_since`."""
 
     events_max: int
     bytes_max: int
     events: int = 0
     bytes: int = 0
-    full: bool = False  # kept and not computed: it is read several times for each event
+    full: bool = False  # stored, not computed: it is read several times for each event
     full_since: float | None = None
 
     @property
@@ -55,7 +55,7 @@ class Window:
                 self.full_since = now
 
     def acked(self, by: Unacked, offset: int, now: float) -> bool:
-        """Frees everything up to `offset`; True when that was anything. Progress restarts the slow reader's clock."""
+        """Frees everything up to `offset`. Returns whether that was any; then the slow reader's clock restarts."""
         sent = by.sent
         if sent is None or sent[0][0] > offset:
             return False
@@ -73,6 +73,6 @@ class Window:
         return True
 
     def forget(self, reader: Unacked, now: float) -> None:
-        """The reader is gone: its client will not acknowledge what it was sent."""
+        """Frees everything that a reader was sent, because it is gone and nobody will acknowledge it."""
         if reader.sent is not None:
             self.acked(reader, reader.sent[-1][0], now)

@@ -30,7 +30,7 @@ EpochName = Annotated[Epoch, msgspec.Meta(max_length=128)]
 
 
 class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A session to read and where its reader stands. Without `offset` it gets a snapshot."""
+    """A session to read, and the position up to which its client has read. Without `offset` it gets a snapshot."""
 
     session: SessionName
     epoch: EpochName | None = None
@@ -38,7 +38,8 @@ class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """`rollup_ms`: how long deltas may wait for those behind them, so that a slow link carries fewer frames."""
+    """The first frame of a client. `rollup_ms`: how long deltas may wait to be merged with later ones, so that a slow
+    link carries fewer frames."""
 
     auth: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
     device: Annotated[str, msgspec.Meta(max_length=128)] | None = None
@@ -56,14 +57,14 @@ class Unsubscribe(msgspec.Struct, frozen=True, kw_only=True, tag="unsubscribe"):
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, tag="ack"):
-    """Everything of `session` up to `offset` has been taken in. Frees the window; never correctness."""
+    """Acknowledges everything of `session` up to `offset`. This only frees the window; nothing else depends on it."""
 
     session: SessionName
     offset: Position
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Demands a pong; any frame shows that its sender lives."""
+    """Requests a pong. Any frame shows that its sender lives."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
@@ -82,7 +83,7 @@ class SessionList(msgspec.Struct, frozen=True, kw_only=True, tag="session.list")
 
 
 class SessionSearch(msgspec.Struct, frozen=True, kw_only=True, tag="session.search"):
-    """Every word of `q` is to stand in one title, or one text of a present branch."""
+    """Searches for sessions with every word of `q` in the title, or in one text of the present branch."""
 
     id: Ulid
     q: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -104,7 +105,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed", rename={"from_": "from"}):
-    """The answer to a resume; which fields are set depends on `mode` (PROTOCOL.md §1)."""
+    """The answer to a resume. `mode` says which fields are set (docs/protocol.md 3.1)."""
 
     session: SessionId
     mode: str
@@ -142,7 +143,7 @@ class ErrorFrame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
-    """`ok` of a command that no actor answers: subscribe, unsubscribe, session.get."""
+    """The `ok` of a command that no actor answers: subscribe, unsubscribe, session.get."""
 
     id: str
     session: SessionId | None = None
@@ -152,7 +153,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="o
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
-    """`ok` of session.list and session.search; newest first, `last_id` is where the next page begins."""
+    """The `ok` of session.list and session.search, newest first. `last_id` is the next page's `after`."""
 
     id: str
     data: tuple[dict[str, Json], ...]
@@ -170,7 +171,7 @@ def error_frame(error: SessileError, command_id: str | None = None) -> ErrorFram
 
 
 def event_frame(session: SessionId, epoch: Epoch, record: Record, first_offset: int | None = None) -> EventFrame:
-    """An event as readers see it. What stands in `record.private` never leaves."""
+    """Returns an event as readers see it, without `record.private`."""
     return EventFrame(session, epoch, record.offset, record.at, record.event, first_offset)
 
 
@@ -179,10 +180,10 @@ def event_frame(session: SessionId, epoch: Epoch, record: Record, first_offset: 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Encoding:
-    """One of the two ways to write a frame; compared by identity."""
+    """One of the two ways to write a frame, JSON or MessagePack; compared by identity."""
 
     name: str
-    first_byte: int  # FIN and the opcode
+    first_byte: int  # of a WebSocket frame: FIN and the opcode
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes | bytearray], Any]
     subprotocol: str = field(init=False)
@@ -193,7 +194,7 @@ class Encoding:
         self.binary = self.first_byte == _BINARY
 
     def frame(self, message: msgspec.Struct) -> bytes:
-        """`message` as one whole WebSocket frame."""
+        """Returns a message as one whole WebSocket frame."""
         payload = self.encode(message)
         length = len(payload)
         if length < 126:

@@ -44,13 +44,13 @@ _Partial = ev.Delta
 
 
 class OutOfSight(Exception):
-    """A delta's place in its part is unknown because reading began behind the part's start: show a snapshot instead."""
+    """Raised where reading began in the middle of a part, so that a delta's place in it is unknown: show a snapshot."""
 
 
 class Scrubber:
-    """Scrubs a run of records, given in order, of what `retractions` (in order) take back.
+    """Replaces the text that `retractions` (in order of offsets) take back in a run of records, passed in order.
 
-    Keeps the length of every part that it has seen from its start.
+    It counts the length of every part that it has seen from its start.
     """
 
     def __init__(self, retractions: Iterable[Retraction]) -> None:
@@ -61,7 +61,7 @@ class Scrubber:
         self._taken_back_at = max((at for at, event in self._retractions if event.category in _BY_CLIENTS), default=0)
 
     def scrub(self, record: ev.Record) -> ev.Record:
-        """The record as it may be shown. Raises OutOfSight."""
+        """Returns a record without retracted text. Raises OutOfSight."""
         event = record.event
         match event:
             case ev.OutputTextDelta() | ev.RefusalDelta() | ev.ReasoningDelta() | ev.ArgumentsDelta():
@@ -165,7 +165,7 @@ class Scrubber:
         return replace(body, output=tuple(self._item(item, offset) for item in body.output))
 
     def _spans(self, part: _Part, offset: int) -> list[tuple[int, int]]:
-        """What later retractions take from the part, in the coordinates that hold at `offset`."""
+        """Returns the spans of a part that later retractions take, in code points of the part as it is at `offset`."""
         later = [
             event for at, event in self._retractions if at > offset and (event.item_id, event.content_index) == part
         ]
@@ -179,7 +179,7 @@ class Scrubber:
 
 
 def _before(retraction: ev.ContentRetracted, place: int, inside: int) -> int:
-    """Where `place`, counted after a retraction, was before it; `inside` stands for places in the replacement."""
+    """Returns where a place counted after a retraction was before it; `inside` for places in the replacement."""
     if place <= retraction.start:
         return place
     if place >= retraction.start + len(retraction.replacement):
@@ -188,7 +188,7 @@ def _before(retraction: ev.ContentRetracted, place: int, inside: int) -> int:
 
 
 def _blotted(text: str, spans: list[tuple[int, int]], start: int) -> str:
-    """`text`, which begins at `start`, with the spans replaced one for one."""
+    """Returns a text that begins at `start` of its part, with each code point in the spans replaced by `BLOT`."""
     for first, last in spans:
         begin, end = max(first - start, 0), min(last - start, len(text))
         if begin < end:

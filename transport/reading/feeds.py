@@ -41,19 +41,19 @@ from transport.protocol.frames import JSON, Encoding, event_frame
 from transport.protocol.retraction import OutOfSight, Retraction, Scrubber
 
 TAIL_BYTES_MAX: Final = 64 * 1024  # per session and encoding
-TAILS_BYTES_MAX: Final = 128 * 1024 * 1024  # over all sessions
-PULL_BYTES_MAX: Final = 64 * 1024  # one reader's share of one turn of the loop
-UNKNOWN: Final = Epoch("")  # of a log of which nothing was read
-MERGE_FROM: Final = 4  # a reader this many records behind gets deltas laid together
+TAILS_BYTES_MAX: Final = 128 * 1024 * 1024  # of all tails
+PULL_BYTES_MAX: Final = 64 * 1024  # that one reader may take in one turn of the loop
+UNKNOWN: Final = Epoch("")  # the epoch of a log that was not read yet
+MERGE_FROM: Final = 4  # records: a reader so far behind gets deltas merged
 
 
 log = structlog.get_logger(__name__)
 
-_TOLD: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed, ToolApprovalRequested)  # to who does not read
+_TOLD: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed, ToolApprovalRequested)  # make push notices
 
 
 class PullResult(Enum):
-    """Why `FeedReader.pull` stopped."""
+    """The reason why `FeedReader.pull` stopped."""
 
     CAUGHT_UP = "at the top of the log as far as we know it"
     MORE = "its share is used up; more lies ready"
@@ -64,21 +64,21 @@ class PullResult(Enum):
 
 
 class FeedListener(Protocol):
-    """Whoever owns readers; called from inside `publish`, must not block or raise."""
+    """The owner of readers. Feeds call it from inside `publish`: it must not block or raise."""
 
     def readable(self, reader: FeedReader) -> None: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class FeedEntry:
-    """A record of the tail with its frames."""
+    """A record of a feed's tail with its encoded frames."""
 
     record: Record
     json: bytes | None = None
     msgpack: bytes | None = None
 
     def frame(self, feed: Feed, encoding: Encoding) -> bytes:
-        """The record as a whole WebSocket frame, made once per encoding."""
+        """Returns the record as a whole WebSocket frame, encoded once per encoding."""
         if encoding is JSON:
             if self.json is None:
                 self.json = encoding.frame(event_frame(feed.key.session, feed.epoch, self.record))
@@ -90,15 +90,15 @@ class FeedEntry:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Feed:
-    """The live end of one session's log."""
+    """The newest records of one session's log, for its readers at this gateway."""
 
     key: SessionKey
     _feeds: Feeds
-    encoding: Encoding  # in which the tail's bytes are counted
+    encoding: Encoding  # the one in which the tail's bytes are counted
     epoch: Epoch = UNKNOWN
     top: int = 0
     user: str | None = None
-    known: bool = False  # a head was read: `user` is true
+    known: bool = False  # a head was read, so `user` is valid
     deleted: bool = False
     readers: list[FeedReader] = field(default_factory=list)
     retractions: list[Retraction] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Feed:
     # -- what comes in --------------------------------------------------------------------------------------------
 
     def publish(self, published: Published) -> None:
-        """The sink of `Sessions.watch`. Never raises into the actor: what fails here, readers find in the journal."""
+        """Takes in published records; the sink of `Sessions.watch`. Never raises: then readers use the journal."""
         try:
             self.take_in(published)
         except Exception:
@@ -121,7 +121,7 @@ class Feed:
             self.drop_tail()
 
     def take_in(self, published: Published) -> None:
-        """Takes records that have just become durable. The hottest path there is: once per event and gateway."""
+        """Takes in records that have just become durable. The hottest path of all: once per event and gateway."""
         if published.epoch != self.epoch:
             self.begin(published.epoch)
         records = published.records
@@ -172,8 +172,8 @@ class Feed:
             reader.listener.readable(reader)
 
     def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Records with retractions among them: the tail begins anew at the last one, and what lies before it comes from
-        the journal's pages, scrubbed."""
+        """Returns the records from the last retraction among them on, with which the tail begins anew. Those before it
+        are read from the journal, scrubbed."""
         cuts = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
         last = cuts[-1][0]
         self.remember(records[0].offset - 1, last, cuts)
@@ -181,7 +181,7 @@ class Feed:
         return tuple(record for record in records if record.offset >= last)
 
     def begin(self, epoch: Epoch) -> None:
-        """The log has another epoch: nothing that was known of it holds. Its readers find themselves stale."""
+        """Forgets everything about the log, because it has another epoch. Its readers become stale."""
         self.drop_tail()
         self.epoch = epoch
         self.top = 0
@@ -190,7 +190,7 @@ class Feed:
         self._seen_from, self._seen_to = 0, -1
 
     def learn(self, head: Head) -> None:
-        """Takes in a head that was just read from the journal."""
+        """Takes in a head that was just read from the journal, and wakes the readers if it is news."""
         news = head.epoch != self.epoch or head.top > self.top
         if head.epoch != self.epoch:
             self.begin(head.epoch)
@@ -199,19 +199,20 @@ class Feed:
         self.known = True
         if head.deleted_at is not None:
             self.deleted = True
-        if news:  # what one reader has learned is there for all
+        if news:  # what one reader has learned helps all
             for reader in self.readers:
                 reader.listener.readable(reader)
 
     def reaches(self, top: int) -> None:
-        """The log is known to go up to `top`, by whatever source: every reader has something to fetch."""
+        """Notes that the log goes up to `top` at least, and wakes the readers to fetch it."""
         if top > self.top:
             self.top = top
             for reader in self.readers:
                 reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, retractions: Iterable[Retraction]) -> None:
-        """All retractions of (after, top] are now known. Of two stretches with a gap between them the later counts."""
+        """Notes that these are all retractions of (after, top]. Of two ranges with a gap between them the later one is
+        kept."""
         if top < self._seen_from:
             return
         if self._seen_to < after:
@@ -222,19 +223,19 @@ class Feed:
         self.retractions = [known[offset] for offset in sorted(known)]
 
     def retracted_after(self, offset: int) -> bool:
-        """Whether something before or at `offset` is known to have been taken back behind it."""
+        """Returns whether text at or before `offset` is known to be retracted after it."""
         return bool(self.retractions) and self.retractions[-1][0] > offset
 
     def covers(self, after: int, top: int) -> bool:
-        """Whether every retraction of (after, top] is known."""
+        """Returns whether every retraction in (after, top] is known."""
         return self._seen_from <= after and self._seen_to >= top
 
     def covered_from(self, position: int) -> int:
-        """The end of what is known behind `position`, when it is known without a break; else `position`."""
+        """Returns up to where retractions are known without a gap from `position`; `position` if nothing is known."""
         return self._seen_to if self._seen_from <= position < self._seen_to else position
 
     def _trim(self) -> None:
-        """Drops the oldest records, a quarter of the room at once, so that trimming stays rare; keeps the newest."""
+        """Drops the oldest records, a quarter of the room at once, so that trimming is rare; keeps the newest."""
         assert self._entries is not None
         freed = count = 0
         for entry in self._entries[:-1]:
@@ -250,7 +251,7 @@ class Feed:
     # -- what goes out --------------------------------------------------------------------------------------------
 
     def after(self, position: int) -> list[FeedEntry] | None:
-        """The entries behind `position`; empty at the top; None where the journal has to be read."""
+        """Returns the entries behind `position`; an empty list at the top; None if the journal must be read."""
         entries = self._entries
         if entries is not None:
             index = position + 1 - self._base
@@ -263,46 +264,46 @@ class Feed:
         return self._entries[offset - self._base]
 
     def drop_tail(self) -> None:
-        """Forgets the tail; the journal has it."""
+        """Drops the tail, whose records the journal has."""
         self._feeds.bytes -= self._bytes
         self._bytes = 0
         self._entries = None
 
     def take_idle(self) -> bool:
-        """True when nothing came since the last call."""
+        """Returns whether nothing came since the last call."""
         touched, self._touched = self._touched, False
         return not touched
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class FeedReader(Unacked):
-    """One connection's cursor on one log. `position` is the offset of the last event that was taken."""
+    """One connection's cursor on one log. `position` is the offset of the last event that was sent."""
 
     feed: Feed
     listener: FeedListener
-    follows: frozenset[ResponseId] | None = None  # all that it is there for; None: everything
+    follows: frozenset[ResponseId] | None = None  # the responses that it reads for; None: everything
     epoch: Epoch = UNKNOWN
     position: int = 0
-    attached: bool = False  # the answer to its resume is written: events may follow
-    live: bool = False  # caught_up is written
-    queued: bool = False  # its owner will pull it
+    attached: bool = False  # the answer to its resume is written, so events may follow
+    live: bool = False  # `caught_up` is written
+    queued: bool = False  # its owner will call `pull`
     reading: bool = False  # its owner is reading a page for it
-    paged: bool = False  # a page was read since it had caught up last
-    page: tuple[Record, ...] | None = None  # read for it and not yet looked at; dropped after one pull
+    paged: bool = False  # a page was read since it last caught up
+    page: tuple[Record, ...] | None = None  # read for it and not sent yet; dropped after one `pull`
     scrubber: Scrubber | None = None
-    held: list[tuple[int, bytes]] | None = None  # answers that follow an offset
+    held: list[tuple[int, bytes]] | None = None  # (offset, frame): answers to write once that offset is sent
     merge_from: int = MERGE_FROM
-    delta_at: float = float("-inf")  # when deltas were last taken, and nothing else with them
+    delta_at: float = float("-inf")  # when only deltas were last sent
 
     def holds_deltas(self) -> bool:
-        """Whether all that lies ready for it is deltas, fresh from the engine: they may wait for those behind them."""
+        """Returns whether only fresh deltas are ready for it, which may wait to be merged with later ones."""
         if not self.live or self.page is not None or self.held is not None or self.epoch != self.feed.epoch:
             return False
         entries = self.feed.after(self.position)
         return bool(entries) and all(isinstance(entry.record.event, DELTAS) for entry in entries or ())
 
     def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
-        """Moves on as far as tail, page, window and share allow; the frames are appended to `out`."""
+        """Appends frames to `out` as far as tail, page, window and budget allow. Returns why it stopped."""
         feed = self.feed
         if feed.epoch != self.epoch:
             return PullResult.STALE
@@ -375,21 +376,21 @@ class FeedReader(Unacked):
 
 
 class Feeds:
-    """All feeds of a gateway, by session."""
+    """The feeds of a gateway, by session."""
 
     def __init__(self, sessions: Sessions, read_to: Callable[[SessionKey, int], None] | None = None) -> None:
-        """`read_to` is called when a device has caught up by the journal, and at an answer's end where one reads."""
+        """`read_to` is called when a device has caught up from the journal, and at an answer's end if one reads it."""
         self.read_to = read_to
         self.bytes = 0  # of all tails
         self._sessions = sessions
         self._feeds: dict[SessionKey, Feed] = {}
-        self._warm: dict[Feed, None] = {}  # with a tail, in the order in which they got it
+        self._warm: dict[Feed, None] = {}  # feeds with a tail, oldest tail first
 
     def __len__(self) -> int:
         return len(self._feeds)
 
     def acquire(self, key: SessionKey, listener: FeedListener, encoding: Encoding) -> FeedReader:
-        """A new reader; the session is watched from now on. `release` gives it back."""
+        """Returns a new reader of a session, which is watched from now on. `release` ends it."""
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = Feed(key, self, encoding)
@@ -399,16 +400,16 @@ class Feeds:
         return reader
 
     def release(self, reader: FeedReader) -> None:
-        """Takes a reader off its feed; with the last one the watch ends. Idempotent."""
+        """Removes a reader from its feed; the last one ends the watch. Idempotent."""
         feed = reader.feed
         if reader not in feed.readers:
             return
         feed.readers.remove(reader)
-        del reader.listener  # which holds it
+        del reader.listener  # it refers to the reader
         if not feed.readers:
             assert feed.stop is not None
             feed.stop()
-            feed.stop = None  # it knows where to publish
+            feed.stop = None  # it refers to the feed
             feed.drop_tail()
             self._warm.pop(feed, None)
             del self._feeds[feed.key]
@@ -417,7 +418,7 @@ class Feeds:
         self._warm[feed] = None
 
     def shed(self, but: Feed) -> None:
-        """Over the bound: the tails that have been kept longest go first."""
+        """Drops the oldest tails, but not that of `but`, until all take three quarters of the bound."""
         for feed in [feed for feed in self._warm if feed is not but]:
             if self.bytes <= TAILS_BYTES_MAX * 3 // 4:
                 return
@@ -425,7 +426,7 @@ class Feeds:
             del self._warm[feed]
 
     def sweep(self) -> None:
-        """Drops the tails of sessions where nothing happened since the last sweep."""
+        """Drops the tails of sessions where nothing came since the last sweep."""
         for feed in [feed for feed in self._warm if feed.take_idle()]:
             feed.drop_tail()
             del self._warm[feed]

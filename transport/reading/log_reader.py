@@ -37,7 +37,7 @@ FOLDS_MAX: Final = 4
 
 
 class ResumePlan(NamedTuple):
-    """How a reader goes on. `position` is where its events begin; `state` belongs to snapshot and reset."""
+    """How a client continues to read: its events begin after `position`. `state` is set for snapshot and reset."""
 
     mode: Literal["replay", "snapshot", "reset"]
     epoch: Epoch
@@ -50,7 +50,7 @@ class ResumePlan(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogReader:
-    """The reading side of a journal."""
+    """Reads logs from a journal, a bounded number at once."""
 
     journal: Journal
     now_ms: Callable[[], UnixMs]
@@ -61,23 +61,23 @@ class LogReader:
     async def look_ahead(
         self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None
     ) -> Page | None:
-        """The page that a resume is decided by; None where `standing` reads or needs none. Raises like it."""
-        authorization.demand(principal, "read")  # before anything that could show such a key what there is
+        """Returns the page by which `standing` decides; None if it needs none or reads itself. Raises as it does."""
+        authorization.demand(principal, "read")  # first, so that such a key learns nothing of what there is
         if offset is None or self._in_tail(feed, epoch, offset):
             return None
         return await self._first(feed, offset)
 
     @staticmethod
     def _in_tail(feed: Feed, epoch: Epoch | None, offset: int | None) -> bool:
-        """This log is read here already and its tail reaches back far enough: no need for the journal."""
+        """Returns whether the feed's tail reaches back to `offset`, so that the journal is not needed."""
         known = feed.known and feed.epoch == epoch and offset is not None and 0 < offset <= feed.top
         return known and offset is not None and feed.after(offset) is not None
 
     async def standing(
         self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None, page: Page | None = None
     ) -> ResumePlan:
-        """Decides a resume. The caller has acquired `feed` before, and may have looked ahead for `page` since. Raises
-        Forbidden, NotFound, Gone, Unavailable."""
+        """Returns how a client that has read up to (epoch, offset) continues. The caller has acquired `feed` before,
+        and may pass the `page` of `look_ahead`. Raises Forbidden, NotFound, Gone, Unavailable."""
         authorization.demand(principal, "read")
         if offset is not None and self._in_tail(feed, epoch, offset):
             visible(principal, feed.key, feed.user, feed.deleted)
@@ -98,13 +98,13 @@ class LogReader:
         return ResumePlan("replay", head.epoch, offset, max(head.top, feed.top), page=page.records)
 
     async def page(self, feed: Feed, after: int, *, bytes_max: int) -> tuple[Record, ...]:
-        """The records behind `after`, about `bytes_max` of them; empty at the top. Raises NotFound, Unavailable."""
+        """Returns records behind `after`, about `bytes_max` bytes; empty at the top. Raises NotFound, Unavailable."""
         async with self.reads:
             page = await self._read(feed, after, PAGE_RECORDS, min(PAGE_BYTES, bytes_max))
             return page.records
 
     async def state(self, principal: Principal, key: SessionKey) -> tuple[Head, dict[str, Any]]:
-        """A session as a new device needs it. Raises Forbidden, NotFound, Gone, Unavailable."""
+        """Returns a session's head, and its state as clients see it. Raises Forbidden, NotFound, Gone, Unavailable."""
         authorization.demand(principal, "read")
         head, state = await self.fold(key)
         visible(principal, key, head.user, head.deleted_at is not None)
@@ -132,9 +132,8 @@ class LogReader:
         return page
 
     async def _find_retractions(self, feed: Feed, page: Page, after: int) -> None:
-        """Finds every retraction of (after, top]: what the page holds, and what lies between it and the known part. The
-        top is the feed's as it is by then: records may have been published, and others missed, since the page was read.
-        """
+        """Tells the feed of every retraction in (after, top]: those of the page and those up to the known part.
+        `top` is the feed's when the search ends, as records may be published meanwhile."""
         retractions: list[Retraction] = []
         records, position = page.records, after
         while records:
@@ -154,13 +153,13 @@ class LogReader:
         head, state = await self.fold(feed.key)
         feed.learn(head)
         while feed.epoch == head.epoch and feed.retracted_after(state.top):
-            # Something that this state shows was taken back while it was made.
+            # Something in this state was retracted while it was made.
             head, state = await self.fold(feed.key)
         return ResumePlan(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
     async def fold(self, key: SessionKey, *, in_thread: bool = False) -> tuple[Head, State]:
-        """A session as it stands, whoever may read it; `in_thread`: for who goes through many. Raises NotFound,
-        Unavailable."""
+        """Returns a session's head and state without checking who reads. `in_thread` is for callers that read many.
+        Raises NotFound, Unavailable, Internal."""
         async with self.folds:
             loaded = await self.journal.load(key, now_ms=self.now_ms())
             if loaded is None or loaded.head.top == 0:
@@ -191,7 +190,7 @@ class LogReader:
 
 
 def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
-    """Raises NotFound or Gone for a session that a principal may not read (any more)."""
+    """Raises NotFound or Gone if a principal may not read a session, or it was deleted."""
     authorization.demand_visible(principal, key, user)
     if deleted:
         raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

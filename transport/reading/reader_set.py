@@ -40,13 +40,13 @@ from transport.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 
-COLLECT_BYTES_MAX: Final = 128 * 1024  # of one connection in one turn of the loop
-RESUMES_AHEAD: Final = 4  # of one connection: each holds a page until it is answered
+COLLECT_BYTES_MAX: Final = 128 * 1024  # that one connection may take in one turn of the loop
+RESUMES_AHEAD: Final = 4  # of one connection at once: each keeps a page until it is answered
 T = TypeVar("T")
 
 
 class LogSource(Protocol):
-    """What a channel needs of the gateway."""
+    """What a `ReaderSet` needs of the gateway."""
 
     @property
     def feeds(self) -> Feeds: ...
@@ -62,7 +62,7 @@ class LogSource(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReaderSet:
-    """The reading side of one connection."""
+    """All readers of one connection, with its window and its queue of frames `out`."""
 
     _source: LogSource
     _principal: Principal
@@ -73,25 +73,25 @@ class ReaderSet:
     _clock: Callable[[], float]
     readers: dict[SessionId, FeedReader] = field(default_factory=dict)
     closed: bool = False
-    rollup_s: float = 0.0  # how long deltas wait for those behind them
-    # Made when they are needed: most connections are idle.
+    rollup_s: float = 0.0  # seconds that deltas wait to be merged with later ones
+    # Made when needed: most connections are idle.
     _ready: list[FeedReader] | None = None  # few at a time, mostly one: cheaper than a deque, which comes with room
     _turns: asyncio.Lock | None = None
     _resumes: asyncio.Semaphore | None = None
     _flowing: asyncio.Event | None = None
-    _rolling: dict[FeedReader, asyncio.TimerHandle] | None = None  # whose deltas wait
+    _rolling: dict[FeedReader, asyncio.TimerHandle] | None = None  # readers whose deltas wait
 
     # -- what the client does ---------------------------------------------------------------------------------------
 
     def subscribe(self, point: ResumePoint) -> None:
-        """Begins to read a session, or begins anew. Its answer (`resumed`) is written when it is known."""
+        """Starts to read a session, or starts anew. `resumed` is written once it is known how the reading begins."""
         before = self.readers.pop(point.session, None)
         self._attach(point.session, point.epoch, point.offset)
         if before is not None:  # after the new one came, so that the feed and its tail are not forgotten
             self._retire(before)
 
     def refuse(self, session: SessionId, error: SessileError) -> None:
-        """Answers a resume that is not even begun."""
+        """Answers a resume with an error without starting to read."""
         self.write(Resumed(session=session, mode="gone", error=error_frame(error).error))
 
     def ack(self, session: SessionId, offset: int, now: float) -> None:
@@ -100,13 +100,13 @@ class ReaderSet:
             self._wake()
 
     def write(self, message: msgspec.Struct) -> None:
-        """Puts a frame behind everything that was written before."""
+        """Appends a frame behind everything that was written before."""
         if not self.closed:
             self.out.append(self._encoding.frame(message))
             self._wake()
 
     def answer(self, message: msgspec.Struct, session: SessionId | None, offset: int | None) -> None:
-        """Writes the answer to a command on `session`, behind the events up to `offset` (None: up to the top)."""
+        """Writes a command's answer once the events up to `offset` (None: up to the top) of `session` are written."""
         reader = self.readers.get(session) if session is not None else None
         if reader is None or self.closed:
             self.write(message)
@@ -123,25 +123,25 @@ class ReaderSet:
         self.readable(reader)
 
     def stall(self) -> None:
-        """The socket takes no more for now."""
+        """Notes that the socket takes no more bytes for now."""
         self._flowing = asyncio.Event()
 
     def flow(self) -> None:
-        """The socket takes bytes again, or never will."""
+        """Notes that the socket takes bytes again, or is lost."""
         if self._flowing is not None:
             self._flowing.set()
             self._flowing = None
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """For making and writing one large answer: the rest waits, and this one until the socket takes it."""
+        """Runs the making and writing of one large answer: one at a time, and only while the socket takes bytes."""
         if self._turns is None:
             self._turns = asyncio.Lock()
         async with self._turns:
             while self._flowing is not None:
                 await self._flowing.wait()
             yield
-            await asyncio.sleep(0)  # it is flushed now; the next one finds out whether the socket took it
+            await asyncio.sleep(0)  # this one is flushed now; the next one sees whether the socket took it
 
     def close(self) -> None:
         """Ends all reading. Idempotent."""
@@ -153,7 +153,7 @@ class ReaderSet:
     # -- what the feeds and the owner say ---------------------------------------------------------------------------
 
     def readable(self, reader: FeedReader) -> None:
-        """The reader may have something; called by feeds, must stay cheap."""
+        """Queues a reader that may have something to send. Feeds call it often, so it must be cheap."""
         if reader.attached and not reader.queued and not reader.reading:
             reader.queued = True
             if self._ready is None:
@@ -163,7 +163,7 @@ class ReaderSet:
             self._wake()
 
     def collect(self, now: float) -> bool:
-        """Appends to `out` what may be sent now; True when more lies ready."""
+        """Appends to `out` what may be sent now. Returns whether more is ready."""
         ready, out, window = self._ready, self.out, self.window
         budget = COLLECT_BYTES_MAX
         while ready and budget > 0:
@@ -185,8 +185,8 @@ class ReaderSet:
         return True
 
     def _waits(self, reader: FeedReader, now: float) -> bool:
-        """Whether its deltas wait for those behind them: never the first of an answer, nor anything before another
-        event. Else they are about to be taken."""
+        """Returns whether a reader's deltas wait to be merged with later ones: not the first of an answer, and not if
+        another event follows. If they do not wait they are sent now."""
         rolling = self._rolling = {} if self._rolling is None else self._rolling
         deltas, due = reader.holds_deltas(), reader.delta_at + self.rollup_s
         if deltas and now < due:
@@ -208,7 +208,7 @@ class ReaderSet:
             timer.cancel()
 
     def _after(self, reader: FeedReader, pulled: PullResult) -> None:
-        """One reader has been pulled: what follows from where it stopped."""
+        """Does what follows from where a reader's `pull` stopped."""
         if reader.held is not None:
             self._release(reader)
         match pulled:
@@ -233,7 +233,7 @@ class ReaderSet:
                 self._again(reader, None, None)
 
     def _release(self, reader: FeedReader) -> None:
-        """Writes the answers that waited for the events that have now been written."""
+        """Writes the answers that waited for events which have now been written."""
         held = reader.held or []
         self.out += [frame for until, frame in held if until <= reader.position]
         reader.held = [waiting for waiting in held if waiting[0] > reader.position] or None
@@ -249,7 +249,7 @@ class ReaderSet:
         return reader
 
     def _again(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
-        """The reader cannot go on where it stands: it is attached anew and its client sent how it goes on."""
+        """Replaces a reader that cannot continue at its position; the client is told how the new one begins."""
         fresh = self._attach(reader.feed.key.session, epoch, offset)
         if reader.held is not None:
             # A snapshot or reset says what these answers wait for; their offsets may be of another epoch.
@@ -276,7 +276,7 @@ class ReaderSet:
                 self.readable(reader)
 
     async def _read_for(self, reader: FeedReader, read: Callable[..., Awaitable[T]], *given: Any) -> T | None:
-        """What `read` returns for a reader; None, and the reading ends, where it fails or was replaced."""
+        """Returns the result of `read` for a reader; None if it failed, which ends the reading, or was replaced."""
         session = reader.feed.key.session
         if self.readers.get(session) is not reader:
             return None
@@ -290,7 +290,7 @@ class ReaderSet:
         return None
 
     def _end_reading(self, reader: FeedReader, error: SessileError) -> None:
-        """The reading ends, for good or (a retryable error) for now; unless it has been replaced meanwhile."""
+        """Ends a reading with an error, which tells the client if it may try again. Does nothing if it was replaced."""
         session = reader.feed.key.session
         if self.readers.get(session) is not reader:
             return
@@ -325,7 +325,7 @@ class ReaderSet:
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def unsubscribe(self, session: SessionId) -> None:
-        """Nothing more of the session is written. Unknown sessions are fine: the reading may have ended by itself."""
+        """Stops writing events of a session. Unknown sessions are allowed: the reading may have ended by itself."""
         reader = self.readers.pop(session, None)
         if reader is not None:
             self._retire(reader)
@@ -345,7 +345,7 @@ class ReaderSet:
 
 
 def resumed(session: SessionId, standing: ResumePlan) -> Resumed:
-    """The answer to a resume as PROTOCOL.md §1 writes it."""
+    """Returns the answer to a resume (docs/protocol.md 3.1)."""
     if standing.mode == "replay":
         return Resumed(
             session=session, mode="replay", epoch=standing.epoch, from_=standing.position + 1, top=standing.top

@@ -42,8 +42,8 @@ WAITING_MAX: Final = 4
 WAITING_PER_KEY: Final = 16
 HEADS_AT_ONCE: Final = 16
 CLUSTER_MAX: Final = 32  # code points composed at once: Unicode sorts marks in the time of their number squared
-BEFORE: Final = 60  # code points of a snippet before what was matched
-AFTER: Final = 120  # and behind its beginning
+BEFORE: Final = 60  # code points of a snippet before the match
+AFTER: Final = 120  # and after the match's beginning
 
 _SPACE: Final = re.compile(r"\s")
 
@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 class Match(NamedTuple):
-    """Where all words of a query stand. `item_id` None: in the title. `start` and `end` are of the first word."""
+    """A text with all words of a query. `item_id` None: the title. `start`, `end`: the first word in `snippet`."""
 
     item_id: str | None
     role: str | None
@@ -66,8 +66,8 @@ class SearchHit(NamedTuple):
 
 
 class SearchPage(NamedTuple):
-    """`last_id`: the last session that was looked at, and where the next page begins. There may be more though this one
-    is empty."""
+    """One page of a search. `last_id` is the last session that was examined, behind which the next page begins.
+    `has_more` may be true although this page is empty."""
 
     hits: tuple[SearchHit, ...]
     has_more: bool
@@ -75,19 +75,19 @@ class SearchPage(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A query: every word of it has to stand in the same text, in any case, width and composition. Plain `find`, whose
-    time is linear: a pattern takes that of query times text, and holds every other thread up meanwhile."""
+    """A query's words, folded in case, width and composition; a text matches if it has all of them. Uses `str.find`,
+    whose time is linear: a regular expression could take query times text, and would hold up every other thread."""
 
     folded: tuple[str, ...]
 
     def snippet(self, text: str) -> tuple[str, int, int] | None:
-        """What stands around the first word, and where that is in it; None: not all words are here."""
+        """Returns (snippet, start, end) around the first word; None if a word is missing from the text."""
         folded, places = _fold(text)
-        found = folded.find(self.folded[0])
-        if found < 0 or not all(word in folded for word in self.folded[1:]):
+        match_at = folded.find(self.folded[0])
+        if match_at < 0 or not all(word in folded for word in self.folded[1:]):
             return None
-        behind = found + len(self.folded[0])
-        start, end = (found, behind) if places is None else (places[found], places[behind])
+        behind = match_at + len(self.folded[0])
+        start, end = (match_at, behind) if places is None else (places[match_at], places[behind])
         first, last = max(0, start - BEFORE), min(len(text), max(end, start + AFTER))
         shown = _SPACE.sub(" ", text[first:last])
         dots = "…" if first else ""
@@ -96,7 +96,7 @@ class Words(NamedTuple):
 
 
 def words_of(query: str) -> Words:
-    """Raises BadInput for a query without a word, or with too much of it."""
+    """Returns a query's folded words. Raises BadInput for a query without words, or too long a one."""
     words = list(dict.fromkeys(query.split()))
     if not words or len(query) > QUERY_MAX or len(words) > WORDS_MAX:
         raise BadInput(
@@ -106,8 +106,8 @@ def words_of(query: str) -> Words:
 
 
 def _fold(text: str) -> tuple[str, list[int] | None]:
-    """Returns the text in one case, one width and composed (NFKC), and of each of its characters, and of its end, the
-    place in `text`; None where every character stands where it stood."""
+    """Returns a text in one case and width and composed (NFKC), and each folded character's place in the original,
+    with the end's; None instead if all characters stay in place."""
     if unicodedata.is_normalized("NFKC", text):
         return _in_one_case(text), None
     parts: list[str] = []
@@ -123,33 +123,33 @@ def _fold(text: str) -> tuple[str, list[int] | None]:
 
 
 def _extends(char: str) -> bool:
-    """Whether NFKC may compose a character with the one before it: a mark, a later letter of a Hangul syllable, or a
-    voiced mark of halfwidth Katakana."""
+    """Returns whether NFKC may compose a character with the one before it: a mark, a later letter of a Hangul syllable,
+    or a voicing mark of halfwidth Katakana."""
     return bool(unicodedata.combining(char)) or "\u1160" <= char <= "\u11ff" or char in "\uff9e\uff9f"
 
 
 def _in_one_case(text: str) -> str:
-    """Of what `lower` gives only one character is longer than before."""
+    """Returns a text in one case, with as many characters as before."""
     lower = text.replace("\u0130", "i").lower()
     return lower.replace("ς", "σ").replace("ſ", "s").replace("\u00b5", "\u03bc")
 
 
 def matches_of(state: State, words: Words) -> tuple[tuple[Match, ...], int]:
-    """The first matches in a session, and how many code points were looked at. Pure; for a thread."""
+    """Returns the first matches in a session, and how many code points were examined. Pure; for a thread."""
     matches: list[Match] = []
     looked_at = 0
     for item_id, role, text in _texts(state):
         looked_at += len(text)
-        found = words.snippet(text)
-        if found is not None:
-            matches.append(Match(item_id, role, *found))
+        snippet = words.snippet(text)
+        if snippet is not None:
+            matches.append(Match(item_id, role, *snippet))
             if len(matches) == MATCHES_MAX:
                 break
     return tuple(matches), looked_at
 
 
 def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
-    """(item, role, text), the title first; then what was said, newest first."""
+    """Yields (item id, role, text): the title first, then the messages, newest first."""
     if state.info is not None and state.info.title:
         yield None, None, state.info.title
     for item in ancestors(state, state.newest):
@@ -159,7 +159,7 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
 
 @dataclass(slots=True)
 class _KeySearches:
-    """The searches of one key that run or wait: one after the other, so that nobody else waits for more than one."""
+    """The searches of one key that run or wait, one after the other, so that others wait for at most one of them."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     under_way: int = 0
@@ -167,7 +167,7 @@ class _KeySearches:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConversationSearch:
-    """The searches of one process. `clock` is monotonic, in seconds."""
+    """Runs the searches of one process, a bounded number at once. `clock` is monotonic, in seconds."""
 
     journal: Journal
     logs: LogReader
@@ -177,7 +177,8 @@ class ConversationSearch:
     _keys: dict[tuple[str, str], _KeySearches] = field(default_factory=dict)
 
     async def search(self, principal: Principal, query: str, *, limit: int, after: SessionId | None) -> SearchPage:
-        """Raises BadInput, Limited, NotFound for an unknown `after`, Unavailable. The caller has demanded `read`."""
+        """Returns the sessions that have every word of a query, newest first. The caller has demanded `read`. Raises
+        BadInput, Limited, Unavailable, NotFound for an unknown `after`."""
         words = words_of(query)
         who, name = (principal.tenant, principal.id), key_of(principal)
         key = self._keys.setdefault(name, _KeySearches())
@@ -219,7 +220,7 @@ class ConversationSearch:
                 return SearchPage(tuple(hits), has_more=False, last_id=last)
 
     async def _heads(self, principal: Principal, after: SessionId | None) -> Sequence[Head]:
-        """The next ones of the list, and one more where others follow."""
+        """Returns the next heads of the list, with one more if others follow."""
         user = principal.user if principal.role == "user" else None
         key = None if after is None else SessionKey(principal.tenant, after)
         return await self.journal.list_heads(principal.tenant, user=user, limit=HEADS_AT_ONCE + 1, after=key)

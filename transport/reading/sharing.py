@@ -52,18 +52,18 @@ V = TypeVar("V")
 
 
 class ReadRate:
-    """How often what is shared may be read. `clock` is monotonic, in seconds."""
+    """The limits of how often shared conversations are read. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._all = Bucket(READS_PER_MINUTE, clock() * 1000)
         self._unknown = Bucket(UNKNOWN_PER_MINUTE, clock() * 1000)
-        self._known: OrderedDict[bytes, tuple[TenantId, Bucket]] = OrderedDict()  # by hashes
+        self._known: OrderedDict[bytes, tuple[TenantId, Bucket]] = OrderedDict()  # by token hash
         self._tenants: OrderedDict[TenantId, Bucket] = OrderedDict()
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
     def take_look(self, address: str | None, token_hash: bytes) -> None:
-        """One look for a token, whether there is one or not: each costs the store a question. Raises Limited."""
+        """Counts one look for a token, valid or not: each costs a query of the store. Raises Limited."""
         now_ms, name = self._clock() * 1000, address_group(address)
         one = self._addresses.get(name) or Bucket(READS_PER_ADDRESS, now_ms)
         _take(one, READS_PER_ADDRESS, now_ms)
@@ -75,7 +75,7 @@ class ReadRate:
             self._take_read(token_hash, *known)
 
     def take_read(self, token_hash: bytes, tenant: TenantId) -> None:
-        """One read of what is there: who guesses tokens takes nothing from who has one. Raises Limited."""
+        """Counts one read of a valid token, apart from looks for wrong ones. Raises Limited."""
         if token_hash not in self._known:
             self._take_read(token_hash, tenant, Bucket(READS_PER_SHARE, self._clock() * 1000))
 
@@ -89,7 +89,7 @@ class ReadRate:
         _remember(self._tenants, tenant, whole, TENANTS_MAX)
 
     def forget(self, token_hash: bytes) -> None:
-        """There is no such token (any more)."""
+        """Forgets a token that is not, or no longer, valid."""
         self._known.pop(token_hash, None)
 
 
@@ -111,7 +111,7 @@ def _take(bucket: Bucket, ceiling: int, now_ms: float) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConversationShares:
-    """The shares of a store. `table` gives a tenant's limits; None: nothing is limited."""
+    """Makes, lists, revokes and reads share links. `table` returns a tenant's limits; None: nothing is limited."""
 
     store: ShareStore
     end_users: EndUserStore
@@ -121,8 +121,8 @@ class ConversationShares:
     clock: Clock
 
     async def share(self, principal: Principal, key: SessionKey, leaf: ItemId | None) -> tuple[ShareLink, str]:
-        """A new share of the branch that ends in `leaf` (None: in the newest item), and its token. Raises Forbidden,
-        NotFound, Gone, Conflict, Limited."""
+        """Makes a share link of the branch that ends in `leaf` (None: in the newest item). Returns it with its token.
+        Raises Forbidden, NotFound, Gone, Conflict, Limited."""
         head, state = await self._seen(principal, key)
         if not self._allowed(key.tenant):
             raise Forbidden("sharing_disabled", "This tenant shares no conversations by links.")
@@ -141,18 +141,18 @@ class ConversationShares:
         return share, token
 
     async def shares(self, principal: Principal, key: SessionKey) -> list[ShareLink]:
-        """Newest first. Raises NotFound, Gone."""
+        """Returns the share links of a session, newest first. Raises NotFound, Gone."""
         await self._seen(principal, key)
         return await self.store.of_session(key)
 
     async def revoke(self, principal: Principal, key: SessionKey, share_id: ShareId) -> None:
-        """From now on nobody reads it. Raises NotFound."""
+        """Revokes a share link, so that nobody can read it any more. Raises NotFound, Gone."""
         head, _ = await self._seen(principal, key)
         if not await self.store.remove(key, share_id, self._row("session.unshared", principal, head, share_id)):
             raise share_not_found()
 
     async def read(self, token: str, address: str | None) -> dict[str, Json]:
-        """What is shown to who has a token. Raises Limited, and NotFound whatever else is wrong."""
+        """Returns the shared conversation for a token. Raises Limited; NotFound for whatever else is wrong."""
         token_hash = token_hash_of(token)
         self.rate.take_look(address, token_hash)
         share = await self.store.find(token_hash)
@@ -189,7 +189,7 @@ class ConversationShares:
 
 
 def branch_end(state: State, leaf: ItemId | None) -> ItemId:
-    """The last item that a share shows: `leaf`, or without one the newest that is whole. Raises NotFound, Conflict."""
+    """Returns the last item that a share link shows: `leaf`, or the newest complete one. Raises NotFound, Conflict."""
     if leaf is not None:
         if leaf not in state.items:
             raise NotFound("item_not_found", f"There is no item {leaf!r} in this session.", param="item_id")

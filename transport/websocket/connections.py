@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class WebSocketConnections:
-    """Makes connections and knows those that are open."""
+    """All WebSocket connections of one server: makes them, knows the open ones, and has what they share."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class WebSocketConnections:
         shares: ConnectionShares | None = None,
         app: App | None = None,
     ) -> None:
-        """`app`: the HTTP application, which a socket of Responses speaks to; None: there is none of them."""
+        """`app`: the HTTP application, for the requests of Responses connections; without it there are none."""
         self.gateway = gateway
         self.limits = limits
         self.shares = shares or ConnectionShares()
@@ -54,7 +54,7 @@ class WebSocketConnections:
         self._awake: list[HeldConnection] = []
 
     def protocol(self, path: str = "", host: str = "", **_: Any) -> UpgradedConnection:
-        """What uvicorn's `ws=` calls, with its own configuration, for every upgrade: the connection for a path."""
+        """Returns the connection for an upgrade at a path. uvicorn calls this (`ws=`) with its own configuration."""
         if self._app is not None and path.partition("?")[0] == RESPONSES:
             return ResponsesConnection(self, _app=self._app, _host=host)
         return WebSocketConnection(self)
@@ -62,8 +62,8 @@ class WebSocketConnections:
     def begin(
         self, head: Mapping[str, Any], transport: asyncio.BaseTransport, peer: str | None, place: Place | None
     ) -> FirstMessage | None:
-        """Answers a handshake that is written as nearly every one is, and brings no key; what reads its first message,
-        and has `place` from now on. None: it is to be parsed. Raises SessileError where it is refused."""
+        """Answers the handshake of `head` if it is plain and without a credential, and returns the reader of its first
+        message, which then owns `place`; None if the handshake must be parsed. Raises SessileError if refused."""
         return first_message(self, head, transport, peer, place)
 
     @property
@@ -85,7 +85,7 @@ class WebSocketConnections:
             self.empty.set()
 
     def flush_soon(self, connection: HeldConnection) -> None:
-        """Once per connection and turn: `flush` is called before the loop waits again."""
+        """Has `connection.flush` called before the loop waits again. Connections call it once per turn of the loop."""
         if not self._awake:
             self.loop.call_soon(self._flush)
         self._awake.append(connection)
@@ -97,18 +97,18 @@ class WebSocketConnections:
             try:
                 connection.flush(now)
             except Exception:
-                # Ours to mend; its client resumes from the log, and the rest of this turn is not to suffer.
+                # a bug: its client resumes from the log, and the other connections are still flushed
                 log.exception("flush_failed")
                 connection.abort()
 
     def goaway(self, reason: str, after_ms: int, step_ms: float = 0.0) -> None:
-        """Tells every connection that it will be closed with 1012 after a while, each `step_ms` after the one before:
-        those who come back together wait for each other."""
+        """Tells every connection that it will be closed with 1012, each `step_ms` later than the one before,
+        so that clients do not all reconnect at once."""
         for number, connection in enumerate(list(self.connections)):
             connection.goaway(reason, after_ms + round(number * step_ms))
 
     def abort(self) -> None:
-        """Cuts what is left."""
+        """Cuts all connections that are open."""
         for connection in list(self.connections):
             connection.abort()
         self.wheel.close()

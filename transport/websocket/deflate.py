@@ -24,14 +24,14 @@ from websockets.typing import ExtensionParameter
 
 # An answer's last events repeat its text: a smaller window has forgotten it. 144 KiB a connection.
 WINDOW_BITS: Final = 15
-DEFLATING_MAX: Final = 1024  # connections at once in a process; further ones go on as if they had not asked
-DEFLATED_BYTES_MAX: Final = 64 * 1024  # a larger frame goes as it is: compressing it would hold up everybody else
-INFLATION_MAX: Final = 32  # text and JSON of people have 3 to 15
-INFLATED_AHEAD_BYTES: Final = 8 * 1024 * 1024  # two messages as large as any may be, whatever they are made of
+DEFLATING_MAX: Final = 1024  # compressing connections of a process; further ones are not compressed
+DEFLATED_BYTES_MAX: Final = 64 * 1024  # larger frames are not compressed: it would hold up everybody else
+INFLATION_MAX: Final = 32  # people's text and JSON inflates 3 to 15 times
+INFLATED_AHEAD_BYTES: Final = 8 * 1024 * 1024  # two messages of the largest size, whatever they inflate from
 
 
 class BoundedDeflate(PerMessageDeflate):
-    """The extension of one connection. What inflates beyond its share is too big, and ends the connection (1009)."""
+    """The compression of one connection. A message that inflates beyond the connection's bound closes it with 1009."""
 
     _ahead = INFLATED_AHEAD_BYTES
 
@@ -44,7 +44,7 @@ class BoundedDeflate(PerMessageDeflate):
 
 
 class BoundedDeflateFactory(ServerPerMessageDeflateFactory):
-    """What is agreed on with a client, with a bound on what its messages become."""
+    """Agrees on compression with a client, with a bound on how far its messages inflate."""
 
     def process_request_params(
         self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
@@ -67,12 +67,12 @@ DEFLATE: Final = BoundedDeflateFactory(
 
 
 def wants_deflate(path: str) -> bool:
-    """Whether the address of a handshake asks for compression."""
+    """Returns whether the path of a handshake has `compress=deflate`."""
     return parse_qs(urlsplit(path).query).get("compress") == ["deflate"]
 
 
 def deflated(frame: bytes, extensions: Sequence[Extension]) -> bytes:
-    """A whole frame of a server, as the extensions of its connection write it."""
+    """Returns a whole unmasked frame as the connection's extensions write it; a large one unchanged."""
     length = frame[1]
     start = 2 if length < 126 else 4 if length == 126 else 10
     if len(frame) - start > DEFLATED_BYTES_MAX:

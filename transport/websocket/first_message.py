@@ -34,9 +34,9 @@ try:
 except ImportError:  # a platform without a compiler
     from websockets.utils import apply_mask
 
-HEAD_BYTES: Final = 8  # of a frame with a length in two bytes and a mask
+HEAD_BYTES: Final = 8  # of a frame's head with a length in two bytes and a mask
 CLOSE: Final = 0x88
-DISCARD_BYTES_MAX: Final = 64 * 1024  # read behind a refusal; beyond it the connection is cut
+DISCARD_BYTES_MAX: Final = 64 * 1024  # read after a refusal; then the connection is cut
 _ACCEPT_KEY: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 _SWITCHING: Final = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
@@ -46,7 +46,7 @@ _ONCE: Final = frozenset({b"origin", b"sec-websocket-key", b"sec-websocket-versi
 
 
 class PlainHandshake(NamedTuple):
-    """What a handshake agreed on, and the answer to it."""
+    """What a handshake without credential agreed on, with the bytes of its answer."""
 
     encoding: Encoding
     answer: bytes
@@ -56,7 +56,7 @@ class PlainHandshake(NamedTuple):
 
 
 def plain_handshake(head: Mapping[str, Any], access: Authenticator) -> PlainHandshake | None:
-    """Reads a handshake (of `plain_head`) without a credential; None: it is written otherwise, or brings one."""
+    """Reads a handshake (of `plain_head`). Returns None if it has a credential or is not written as nearly all are."""
     if head["method"] != "GET" or head["raw_path"] != PATH.encode():
         return None
     once: dict[bytes, bytes] = {}
@@ -96,8 +96,8 @@ def plain_handshake(head: Mapping[str, Any], access: Authenticator) -> PlainHand
 
 
 class FirstMessage(asyncio.BufferedProtocol):
-    """A WebSocket whose first message has not come; one of its host's connections. It is not set as its transport's
-    protocol, which would cost more than all this: the protocol that is (`FirstHead`) calls its methods."""
+    """A WebSocket connection that waits for its first message; one of its host's connections. `FirstHead`, which stays
+    the transport's protocol, calls its methods: replacing the protocol would cost more than all of this."""
 
     __slots__ = (
         *("_client", "_data", "_discarded", "_encoding", "_host", "_place", "_refused_at", "_since", "_transport"),
@@ -105,7 +105,7 @@ class FirstMessage(asyncio.BufferedProtocol):
     )
 
     def __init__(self, host: ConnectionHost, encoding: Encoding, client: str | None, place: Place) -> None:
-        """`client`: the peer's address, or who a trusted proxy says it speaks for."""
+        """`client`: the peer's address, or the one that a trusted proxy names."""
         self.slot = 0
         self._host = host
         self._encoding = encoding
@@ -117,7 +117,7 @@ class FirstMessage(asyncio.BufferedProtocol):
         self._data = bytearray()
 
     def begin(self, transport: asyncio.Transport, answer: bytes) -> None:
-        """Takes over a connection whose handshake is answered with `answer`."""
+        """Takes over a connection and writes `answer` to its handshake."""
         self._transport = transport
         self._host.opened(self)
         self._host.gateway.count("connections")
@@ -159,7 +159,7 @@ class FirstMessage(asyncio.BufferedProtocol):
         self._hand_over(principal)
 
     def _payload(self) -> bytes | None:
-        """The first message, when it is whole; empty: it is no plain frame, or none that may be so large."""
+        """Returns the first message, or None while it is incomplete; empty if it is no plain frame or too large."""
         data = self._data
         if len(data) < HEAD_BYTES:
             return None if len(data) < 2 or _is_plain(data, self._encoding) else b""
@@ -174,7 +174,7 @@ class FirstMessage(asyncio.BufferedProtocol):
         return apply_mask(memoryview(data)[at + 4 : at + 4 + length], bytes(data[at : at + 4]))
 
     def _refuse(self, error: SessileError) -> None:
-        """As a connection's core does, in one piece."""
+        """Writes an error frame and a close frame at once, as the connection's core would."""
         code, reason = errors.row(error.code).close or errors.BAD_FRAME, error.code.encode()
         self._host.gateway.count(f"closed_{code}")
         frame = self._encoding.frame(error_frame(error))
@@ -184,7 +184,7 @@ class FirstMessage(asyncio.BufferedProtocol):
         self._host.wheel.put(self)
 
     def _hand_over(self, principal: Principal | None) -> WebSocketConnection:
-        """A connection goes on with what was read."""
+        """Replaces itself by a full connection, which gets the bytes read so far."""
         host, data = self._host, bytes(self._data)
         connection = WebSocketConnection(host)
         host.opened(connection)
@@ -203,7 +203,7 @@ class FirstMessage(asyncio.BufferedProtocol):
         return self._since + timing.hello_s if self._refused_at is None else self._refused_at + timing.close_s
 
     def elapsed(self, now: float) -> None:
-        """Called by the wheel."""
+        """Ends the connection: no hello came, or the peer did not close. The timer wheel calls this."""
         if self._refused_at is None:
             self._refuse(Unauthorized("hello_timeout", f"No hello within {self._host.limits.timing.hello_s:g} s."))
         else:
@@ -214,14 +214,14 @@ class FirstMessage(asyncio.BufferedProtocol):
             self._hand_over(None).goaway(reason, after_ms)
 
     def flush(self, now: float) -> None:
-        """Nothing waits to be written."""
+        """Does nothing: everything was written at once."""
 
     def abort(self) -> None:
         self._transport.abort()
 
 
 def _is_plain(data: bytearray, encoding: Encoding) -> bool:
-    """A frame that is a message by itself, masked, of the agreed kind, with a length in at most two bytes."""
+    """Returns whether a frame is a masked whole message of the agreed kind, with a length in at most two bytes."""
     return data[0] == (0x82 if encoding.binary else 0x81) and 0x80 <= data[1] < 0xFF
 
 
@@ -232,8 +232,8 @@ def first_message(
     peer: str | None,
     place: Place | None,
 ) -> FirstMessage | None:
-    """Answers a plain handshake without a credential, on a connection that has `place`; what reads the message behind
-    it. None: it is to be parsed. Raises SessileError where it is refused."""
+    """Answers a plain handshake without a credential and returns the reader of its first message, which then owns
+    `place`; None if the handshake must be parsed. Raises SessileError if it is refused."""
     gateway = host.gateway
     access = gateway.access
     agreed = None if access.open or gateway.draining or host.full else plain_handshake(head, access)

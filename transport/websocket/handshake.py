@@ -34,17 +34,17 @@ USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speak
 
 
 class AgreedHandshake(NamedTuple):
-    """`principal` is None where the handshake brought no credential, and where it brought a ticket: `redeem_ticket`
-    has it then."""
+    """What a handshake agreed on. `principal` is None if it had no credential, or a ticket, which `redeem_ticket`
+    exchanges for the principal."""
 
     encoding: Encoding
     principal: Principal | None
     ticket: str | None = None
-    user: str | None = None  # in whose name it is redeemed
+    user: str | None = None  # the end user in whose name the ticket is redeemed
 
 
 class HandshakeParser(ServerProtocol):
-    """`websockets`' parser, choosing among our subprotocols: the first of the client's that we speak.
+    """`websockets`' handshake parser, which chooses the first subprotocol of the client that we speak.
 
     A client that offers none at all speaks JSON.
     """
@@ -59,8 +59,8 @@ class HandshakeParser(ServerProtocol):
 
 
 def retire(ws: Protocol) -> None:
-    """Frees what a parser holds. It and its generator refer to each other: left alone they would keep what they last
-    read, a megabyte perhaps, until the garbage collector comes by."""
+    """Frees a parser's buffers. It and its generator refer to each other, so what they read last, perhaps a megabyte,
+    would stay until the garbage collector runs."""
     ws.reader.discard()
     ws.parser.close()
     ws.events.clear()
@@ -70,7 +70,7 @@ def retire(ws: Protocol) -> None:
 def shake_hands(
     ws: ServerProtocol, request: Request, access: Authenticator, address: str | None = None, *, path: str = PATH
 ) -> tuple[Response, AgreedHandshake | None]:
-    """The answer to a handshake, and what was agreed when it is 101. Raises SessileError for a refusal."""
+    """Returns the answer to a handshake, and what was agreed on if that is 101. Raises SessileError for a refusal."""
     url = urlsplit(request.path)
     if url.path != path:
         raise NotFound("not_found", "There is no WebSocket at this path.")
@@ -97,8 +97,8 @@ def shake_hands(
 
 
 def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> Principal | None:
-    """Who signed in, where a page of our own connects: the cookie goes with handshakes that other pages of the site,
-    or no page, make, too. One that has ended is as none: hello may have a key."""
+    """Returns who is signed in by cookie, if a page of our own connects; other pages' handshakes carry the cookie too.
+    None for an expired sign-in: hello may have a key."""
     if access.sign_in is None or not access.sign_in.is_own_page(
         single_value(headers.get_all("Origin")), single_value(headers.get_all("Sec-Fetch-Site"))
     ):
@@ -113,14 +113,14 @@ def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> 
 
 
 async def redeem_ticket(agreed: AgreedHandshake, access: Authenticator, address: str | None = None) -> AgreedHandshake:
-    """What was agreed, with the principal of its ticket. Raises SessileError for a refusal."""
+    """Returns the agreement with its ticket exchanged for the principal. Raises SessileError for a refusal."""
     assert agreed.ticket is not None
     principal = await access.redeem_ticket(agreed.ticket, address)
     return AgreedHandshake(agreed.encoding, acting_for(principal, agreed.user))
 
 
 def refusal(ws: ServerProtocol, error: SessileError) -> Response:
-    """An error as the answer to a handshake."""
+    """Returns the HTTP answer that refuses a handshake with an error."""
     response = ws.reject(errors.row(error.code).http, msgspec.json.encode({"error": errors.public(error)}).decode())
     del response.headers["Content-Type"]
     response.headers["Content-Type"] = "application/json"
@@ -132,7 +132,7 @@ def refusal(ws: ServerProtocol, error: SessileError) -> Response:
 
 
 def bearer(authorization: Sequence[str]) -> str | None:
-    """The key of an Authorization header; None where there is none. One that is malformed is one that is wrong."""
+    """Returns the key of an Authorization header; None without one, and "", a wrong key, if it is malformed."""
     if not authorization:
         return None
     scheme, _, key = authorization[0].partition(" ")
@@ -140,8 +140,8 @@ def bearer(authorization: Sequence[str]) -> str | None:
 
 
 def credential_of(authorization: list[str], query: str, offered: list[str]) -> tuple[str | None, str | None]:
-    """The key or the ticket that the handshake brought: the header comes first, then the ticket, then the
-    subprotocol."""
+    """Returns the handshake's (key, ticket), at most one of them set: the header counts first, then the ticket, then
+    the subprotocol."""
     key = bearer(authorization)
     if key is not None:
         return key, None
@@ -160,7 +160,7 @@ def credential_of(authorization: list[str], query: str, offered: list[str]) -> t
 
 
 def single_value(values: Sequence[str]) -> str | None:
-    """The value of a header that may come once; None: there is none. "" for several: it matches no name or origin."""
+    """Returns the value of a header that may come once; None without one, and "" for several: it matches nothing."""
     return (values[0] if len(values) == 1 else "") if values else None
 
 

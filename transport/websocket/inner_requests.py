@@ -20,17 +20,17 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class SocketTurn(NamedTuple):
-    """What a request knows of the connection that made it. It stands in the request's state."""
+    """What a request knows of the WebSocket that made it. It is in the request's state."""
 
-    generate: bool = True  # false: only prepares for an answer
+    generate: bool = True  # false: prepares for an answer without writing one
 
 
 SOCKET_TURN = "socket_turn"
-"""Where the state of a request has its `SocketTurn`."""
+"""The name of the `SocketTurn` in a request's state."""
 
 
 class InnerRequest(NamedTuple):
-    """`headers`: beside those of every request of the connection."""
+    """One HTTP request to make. `headers` are added to those that all requests of the connection have."""
 
     method: str
     path: str
@@ -41,7 +41,7 @@ class InnerRequest(NamedTuple):
 
 
 class InnerRequests:
-    """Makes the requests of one connection, until it is `left`."""
+    """Makes HTTP requests of one WebSocket to the application in this process, until `leave`."""
 
     def __init__(
         self, app: App, principal: Principal | None, *, host: str, client: tuple[str, int] | None, scheme: str
@@ -54,14 +54,13 @@ class InnerRequests:
         self._left = asyncio.Event()
 
     def leave(self) -> None:
-        """Nobody reads the answers any more."""
+        """Tells running requests that their client has left."""
         self._left.set()
 
     async def stream(
         self, request: InnerRequest, begun: Callable[[int], None], chunk: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Calls `begun` with the status, then awaits `chunk` for each piece of the answer, as the application makes
-        it."""
+        """Makes a request. Calls `begun` with the answer's status, then awaits `chunk` for each piece as it is made."""
         unread = True
 
         async def receive() -> dict[str, Any]:
@@ -81,7 +80,7 @@ class InnerRequests:
         await self._app(self._scope(request), receive, send)
 
     async def whole(self, request: InnerRequest) -> tuple[int, bytes]:
-        """The status and the body of an answer."""
+        """Makes a request and returns its status and whole body."""
         status, body = 500, b""
 
         def begun(given: int) -> None:

@@ -26,21 +26,21 @@ COMMANDS: Final = ("response.steer", "response.cancel")
 TURNS: Final = ("response.create", "response.retrieve")
 _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEY: Final = re.compile(r"[!-~]{1,255}")
-_LEFT_OUT: Final = ("type", "stream", "background", "generate", "idempotency_key")  # of a turn's body
+_LEFT_OUT: Final = ("type", "stream", "background", "generate", "idempotency_key")  # not in the body
 _encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
 
 class ResponsesFrame(msgspec.Struct, frozen=True):
-    """A frame of a known type, as it came: what waits is text, which takes up to 30 times as much as values."""
+    """A frame of a known type, undecoded: text takes up to 30 times less memory while it waits."""
 
     type: str
     data: bytes
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Raises BadInput."""
+        """The decoded fields. Raises BadInput."""
         return _decoded(self.data, dict[str, Any])
 
 
@@ -50,7 +50,7 @@ class _Head(msgspec.Struct):
 
 
 def read_frame(data: bytes | bytearray) -> ResponsesFrame:
-    """Raises BadInput."""
+    """Returns a message as a frame, with its type checked. Raises BadInput."""
     head = _decoded(data, _Head)
     if head.type not in (*TURNS, *COMMANDS):
         known = ", ".join((*TURNS, *COMMANDS))
@@ -76,7 +76,7 @@ def _decoded(data: bytes | bytearray, kind: type[T]) -> T:
 
 
 def turn_request(frame: ResponsesFrame) -> InnerRequest:
-    """What a turn asks of the HTTP application. Raises BadInput, NotFound."""
+    """Returns the HTTP request that carries out a turn's frame. Raises BadInput, NotFound."""
     fields = frame.fields
     if frame.type == "response.retrieve":
         _known(fields, "type", "response_id", "starting_after")
@@ -110,7 +110,8 @@ def retrieve_request(response_id: str, after: int | None = None) -> InnerRequest
 
 
 def cancel_request(frame: ResponsesFrame, current: str | None) -> InnerRequest:
-    """`current`: the response that is being written. Raises BadInput, NotFound."""
+    """Returns the HTTP request of a cancel; without an id it is for `current`, the response that is being written.
+    Raises BadInput, NotFound."""
     fields = frame.fields
     _known(fields, "type", "response_id")
     response_id = current if fields.get("response_id") is None else response_id_of(fields, "response_id")
@@ -120,7 +121,7 @@ def cancel_request(frame: ResponsesFrame, current: str | None) -> InnerRequest:
 
 
 def steer_request(frame: ResponsesFrame) -> InnerRequest:
-    """Raises BadInput, NotFound."""
+    """Returns the HTTP request of a steer. Raises BadInput, NotFound."""
     fields = frame.fields
     _known(fields, "type", "previous_response_id", "input")
     response_id = response_id_of(fields, "previous_response_id")
@@ -147,7 +148,7 @@ def _known(fields: Mapping[str, Any], *names: str) -> None:
 
 
 def error_event(error: Mapping[str, Json], status: int, sequence_number: int = 0) -> dict[str, Json]:
-    """As OpenAI's sockets write errors (`status`, `error`) and as its streams do (the fields themselves)."""
+    """Returns an `error` event with the fields of OpenAI's sockets (`status`, `error`) and those of its streams."""
     body = dict(error)
     if body.get("code") == "response_not_found" and body.get("param") == "previous_response_id":
         body["code"], status = "previous_response_not_found", 400
@@ -160,7 +161,7 @@ def refusal_event(error: SessileError) -> dict[str, Json]:
 
 
 def failed_event(status: int, body: bytes) -> dict[str, Json]:
-    """A refusal of the HTTP application's."""
+    """Returns the event for a refusal of the HTTP application."""
     try:
         error = msgspec.json.decode(body)["error"]
         return error_event(error, status)
@@ -169,7 +170,7 @@ def failed_event(status: int, body: bytes) -> dict[str, Json]:
 
 
 def payload_of(chunk: bytes) -> bytes | None:
-    """The JSON of a server-sent event; None: it is a comment, or the end."""
+    """Returns the JSON of a server-sent event; None for a comment or the end."""
     for line in chunk.split(b"\n"):
         if line.startswith(b"data: {"):
             return line[6:]
@@ -177,7 +178,7 @@ def payload_of(chunk: bytes) -> bytes | None:
 
 
 def stream_error(payload: bytes) -> bytes:
-    """An `error` event of a stream, as a socket's."""
+    """Returns an `error` event of a stream as a socket's."""
     shown = msgspec.json.decode(payload)
     body = {name: value for name, value in shown.items() if name not in ("type", "sequence_number")}
     status = errors.CODES[body["code"]].http if body.get("code") in errors.CODES else 500
@@ -185,7 +186,7 @@ def stream_error(payload: bytes) -> bytes:
 
 
 def steer_events(answer: bytes, sequence_number: int) -> list[dict[str, Json]]:
-    """What `POST /v1/responses/{id}/steer` answered, as events."""
+    """Returns the answer of `POST /v1/responses/{id}/steer` as events."""
     given = msgspec.json.decode(answer)
     steer = {"id": given["id"], "previous_response_id": given["previous_response_id"]}
     events: list[dict[str, Json]] = [
@@ -213,7 +214,7 @@ def pending_event(steer: Json, required: Sequence[Json], sequence_number: int) -
 
 
 def required_input(ended: bytes) -> list[Json]:
-    """The outputs that a response waits for, by its last event."""
+    """Returns the tool outputs that a response waits for, from its last event."""
     response = msgspec.json.decode(ended)["response"]
     output = response["output"] if response["status"] == "completed" else ()
     calls = [item for item in output if item["type"] == "function_call"]
@@ -229,7 +230,7 @@ _STEER_OWN: Final = ("response_not_found", "response_already_completed", "respon
 
 
 def steer_failed(frame: ResponsesFrame, error: Mapping[str, Json], sequence_number: int) -> dict[str, Json]:
-    """`error`: ours; its code is one of OpenAI's where that has one for it."""
+    """Returns the event for a failed steer. Our error code is replaced by OpenAI's if there is one."""
     code = str(error.get("code"))
     invalid = error.get("type") == "invalid_request_error" and code not in _STEER_OWN
     shown = _STEER_CODES.get(code, "invalid_input" if invalid else code)

@@ -37,7 +37,7 @@ from transport.websocket.inner_requests import App, InnerRequest, InnerRequests
 from transport.websocket.responses_frames import RESPONSES, TURNS, ResponsesFrame, refusal_event
 from transport.websocket.upgraded import UpgradedConnection
 
-FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # as a request body's
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024  # turns that wait behind the running one
 CONTROL_BYTES_MAX: Final = 139  # a ping with its payload
 WAITING_MAX: Final = 8  # turns behind the one that is written
 COMMANDS_MAX: Final = 8  # steers and cancels under way
@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True, eq=False, repr=False)
 class ResponsesConnection(UpgradedConnection):
-    """One connection. `_app`: the HTTP application behind it. It has a method for each event of OpenAI's protocol."""
+    """One connection of OpenAI's Responses protocol. `_app` is the HTTP application that carries out its requests."""
 
     PATH: ClassVar[str] = RESPONSES
 
@@ -58,17 +58,17 @@ class ResponsesConnection(UpgradedConnection):
     _host: str = ""
     _requests: InnerRequests | None = None
     _waiting: deque[ResponsesFrame] = field(default_factory=deque)
-    _held_bytes: int = 0  # of turns that wait and commands under way
-    _running: bool = False  # a turn is
-    _current: str | None = None  # the response that is written
-    _named: asyncio.Event = field(default_factory=asyncio.Event)  # while a turn runs: its response is
-    _sequence: int = 0  # the next number of its events
-    _called: ResponseId | None = None  # the last response, where it called tools and nothing of their outputs has come
-    _steers: list[dict[str, Json]] = field(default_factory=list)  # as they were accepted: that wait for its end
+    _held_bytes: int = 0  # of waiting turns and running commands
+    _running: bool = False  # whether a turn runs
+    _current: str | None = None  # the response that is being written
+    _named: asyncio.Event = field(default_factory=asyncio.Event)  # set once the running turn's response is known
+    _sequence: int = 0  # the next sequence number of the running turn's events
+    _called: ResponseId | None = None  # the last response, if it called tools and no output has come yet
+    _steers: list[dict[str, Json]] = field(default_factory=list)  # accepted steers that wait for the response's end
     _commands: int = 0
     _commands_done: asyncio.Event = field(default_factory=asyncio.Event)
     _writable: asyncio.Event = field(default_factory=asyncio.Event)
-    _ending: bool = False  # the close frame is sent, or the peer's has come
+    _ending: bool = False  # a close frame was sent or received
     _heard_at: float = 0.0
     _wrote_at: float = 0.0
     _pinged: bool = False
@@ -121,7 +121,7 @@ class ResponsesConnection(UpgradedConnection):
         self._requests = None
 
     def _leave(self) -> None:
-        """Whatever is under way is not read any more; it is not ended."""
+        """Tells running requests that nobody reads their answers; the answers are still written."""
         self._waiting.clear()
         self._writable.set()
         if self._requests is not None:
@@ -138,7 +138,7 @@ class ResponsesConnection(UpgradedConnection):
         self._writable.set()
 
     def _flush_out(self) -> None:
-        """Before a close frame that the parser sends by itself, its reason: only a size can be one."""
+        """Writes the reason before a close frame that the parser sends by itself; only a message's size can be one."""
         closing = self._ws.close_sent
         if closing is not None and closing.code == CloseCode.MESSAGE_TOO_BIG and not self._ending:
             error = TooLarge("too_large", f"A message has at most {FRAME_BYTES_MAX} bytes.")
@@ -156,8 +156,8 @@ class ResponsesConnection(UpgradedConnection):
             self._shared.gateway.tasks.start(self._warm(called))
 
     async def _warm(self, called: ResponseId) -> None:
-        """The first bytes of a message are there, of what a response's tools found: its KV is brought back while the
-        rest comes."""
+        """Warms the session of a response that called tools when the first bytes of a message come, probably their
+        outputs: its KV is restored while the rest arrives."""
         gateway = self._shared.gateway
         try:
             principal = self._principal or gateway.access.authenticate(None)
@@ -172,7 +172,7 @@ class ResponsesConnection(UpgradedConnection):
         return self._held_bytes
 
     def _count_bytes(self) -> None:
-        if self._requests is not None:  # else it is not there yet, or no more
+        if self._requests is not None:  # not yet agreed, or lost
             UpgradedConnection._count_bytes(self)
 
     def _end_overloaded(self, error: Overloaded) -> None:
@@ -195,7 +195,7 @@ class ResponsesConnection(UpgradedConnection):
             self._send(refusal_event(error))
 
     def _wait_in_line(self, frame: ResponsesFrame) -> None:
-        """Raises Limited."""
+        """Queues a turn and starts to work if none runs. Raises Limited."""
         if len(self._waiting) >= WAITING_MAX:
             raise Limited("rate_limited", f"On one connection at most {WAITING_MAX} turns wait.", retry_after_ms=1000)
         self._hold(frame)
@@ -206,7 +206,7 @@ class ResponsesConnection(UpgradedConnection):
             self._shared.gateway.tasks.start(self._run())
 
     def _begin_command(self, frame: ResponsesFrame) -> None:
-        """Raises Limited."""
+        """Starts a command beside the turn. Raises Limited."""
         if self._commands >= COMMANDS_MAX:
             raise Limited("rate_limited", f"More than {COMMANDS_MAX} commands are under way.", retry_after_ms=250)
         self._hold(frame)
@@ -215,7 +215,7 @@ class ResponsesConnection(UpgradedConnection):
         self._shared.gateway.tasks.start(self._command(frame))
 
     def _hold(self, frame: ResponsesFrame) -> None:
-        """Raises Limited."""
+        """Counts a frame among those that wait. Raises Limited."""
         if self._held_bytes + len(frame.data) > FRAME_BYTES_MAX:
             what = f"On one connection at most {FRAME_BYTES_MAX} bytes of turns and commands wait."
             raise Limited("rate_limited", what, retry_after_ms=1000)
@@ -224,7 +224,7 @@ class ResponsesConnection(UpgradedConnection):
     # -- turns --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Carries out what waits, one turn after the other."""
+        """Carries out the waiting turns one after the other."""
         try:
             while self._waiting and not self._ending:
                 frame = self._waiting.popleft()
@@ -252,7 +252,7 @@ class ResponsesConnection(UpgradedConnection):
             self._close(errors.RESTART, "the server goes away")
 
     async def _turn(self, request: InnerRequest) -> str | None:
-        """Writes one response to its end. The response that goes on from it, where it was steered."""
+        """Writes one response to its end. Returns the id of the response that continues it if it was steered."""
         requests = self._requests
         if requests is None:
             return None
@@ -296,8 +296,8 @@ class ResponsesConnection(UpgradedConnection):
         return successor
 
     def _follow_steering(self, ended: bytes) -> str | None:
-        """Behind the end of a response that was let end: what it was steered with waits for the outputs of its tools,
-        which an event says; where it calls none, the response that answers it begins, and is returned."""
+        """Handles steers that waited for a response's end. If it called no tools, returns the id of the response that
+        answers the first; otherwise sends events saying that they wait for the tools' outputs, and returns None."""
         required = responses_frames.required_input(ended)
         if not required:
             return str(self._steers.pop(0)["response_id"])
@@ -357,7 +357,7 @@ class ResponsesConnection(UpgradedConnection):
             self._wrote_at = self._shared.loop.time()
 
     def flush(self, now: float) -> None:
-        """Nothing waits to be written."""
+        """Does nothing: events are written at once."""
 
     # -- time and the end ---------------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class ResponsesConnection(UpgradedConnection):
         )
 
     def elapsed(self, now: float) -> None:
-        """Called by the wheel."""
+        """Sends a ping or closes the connection, whichever is due. The timer wheel calls this."""
         timing = self._shared.limits.timing
         if self._ending:
             self._transport.abort()
@@ -393,7 +393,7 @@ class ResponsesConnection(UpgradedConnection):
             self._shared.wheel.put(self)
 
     def goaway(self, reason: str, after_ms: int) -> None:
-        """Closes as soon as no response is written, at the latest after the time that is given."""
+        """Closes the connection once no response is being written, and at the latest after `after_ms`."""
         if self._requests is None or self._ending or self._leave_at != _NEVER:
             return
         self._leave_at = self._shared.loop.time() + after_ms / 1000
@@ -421,7 +421,7 @@ class ResponsesConnection(UpgradedConnection):
 
 
 def _text(payload: bytes) -> bytes:
-    """A whole text frame."""
+    """Returns a payload as a whole text frame."""
     return Frame(Opcode.TEXT, payload).serialize(mask=False)
 
 

@@ -43,12 +43,12 @@ from transport.websocket.handshake import (
     shake_hands,
 )
 
-SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one does not hold up the rest
-DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read from a peer that was sent a close frame
-MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # that all connections keep of messages; beyond it there are no more
-LARGE_BYTES: Final = 64 * 1024  # of one connection's; less is never refused
-OPENING: Final = Arrival(cost=0.4)  # of a connection
-FRAME_WEIGHT: Final = 0.01  # of a request, whatever a frame says
+SLICE_BYTES: Final = 16 * 1024  # taken in per turn of the loop, so that a flood from one peer does not hold up the rest
+DISCARD_BYTES_MAX: Final = 64 * 1024 * 1024  # read after our close frame
+MESSAGE_BYTES_MAX: Final = 256 * 1024 * 1024  # of messages that all connections keep; beyond it large ones are refused
+LARGE_BYTES: Final = 64 * 1024  # of messages of one connection; up to this none is refused
+OPENING: Final = Arrival(cost=0.4)  # the cost of opening a connection
+FRAME_WEIGHT: Final = 0.01  # of a request, for any frame
 FRAME_COST: Final = 0.02
 
 _parser_log = logging.getLogger("transport.websocket.upgraded.parser")
@@ -56,7 +56,7 @@ _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connec
 
 
 class HeldConnection(TimerTarget, typing.Protocol):
-    """A connection as its host knows it."""
+    """A WebSocket connection as `WebSocketConnections` sees it."""
 
     def flush(self, now: float) -> None: ...
 
@@ -66,20 +66,20 @@ class HeldConnection(TimerTarget, typing.Protocol):
 
 
 class ConnectionHost(typing.Protocol):
-    """What the connections of a server share; `transport.websocket.connections` has it."""
+    """What the connections of a server share; `transport.websocket.connections` implements it."""
 
     gateway: Gateway
     limits: ConnectionLimits
     loop: asyncio.AbstractEventLoop
     wheel: TimerWheel
     shares: ConnectionShares
-    first_bytes: memoryview  # what first messages are read into
-    deflating: int  # connections that compress
-    message_bytes: int  # that connections keep of messages: of all what is not whole yet
+    first_bytes: memoryview  # the buffer that first messages are read into
+    deflating: int  # number of connections that compress
+    message_bytes: int  # bytes of incomplete or waiting messages, over all connections
 
     @property
     def full(self) -> bool:
-        """There is no room for one more."""
+        """Whether there is no room for another connection."""
         ...
 
     @property
@@ -94,12 +94,12 @@ class ConnectionHost(typing.Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class UpgradedConnection(asyncio.Protocol):
-    """One connection. Made on upgrade, and given the request's head by `shake_hands`. It is large because asyncio's
-    protocol, the websockets library's and the timers' meet in one connection, of which there are very many: an object
-    more for each would cost memory."""
+    """One WebSocket connection. Made on upgrade; `shake_hands` gives it the request's head. It has many fields because
+    one object implements asyncio's protocol, the websockets library's and the timers': there are very many connections,
+    and another object for each would cost memory."""
 
     PATH: ClassVar[str] = PATH
-    DEFLATES: ClassVar[bool] = False  # compresses for who asks for it
+    DEFLATES: ClassVar[bool] = False  # compresses if the client asks for it
 
     _shared: ConnectionHost
     slot: int = 0
@@ -107,52 +107,52 @@ class UpgradedConnection(asyncio.Protocol):
     _ws: Protocol = field(default_factory=lambda: HandshakeParser(logger=_parser_log))
     _principal: Principal | None = None
     _unwatch: Callable[[], None] | None = None
-    _place: Place | None = None  # where there are keys
-    _client: str | None = None  # its address, where a proxy of ours says it
+    _place: Place | None = None  # only with authentication
+    _client: str | None = None  # its address, if a proxy of ours names it
     _deflates: bool = False
     _paused: bool = False
-    _waits: bool = False  # for its key's turn: nothing is taken in
+    _waits: bool = False  # reads nothing until its key's turn comes
     _unread: bytes | None = None
-    _message: bytearray | None = None  # of a message in fragments
+    _message: bytearray | None = None  # of a message in several frames, so far
     _message_binary: bool = False
-    _counted_bytes: int = 0  # of ours in `message_bytes` of all
+    _counted_bytes: int = 0  # this connection's share of `message_bytes`
     _discarded: int = 0
 
     # -- what a door does ---------------------------------------------------------------------------------------------
 
     def _check(self, agreed: AgreedHandshake) -> None:
-        """Raises SessileError where this door does not take what the handshake agreed on."""
+        """Raises SessileError if this door does not accept what the handshake agreed on."""
 
     @abstractmethod
     def _agreed(self, agreed: AgreedHandshake) -> None:
-        """The handshake is answered: `_ws` is to become the parser of frames."""
+        """Prepares `_ws` to parse frames after the handshake was answered."""
 
     @abstractmethod
     def _whole_message(self, data: Any, binary: bool) -> None: ...
 
     @abstractmethod
     def _closing(self) -> None:
-        """The peer closes, or nothing more is written: `due` is when the connection is cut."""
+        """Notes that the peer closes or nothing more is written; `due` is then when the connection is cut."""
 
     @abstractmethod
     def _lost(self) -> None:
-        """The connection is there no more."""
+        """Notes that the connection is lost."""
 
     @abstractmethod
     def _end_overloaded(self, error: Overloaded) -> None:
-        """All connections keep too much of messages, and this one keeps a large part of one: it ends, with why."""
+        """Ends this connection with an error: all keep too many message bytes, and it has a large part of them."""
 
     def _held(self) -> int:
-        """The bytes of whole messages that are kept."""
+        """Returns the bytes of whole messages that are kept."""
         return 0
 
     @abstractmethod
     def _flush_out(self) -> None:
-        """Writes what is to leave before what the parser writes."""
+        """Writes what must leave before the parser's bytes."""
 
     @abstractmethod
     def _stalled(self) -> None:
-        """The socket takes no more: its peer does not read."""
+        """Notes that the socket takes no more bytes, because its peer does not read."""
 
     @abstractmethod
     def _flowing(self) -> None: ...
@@ -212,7 +212,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._take_in(data[:SLICE_BYTES])
 
     def _go_on(self) -> None:
-        """Takes in what there is, if nothing speaks against it."""
+        """Continues to read, unless the socket is paused or the key has to wait."""
         if self._paused or self._waits:
             return
         if self._unread is not None:
@@ -221,7 +221,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _arrived(self, arrival: Arrival) -> None:
-        """Counts what arrived for the connection's key, and takes nothing more in before its turn. Raises Limited."""
+        """Counts an arrival for the connection's key, and stops reading until its turn. Raises Limited."""
         if self._principal is not None:
             self._wait(self._shared.gateway.pace_arrival(self._principal, arrival))
 
@@ -263,7 +263,7 @@ class UpgradedConnection(asyncio.Protocol):
         if frames and ws.state is OPEN:
             try:
                 self._arrived(Arrival(FRAME_WEIGHT * len(frames), FRAME_COST * len(frames)))
-            except Limited as error:  # what is here already is taken in
+            except Limited as error:  # what has arrived is still taken in
                 self._wait(min((error.retry_after_ms or 0) / 1000, WAIT_MAX_S))
         for event in frames:
             if isinstance(event, Frame):
@@ -295,14 +295,14 @@ class UpgradedConnection(asyncio.Protocol):
                     data, self._message = self._message, None
                     self._whole_message(data, self._message_binary)
             case Opcode.PING | Opcode.PONG:
-                return  # the parser has answered
+                return  # the parser answers by itself
             case Opcode.CLOSE:
                 self._closing()
             case _:
                 assert_never(frame.opcode)
 
     def _write_for_parser(self) -> None:
-        """Writes what the parser wants sent (handshake, pong, close); its b"" means that nothing follows."""
+        """Writes what the parser wants sent (handshake, pong, close). Its b"" means that nothing follows."""
         self._flush_out()
         for data in self._ws.data_to_send():
             if data:
@@ -312,11 +312,11 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _finish(self) -> None:
-        """No byte of ours follows."""
+        """Ends writing: no byte of ours follows."""
 
     def _half_close(self) -> None:
-        """The socket stays until the peer has had a chance to read the last bytes: closing it with something unread in
-        it would reset the connection and take our close frame with it."""
+        """Closes our direction only, so that the peer can read the last bytes: closing a socket that has unread data
+        resets the connection, and the close frame would be lost."""
         self._closing()
         self._shared.wheel.put(self)
         if not self._transport.is_closing():
@@ -325,7 +325,7 @@ class UpgradedConnection(asyncio.Protocol):
     # -- the handshake ----------------------------------------------------------------------------------------------
 
     def shake_hands(self, request: Handshake) -> None:
-        """Answers the handshake: called once, before any data."""
+        """Answers the handshake. Called once, before any data."""
         ws, shared = self._ws, self._shared
         assert isinstance(ws, HandshakeParser)
         agreed: AgreedHandshake | None = None
@@ -351,13 +351,13 @@ class UpgradedConnection(asyncio.Protocol):
         if agreed is None or agreed.ticket is None:
             self._answer_handshake(ws, response, agreed)
             return
-        self._paused = True  # until it is redeemed nothing more is taken in
+        self._paused = True  # nothing more is read until the ticket is redeemed
         self._transport.pause_reading()
         shared.gateway.tasks.start(self._redeem(ws, response, agreed))
 
     def _let_in(self, principal: Principal | None) -> None:
-        """Its key is good, or there are none. Only now it counts among those that connect at once: strangers take
-        nobody's turn. Raises Limited, Overloaded."""
+        """Admits a connection with a valid key, or without keys. Only now it counts as a new one, so that strangers
+        take nobody's turn. Raises Limited, Overloaded."""
         if self._place is not None:
             self._place.authenticated(principal)
         self._shared.gateway.check_connection_rate()
@@ -365,7 +365,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._wait(self._shared.gateway.pace_arrival(principal, OPENING))
 
     async def _redeem(self, ws: HandshakeParser, response: Response, agreed: AgreedHandshake) -> None:
-        """Answers a handshake that brought a ticket."""
+        """Answers a handshake that has a ticket."""
         whose: AgreedHandshake | None = None
         try:
             whose = await redeem_ticket(agreed, self._shared.gateway.access, self._address())
@@ -374,7 +374,7 @@ class UpgradedConnection(asyncio.Protocol):
         except SessileError as error:
             response, whose = refusal(ws, error), None
         except BaseException:
-            self._transport.abort()  # the gateway ends, or a bug of ours: it would wait for ever
+            self._transport.abort()  # the gateway ends, or a bug: the client would wait for ever
             raise
         if self._transport.is_closing():
             return  # the connection was lost meanwhile
@@ -389,7 +389,7 @@ class UpgradedConnection(asyncio.Protocol):
             self._shared.gateway.count("connections")
 
     def _read_frames(self, bytes_max: int) -> None:
-        """From now on frames are parsed: the handshake's parser holds on to the request for life. They need less."""
+        """Replaces the handshake's parser, which keeps the request for life, by a smaller one for frames."""
         extensions = self._ws.extensions
         if extensions:
             self._deflates = True

@@ -48,7 +48,7 @@ from transport.websocket.deflate import deflated
 from transport.websocket.handshake import AgreedHandshake
 from transport.websocket.upgraded import UpgradedConnection
 
-HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key has not been looked at
+HELLO_BYTES_MAX: Final = 64 * 1024  # of the first message, from a peer whose key is not checked yet
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class WebSocketConnection(UpgradedConnection):
             self._core.closing(self._shared.loop.time())
 
     def _finish(self) -> None:
-        """No byte of ours follows. The socket stays until the peer has had a chance to read the last ones."""
+        """Ends writing. The socket stays open until the peer has had a chance to read the last bytes."""
         if self._channel is not None:
             self._channel.close()
         if self._core is None or self._ws.close_rcvd is not None or not self._transport.can_write_eof():
@@ -127,7 +127,8 @@ class WebSocketConnection(UpgradedConnection):
                 return
 
     def _authenticate(self, core: Connection, data: Any, now: float) -> bool:
-        """Looks at the key in a first message before anything else of it, where the handshake brought none."""
+        """Checks the key in a first message before anything else of it, unless the handshake had one. Returns whether
+        the connection goes on."""
         access = self._shared.gateway.access
         if self._principal is None and not access.open:
             try:
@@ -150,8 +151,8 @@ class WebSocketConnection(UpgradedConnection):
         place: Place | None,
         since: float,
     ) -> None:
-        """Takes over a connection whose handshake was answered at `since`, with what came behind it still to be handed
-        in. `principal`: whose key the first message has; None: that is not known yet."""
+        """Takes over a connection whose handshake was answered at `since`; later bytes are handed in next. `principal`
+        is the first message's, if its key was checked already."""
         self._transport = transport
         self._client = client
         self._place = place
@@ -222,7 +223,7 @@ class WebSocketConnection(UpgradedConnection):
             channel.refuse(point.session, too_many_subscriptions(subscriptions_max))
 
     def _credential_ended(self, error: SessileError) -> None:
-        """Its key was revoked, its token has expired: nothing more is shown or taken in."""
+        """Closes the connection because its key was revoked or its token has expired."""
         core, now = self._core, self._shared.loop.time()
         if core is not None and core.phase is not ConnectionPhase.CLOSING:
             for action in core.refuse(error, now):
@@ -258,7 +259,7 @@ class WebSocketConnection(UpgradedConnection):
                 self._shared.gateway.tasks.start(self._run(request, core, channel, self._principal))
 
     def _refuses(self, request: Subscribe | Query | ClientCommand) -> bool:
-        """Whether its key has nothing left for a command, and that is answered."""
+        """Refuses a command if the key has nothing left for it. Returns whether it was refused."""
         assert self._channel is not None
         try:
             self._arrived(Arrival(is_exempt=isinstance(request, ResponseCancel)))
@@ -274,8 +275,8 @@ class WebSocketConnection(UpgradedConnection):
         channel: ReaderSet,
         principal: Principal,
     ) -> None:
-        """Carries out one command and writes its answer where it belongs between the events. The connection may be
-        lost before this begins: the command is carried out all the same (I5)."""
+        """Carries out one command and writes its answer in its place among the events. If the connection is lost before
+        this begins the command is carried out all the same (I5)."""
         gateway = self._shared.gateway
         try:
             match request:
@@ -286,9 +287,9 @@ class WebSocketConnection(UpgradedConnection):
                     async with channel.turn():
                         channel.write(await gateway.list(principal, request.id, request.limit, request.after))
                 case SessionSearch():
-                    found = await gateway.search(principal, request.id, request.q, request.limit, request.after)
+                    listed = await gateway.search(principal, request.id, request.q, request.limit, request.after)
                     async with channel.turn():
-                        channel.write(found)
+                        channel.write(listed)
                 case _:
                     done = await gateway.execute(principal, request)
                     channel.answer(done, done.session or request.session, done.offset)
@@ -309,7 +310,7 @@ class WebSocketConnection(UpgradedConnection):
             self._shared.flush_soon(self)
 
     def flush(self, now: float) -> None:
-        """Takes what its readers have and hands everything to the socket, once a turn."""
+        """Takes frames from the readers and writes all that is due to the socket; once per turn of the loop."""
         self._scheduled = False
         core, channel = self._core, self._channel
         if core is None or core.phase is ConnectionPhase.CLOSING:
@@ -342,7 +343,7 @@ class WebSocketConnection(UpgradedConnection):
         return self._core.deadline()
 
     def elapsed(self, now: float) -> None:
-        """Called by the wheel."""
+        """Carries out what the core finds due. The timer wheel calls this."""
         assert self._core is not None
         for action in self._core.tick(now):
             self._carry_out(action, now)

@@ -34,8 +34,8 @@ async def rows(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
 ) -> dict[str, Any]:
-    """Rows in the order in which they were written; `after` is the last page's `last_id`. `user` selects those
-    about one end user, whose name is in no row."""
+    """Lists the audit rows of a tenant in the order in which they were written. `after` is the last page's `last_id`.
+    `user` selects rows about one end user, whose name is in no row."""
     owner = demand_administrator(principal_of(request), tenant)
     audit = gateway_of(request).store.audit
     about = None if user is None else audit.sealer.pseudonyms(owner, user)
@@ -45,7 +45,7 @@ async def rows(
 
 @routes.get("/v1/audit/tenants", responses=ERRORS)
 async def tenants(request: Request) -> dict[str, Any]:
-    """Whose chains there are, the installation's (`""`) first, for operators."""
+    """Lists the tenants that have an audit log, the installation's (`""`) first. For operators."""
     demand_administrator(principal_of(request), INSTALLATION)
     return {"object": "audit.tenants", "data": sorted(await gateway_of(request).store.audit.tenants())}
 
@@ -56,8 +56,8 @@ async def verified(
     tenant: Name = None,
     anchor: Annotated[list[Annotated[str, Query(max_length=128)]] | None, Query(max_length=64)] = None,
 ) -> dict[str, Any]:
-    """Goes over the whole chain, and says which row is the first that is not as it was written. `anchor` is one
-    that an earlier answer gave: the row must still be there, unless it is `unchecked`: trimmed by now."""
+    """Checks a tenant's whole audit log and names the first row that is not as it was written. An `anchor` is one from
+    an earlier answer: its row must still be there; `unchecked` counts anchors whose rows were trimmed since."""
     owner = demand_administrator(principal_of(request), tenant)
     try:
         anchors = dict(parse_anchor(each) for each in anchor or ())

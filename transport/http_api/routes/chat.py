@@ -61,7 +61,7 @@ routes = APIRouter(tags=["chat"], route_class=StrictRoute)
 
 @routes.post("/v1/chat/completions", response_model=None, responses=answers(ChatCompletion, also=STREAM))
 async def create(request: Request, body: ChatRequest) -> Response:
-    """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
+    """Answers a conversation that the client keeps. `stream: true` gives server-sent events."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
@@ -103,8 +103,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
 
 
 def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False, attended: bool = False) -> TurnInput:
-    """The request in our words; `counted`: each delta carries the usage so far; `attended`: its client's leaving
-    cancels it. Raises BadInput."""
+    """Returns a chat request as the input of a turn. `counted`: each delta has the usage so far. `attended`: the answer
+    is cancelled if its client leaves. Raises BadInput."""
     instructions, units = chat_history(body.messages)
     sampling = chat_sampling(body)
     tools = chat_tools(body.tools)
@@ -131,7 +131,8 @@ def chat_turn(body: ChatRequest, model: ModelCard, *, counted: bool = False, att
 
 
 def _journaled(user: str | None, **more: Json) -> dict[str, Json]:
-    """What stays of a request with its response: the end user too, for whose histories its KV may be found."""
+    """Returns the part of a request that is stored with its response. `user` is in it because the end user decides
+    which KV later runs may reuse."""
     return {"store": False, **({} if user is None else {"user": user}), **more}
 
 
@@ -140,7 +141,7 @@ def _journaled(user: str | None, **more: Json) -> dict[str, Json]:
 
 @routes.post("/v1/completions", response_model=None, responses=answers(Completion, also=STREAM))
 async def complete(request: Request, body: CompletionRequest) -> Response:
-    """Goes on with a prompt; `stream: true` gives server-sent events."""
+    """Continues a prompt. `stream: true` gives server-sent events."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     check_completion(body)
@@ -206,7 +207,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
 
 
 async def _at_once(whole: dict[str, Any], usage: StreamUsage) -> AsyncGenerator[bytes, None]:
-    """The stream of an answer that is there already."""
+    """Yields a finished completion as server-sent events, in bytes."""
     head = {name: value for name, value in whole.items() if name != "usage"}
     yield sse.data(encode({**head, **({"usage": None} if usage.last else {})}))
     if usage.last:
@@ -215,7 +216,7 @@ async def _at_once(whole: dict[str, Any], usage: StreamUsage) -> AsyncGenerator[
 
 
 async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:
-    """All of them, or none: what was begun is cancelled where one is refused."""
+    """Starts all turns of a request, or none: if one is refused, those that were started are cancelled."""
     starter, given, key = turn_starter_of(request), await request.body(), read_retry_headers(request).idempotency_key
     started: list[StartedTurn] = []
     try:
@@ -231,7 +232,7 @@ async def _started(request: Request, principal: Principal, turns: Sequence[TurnI
 
 
 async def _streamed(readers: Sequence[CompletionReader]) -> AsyncGenerator[bytes, None]:
-    """One stream of several: each but the last ends without the end."""
+    """Yields the streams of several prompts as one, with `[DONE]` only at the end."""
     for number, reader in enumerate(readers, 1):
         async for chunk in reader.stream():
             if chunk != sse.DONE or number == len(readers):
@@ -239,7 +240,7 @@ async def _streamed(readers: Sequence[CompletionReader]) -> AsyncGenerator[bytes
 
 
 def merged(wholes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One completion of one for each prompt."""
+    """Returns the completions of several prompts as one, with their choices joined and usage added up."""
     if len(wholes) == 1:
         return wholes[0]
     usage = {

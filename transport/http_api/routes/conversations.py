@@ -63,7 +63,7 @@ async def conversation_of(request: Request, principal: Principal, conversation: 
 
 @routes.post("/v1/conversations", response_model=None, responses=answers(Conversation))
 async def create(request: Request, body: ConversationCreate | None = None) -> Response:
-    """A new conversation, with the items that it begins with."""
+    """Makes a conversation with the items that it begins with."""
     principal = principal_of(request, "chat")
     gateway_of(request).check_draining()
     command_id = command_id_of(request, principal, ROUTE)
@@ -107,7 +107,7 @@ async def delete(request: Request, conversation: str) -> Response:
 
 @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
 async def items(request: Request, conversation: str, page: ItemPageParams) -> Response:
-    """Its items, newest first unless `order` says otherwise."""
+    """Lists the items of a conversation, newest first unless `order` says otherwise."""
     principal = principal_of(request, "read")
     state = await state_of(request, principal, conversation)
     logprobs = await _logprobs(request, principal, conversation) if page.logprobs else None
@@ -116,7 +116,7 @@ async def items(request: Request, conversation: str, page: ItemPageParams) -> Re
 
 @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
 async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
-    """Lays items below the newest one; nobody answers them yet."""
+    """Adds items after the newest one, without answering them."""
     principal = principal_of(request, "chat")
     units = input_units(body.items)
     turn = cm.TurnCreate(
@@ -145,14 +145,14 @@ async def item(
     leave_out(request, include_left_out(shown))
     for each in state["items"]:
         if each.id == item_id:
-            found = await _logprobs(request, principal, conversation) if LOGPROBS in shown else None
-            return JSONResponse(responses_render.item(each, NONE if found is None else found.of(each.id)))
+            logprobs = await _logprobs(request, principal, conversation) if LOGPROBS in shown else None
+            return JSONResponse(responses_render.item(each, NONE if logprobs is None else logprobs.of(each.id)))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 
 
 @routes.delete("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(Conversation))
 async def delete_item(request: Request, conversation: str, item_id: str) -> Response:
-    """Takes one item out; what stood behind it stands behind the one before it."""
+    """Removes one item. The items after it then follow the item before it."""
     principal = principal_of(request, "chat")
     command = cm.ItemDelete(
         id=command_id_of(request, principal, ROUTE),
@@ -164,13 +164,13 @@ async def delete_item(request: Request, conversation: str, item_id: str) -> Resp
 
 
 async def _logprobs(request: Request, principal: Principal, conversation: str) -> OutputLogprobs:
-    """Of all texts of a conversation: they stand in its log alone."""
-    found = OutputLogprobs()
+    """Returns the log probabilities of all texts of a conversation, which only its log has."""
+    logprobs = OutputLogprobs()
     with LogCursor(gateway_of(request), principal, key_of(principal, conversation)) as cursor:
         await cursor.check(0)
         async for record in cursor.records(0, live=False):
-            found.take(record.event)
-    return found
+            logprobs.take(record.event)
+    return logprobs
 
 
 def key_of(principal: Principal, session: str) -> SessionKey:

@@ -22,7 +22,7 @@ from transport.openai.response_models import ERRORS
 
 
 class PrincipalObject(BaseModel):
-    """`operator`: `/v1/operator/…` answers; an operator's role alone is not enough for that."""
+    """Who a credential speaks for. `operator`: it may use `/v1/operator/…`; the role alone is not enough for that."""
 
     object: Literal["principal"]
     tenant: str
@@ -42,7 +42,7 @@ routes = APIRouter()
 
 @routes.get("/v1/me", responses=ERRORS, tags=["keys"])
 async def me(request: Request) -> PrincipalObject:
-    """The principal of this request's credential."""
+    """Returns the tenant, user, role and scopes of the request's credential."""
     principal = principal_of(request)
     return PrincipalObject(
         object="principal",
@@ -56,16 +56,16 @@ async def me(request: Request) -> PrincipalObject:
 
 @routes.get("/v1/ws", response_model=None, responses=ERRORS, tags=["websocket"])
 async def not_upgraded(request: Request) -> Response:
-    """What a WebSocket would be answered here, for who could not open one: 503 with `Retry-After` while nobody is let
-    in, else 426. Needs no key. 426 says that the server is there, and that something on the way lets no WebSocket
-    through: the same sessions are at `GET /v1/sessions/{id}/events` and `POST /v1/commands`."""
+    """Says why a WebSocket cannot be opened here: 503 with `Retry-After` while the server takes no connections, else
+    426. Needs no key. A client that gets 426 reaches the server, but something on the way blocks WebSockets: it can
+    use `GET /v1/sessions/{id}/events` and `POST /v1/commands` instead."""
     gateway_of(request).check_connectable()
     raise BadInput("upgrade_required", "This is for WebSockets, and the request came without an upgrade.")
 
 
 @routes.post("/v1/ws/tickets", status_code=201, responses=ERRORS, tags=["websocket"])
 async def issue(request: Request, response: Response) -> Ticket:
-    """A ticket that opens one WebSocket within 30 s: `GET /v1/ws?ticket=...`."""
+    """Makes a ticket that opens one WebSocket within 30 s: `GET /v1/ws?ticket=...`."""
     ticket = await gateway_of(request).access.issue_ticket(principal_of(request))
     response.headers["cache-control"] = "no-store"
     return Ticket(ticket=ticket, expires_in=int(TICKET_S))

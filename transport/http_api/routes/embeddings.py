@@ -22,7 +22,7 @@ routes = APIRouter(tags=["retrieval"], route_class=StrictRoute)
 
 @routes.post("/v1/embeddings", response_model=None, responses=answers(EmbeddingList))
 async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
-    """A vector of length 1 for each input. Longer requests are cut into batches, and tenants take turns."""
+    """Computes a vector of length 1 for each input. Long requests are cut into batches, and tenants take turns."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     leave_out(request, [] if body.user is None else ["user"])
     embedder = embedder_of(gateway)
@@ -42,8 +42,8 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 @routes.post("/v2/rerank", response_model=None, include_in_schema=False)
 @routes.post("/rerank", response_model=None, include_in_schema=False)
 async def rerank(request: Request, body: RerankRequest) -> Response:
-    """The documents, the one first that answers the query best. Every word of the query is looked for in each document
-    by meaning; what is found of all of them is the score."""
+    """Sorts documents by how well they answer a query, best first. A document's score is the mean, over the words of
+    the query, of how near in meaning its nearest word is."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     embedder = embedder_of(gateway)
     model = embedder.model(body.model).name

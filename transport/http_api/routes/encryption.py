@@ -23,7 +23,7 @@ from transport.openai.response_models import ERRORS
 
 
 class EncryptionRequest(request_models.RequestModel):
-    """`tenant` absent: every tenant's, where the action allows it."""
+    """A change of the journal's encryption. Without `tenant` it is for all tenants, if the action allows that."""
 
     action: EncryptionAction
     tenant: Annotated[str, Field(min_length=1, max_length=128)] | None = None
@@ -42,13 +42,13 @@ def encryption_of(request: Request) -> JournalEncryption:
 
 @routes.get("/v1/operator/encryption", responses=ERRORS)
 async def status(request: Request) -> dict[str, Any]:
-    """Each tenant's keys, and how far the sweep of its older rows is."""
+    """Shows each tenant's keys and how far re-encryption of its older rows is."""
     return {"object": "encryption", **msgspec.to_builtins(await encryption_of(request).status())}
 
 
 @routes.post("/v1/operator/encryption", responses=ERRORS)
 async def act(request: Request, body: EncryptionRequest) -> dict[str, Any]:
-    """Rotates, rewraps or destroys keys, stops the sweep or lets it go on."""
+    """Rotates, rewraps or destroys keys, or pauses or continues re-encryption."""
     encryption = encryption_of(request)
     detail = {"action": body.action, "tenant": body.tenant}
     await gateway_of(request).audit.record(

@@ -88,7 +88,7 @@ routes = APIRouter(tags=["files"], route_class=StrictRoute)
 
 @routes.post("/v1/files", responses=ERRORS, openapi_extra=_FORM)
 async def upload(request: Request) -> FileObject:
-    """Stores a file: a form with `file` and `purpose`. It is written as it comes, encrypted."""
+    """Stores a file from a form with `file` and `purpose`. It is encrypted while it is received."""
     principal, gateway = principal_of(request, "chat"), gateway_of(request)
     gateway.check_draining()
     form = UploadForm(request.headers.get("content-type", ""))
@@ -110,17 +110,17 @@ async def files(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
 ) -> FileList:
-    """The caller's files, the newest first; a page has at most 1,000."""
+    """Lists the caller's files, newest first unless `order` says otherwise. A page has at most 1,000."""
     page = min(limit, PAGE_MAX)
-    found = await gateway_of(request).files.files(
+    stored = await gateway_of(request).files.files(
         principal_of(request, "read"), purpose=purpose, after=after, limit=page + 1, newest_first=order == "desc"
     )
-    data = [shown(file) for file in found[:page]]
+    data = [shown(file) for file in stored[:page]]
     return FileList(
         data=data,
         first_id=data[0].id if data else None,
         last_id=data[-1].id if data else None,
-        has_more=len(found) > page,
+        has_more=len(stored) > page,
     )
 
 
@@ -131,7 +131,7 @@ async def retrieve(request: Request, file_id: str) -> FileObject:
 
 @routes.get("/v1/files/{file_id}/content", response_class=StreamingResponse, responses=_BYTES)
 async def content(request: Request, file_id: str) -> Response:
-    """The bytes, to be saved."""
+    """Returns a file's bytes, as an attachment to be saved."""
     door = gateway_of(request).files
     file = await door.find(principal_of(request, "read"), file_id)
     chunks = door.content(file)
@@ -146,7 +146,7 @@ async def content(request: Request, file_id: str) -> Response:
 
 @routes.delete("/v1/files/{file_id}", responses=ERRORS)
 async def delete(request: Request, file_id: str) -> FileDeleted:
-    """Its content cannot be read any more; messages that it was attached to keep their text."""
+    """Deletes a file. Its content cannot be read any more; messages that it was attached to keep their text."""
     await gateway_of(request).files.delete(principal_of(request, "chat"), file_id)
     return FileDeleted(id=file_id, deleted=True)
 
@@ -169,7 +169,7 @@ async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
 
 
 def _checked(form: UploadForm) -> tuple[FilePurpose, int | None]:
-    """The purpose and the seconds after which the file expires. Raises BadInput."""
+    """Returns a form's purpose, and the seconds after which the file expires, or None. Raises BadInput."""
     for name in form.fields:
         if name not in _FIELDS:
             raise BadInput("unknown_parameter", f"Unknown parameter: '{name[:64]}'.", param=name[:64])

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from transport.openai.response_models import ERRORS
 
 Readiness = Callable[[], str | None]
-"""None when traffic is welcome, else the reason why not."""
+"""Returns None if the server takes traffic, else the reason why not."""
 
 
 class Health(BaseModel):
@@ -23,13 +23,13 @@ def router(readiness: Readiness) -> APIRouter:
 
     @routes.get("/healthz", responses=ERRORS)
     async def alive() -> Health:
-        """200 as long as the process answers."""
+        """Answers 200 as long as the process runs."""
         return Health(status="ok")
 
     @routes.get("/health", responses={**ERRORS, 503: {"model": Health}})
     @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
     async def ready(response: Response) -> Health:
-        """200 when traffic is welcome; 503 with the reason while draining or while the engine is started again."""
+        """Answers 200 if the server takes traffic; 503 with the reason while it drains or its engine is restarted."""
         reason = readiness()
         if reason is None:
             return Health(status="ok")

@@ -29,8 +29,8 @@ PAGE_MAX: Final = 1000
 
 
 class KeyCreate(request_models.RequestModel):
-    """`expires_at` is unix time in milliseconds. Absent scopes are what the role usually needs. `reason`: why an
-    operator makes a key of another tenant."""
+    """A request for a new key. `expires_at` is unix time in milliseconds. Without `scopes` it gets those that its role
+    usually needs. `reason`: why an operator makes a key for another tenant."""
 
     tenant: Name | None = None
     role: Authority = "user"
@@ -57,20 +57,20 @@ class KeyObject(ResponseModel):
 
 
 class NewKeyObject(KeyObject):
-    """`key` is shown here and never again."""
+    """A new key. `key` is the secret, which is never shown again."""
 
     key: str
 
 
 class KeyList(ListPage[KeyObject]):
-    """A page of keys, the newest first."""
+    """A page of keys, newest first."""
 
 
 routes = APIRouter(tags=["keys"], route_class=StrictRoute)
 
 
 def ring_of(request: Request) -> ApiKeyCache:
-    """The keys of this server. Raises Unavailable."""
+    """Returns the keys of this server. Raises Unavailable if it keeps none."""
     keys = gateway_of(request).keys
     if keys is None:
         raise Unavailable("keys_unavailable", "This server keeps no keys.", retryable=False)
@@ -82,7 +82,7 @@ def key_object(request: Request, key: ApiKey) -> KeyObject:
 
 
 async def find_key(request: Request, principal: Principal, key_id: str) -> ApiKey:
-    """A key that the principal may administer. Raises Forbidden, NotFound, Unavailable."""
+    """Returns a key that the principal may administer. Raises Forbidden, NotFound, Unavailable."""
     demand_administrator(principal)
     ring = ring_of(request)
     await ring.refresh()
@@ -93,8 +93,8 @@ async def find_key(request: Request, principal: Principal, key_id: str) -> ApiKe
 
 
 async def _untouched(request: Request, tenant: TenantId) -> bool:
-    """Whether a tenant has no keys, and nothing stored: no conversation, one that is unlisted or deleted and not purged
-    included, and no row in its audit log, which is what purged ones leave. Then nobody is entered by its first key."""
+    """Returns whether a tenant has no keys and nothing stored: no conversation (unlisted and deleted ones count until
+    they are purged) and no audit row, which purged ones leave. Its first key then gives access to nobody's data."""
     gateway, ring = gateway_of(request), ring_of(request)
     await ring.refresh()
     if any(key.tenant == tenant for key in ring.all()) or gateway.access.names(tenant):
@@ -109,8 +109,8 @@ async def _untouched(request: Request, tenant: TenantId) -> bool:
 
 @routes.post("/v1/keys", status_code=201, responses=ERRORS)
 async def create(request: Request, body: KeyCreate, response: Response) -> NewKeyObject:
-    """Makes a key. Its secret is in this answer alone. An operator opens a new tenant with its first key; into a
-    tenant that has keys or conversations, `break_glass` and a `reason` let them make one."""
+    """Makes a key. Its secret is only in this answer. An operator may make a new tenant's first key; for a tenant that
+    has keys or conversations an operator needs the scope `break_glass` and a `reason`."""
     principal = principal_of(request)
     gateway, scopes = gateway_of(request), tuple(body.scopes or ())
     if not may_grant(principal, body.role, scopes):
@@ -139,7 +139,7 @@ async def listed(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     after: Annotated[str | None, Query(max_length=64)] = None,
 ) -> KeyList:
-    """Keys, newest first: a tenant's, or with an operator's key and no `tenant` everybody's."""
+    """Lists keys, newest first: a tenant's, or all tenants' for an operator's key without `tenant`."""
     principal = principal_of(request)
     owner = demand_administrator(principal, tenant)
     everybodys = principal.role == "operator" and tenant is None
@@ -157,13 +157,13 @@ async def listed(
 
 @routes.get("/v1/keys/{key_id}", responses=ERRORS)
 async def shown(request: Request, key_id: Id) -> KeyObject:
-    """One of them."""
+    """Returns one key, without its secret."""
     return key_object(request, await find_key(request, principal_of(request), key_id))
 
 
 @routes.delete("/v1/keys/{key_id}", responses=ERRORS)
 async def revoke(request: Request, key_id: Id) -> KeyObject:
-    """Revokes a key for good: at once in this process, within a second in the others. What is open by it ends."""
+    """Revokes a key for good: at once in this process, within a second in others. Its open connections end."""
     principal = principal_of(request)
     key = await find_key(request, principal, key_id)
     if not may_grant(principal, key.role):

@@ -27,12 +27,13 @@ routes = APIRouter(tags=["limits"], route_class=StrictRoute)
 
 @routes.get("/v1/limits", responses=ERRORS)
 async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
-    """For those who administer a tenant; another one's (`tenant`) is for operators. `limits` null: none are set."""
+    """Shows a tenant's limits and the KV that it holds. For administrators of the tenant; `tenant`, another one, is for
+    operators. `limits` is null if none are set."""
     owner = demand_administrator(principal_of(request), tenant)
     gateway = gateway_of(request)
-    held = await operator_api_of(request).kv_of(owner)
+    kv = await operator_api_of(request).kv_of(owner)
     table = gateway.table(owner)
-    counted = [count for count in held.bytes_of.values() if count is not None]
+    counted = [count for count in kv.bytes_of.values() if count is not None]
     return {
         "object": "limits",
         "tenant": owner,
@@ -41,8 +42,8 @@ async def limits(request: Request, tenant: Name = None) -> dict[str, Any]:
             "covers": COVERS,
             "limit_bytes": None if table is None else table.kv_bytes,
             "held_bytes": sum(counted) if counted else None,
-            "complete": len(counted) == len(held.bytes_of) and not held.silent,
-            "replicas": [{"replica": name, "held_bytes": count} for name, count in sorted(held.bytes_of.items())],
-            "silent": held.silent,
+            "complete": len(counted) == len(kv.bytes_of) and not kv.silent,
+            "replicas": [{"replica": name, "held_bytes": count} for name, count in sorted(kv.bytes_of.items())],
+            "silent": kv.silent,
         },
     }

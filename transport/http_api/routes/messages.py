@@ -34,7 +34,7 @@ routes = APIRouter(tags=["messages"], route_class=StrictRoute)
 
 @routes.post("/v1/messages", response_model=None, responses=MESSAGE)
 async def create(request: Request, body: MessagesRequest) -> Response:
-    """Answers a conversation that the client keeps; `stream: true` gives server-sent events."""
+    """Answers a conversation that the client keeps. `stream: true` gives server-sent events."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     key = read_retry_headers(request).idempotency_key
@@ -66,7 +66,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
 
 @routes.post("/v1/messages/count_tokens", response_model=None, responses=TOKEN_COUNT)
 async def count_tokens(request: Request, body: CountRequest) -> Response:
-    """Counts the tokens that a request's prompt would have, before anything is left out of it."""
+    """Counts the tokens of a request's whole prompt, before anything is left out to fit the model's context."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
@@ -76,6 +76,6 @@ async def count_tokens(request: Request, body: CountRequest) -> Response:
         tools=messages.functions(body),
         messages=prompt_messages(units),
     )
-    found = await gateway.inspect(principal, model.id, question)
-    assert isinstance(found, TokenIds)
-    return JSONResponse({"input_tokens": len(found.tokens)})
+    prompt = await gateway.inspect(principal, model.id, question)
+    assert isinstance(prompt, TokenIds)
+    return JSONResponse({"input_tokens": len(prompt.tokens)})

@@ -15,7 +15,7 @@ def router(exposition: MetricsExposition) -> APIRouter:
 
     @routes.get("/metrics", response_class=Response, responses=ERRORS)
     async def metrics(request: Request) -> Response:
-        """The process's metrics as text. Needs an operator's key."""
+        """Returns the metrics of this process as text. Needs an operator's key."""
         demand_operator(principal_of(request))
         body, media_type = await exposition.text()
         return Response(body, media_type=media_type, headers={"cache-control": "no-store"})

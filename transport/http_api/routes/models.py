@@ -21,11 +21,11 @@ class Capabilities(BaseModel):
     structured_output: bool
     logprobs: bool
     foldings: list[str]
-    reasoning: bool  # its thoughts are told apart from its text
+    reasoning: bool  # its answers show reasoning apart from the text
 
 
 class PriceObject(BaseModel):
-    """Per million tokens, as the list of prices says now; null where this process has no price for the model."""
+    """A model's prices per million tokens by the price list in force now; null if this process has none for it."""
 
     input: float
     cached_input: float
@@ -35,7 +35,7 @@ class PriceObject(BaseModel):
 
 
 class PoolObject(BaseModel):
-    """What the models file says; null without one. `models`: what an alias stands for."""
+    """A model's entry in the models file; null without such a file. `models`: the models that an alias stands for."""
 
     replicas: int
     quality: int | None
@@ -70,7 +70,7 @@ routes = APIRouter(tags=["models"])
 
 @routes.get("/v1/models", response_model=ModelList, responses=ERRORS)
 async def models(request: Request) -> ModelList | JSONResponse:
-    """The models that are served here, with the aliases of the models file: those that the caller's tenant may use."""
+    """Lists the models, and the aliases of the models file, that the caller's tenant may use."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     pools = gateway.pools()
     named = [(each, name) for each in gateway.models() for name in each.names if pools.visible(principal.tenant, name)]
@@ -85,13 +85,13 @@ async def models(request: Request) -> ModelList | JSONResponse:
 
 @routes.get("/v1/models/{model:path}", response_model=ModelObject, responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject | JSONResponse:
-    """One of them."""
+    """Returns one model or alias."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     gateway.pools().choice(principal.tenant, model)
-    found = card(gateway.models, model)
+    model_card = card(gateway.models, model)
     if VERSION_HEADER in request.headers:
-        return JSONResponse(_anthropic_object(found, model))
-    return _object(request, found, model)
+        return JSONResponse(_anthropic_object(model_card, model))
+    return _object(request, model_card, model)
 
 
 def _anthropic_object(model: ModelCard, name: str) -> dict[str, Any]:

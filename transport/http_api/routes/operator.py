@@ -36,7 +36,7 @@ State = Literal["", "loading", "idle", "turn", "sealed", "fenced", "gone"]
 
 
 class HandOff(request_models.RequestModel):
-    """`replica` has the session; `to` takes it: absent, where placement would have it."""
+    """A request to move a session from `replica` to the replica `to`; without `to`, placement chooses one."""
 
     replica: str
     to: str = ""
@@ -51,13 +51,13 @@ def operator_api(request: Request) -> OperatorApi:
 
 
 async def audit(request: Request, tenant: TenantId, action: Action, **about: Any) -> None:
-    """Writes an action into the audit log before it is carried out. Raises Unavailable."""
+    """Writes an operator's action into the audit log before it is carried out. Raises Unavailable."""
     await gateway_of(request).audit.record(tenant, action, by=request.state.principal, **about)
 
 
 @routes.get("/v1/operator/overview", responses=ERRORS)
 async def overview(request: Request) -> dict[str, Any]:
-    """Replicas with their load, how well readers are served by all of them, and the connections of this process."""
+    """Shows replicas with their load, service quality over all of them, and this process's connections."""
     api, gateway = operator_api(request), gateway_of(request)
     replicas, measured = await api.replicas(), await api.measure()
     answers = {name: each for name, each in measured.items() if isinstance(each, Measured)}
@@ -79,10 +79,10 @@ async def series(
     range_s: Annotated[int, Query(ge=RANGE_MIN_S, le=RANGE_MAX_S)] = 3600,
     replica: Filter = "",
 ) -> dict[str, Any]:
-    """Load over the last `range_s` seconds, of all replicas or one: columns of at most 360 points, as charts draw them.
+    """Shows load over the last `range_s` seconds, of all replicas or one, as columns of at most 360 points for charts.
 
-    A point stands for the `step_s` seconds before its time; null: no replica was there. A replica that has ended takes
-    its history with it."""
+    A point stands for the `step_s` seconds before its time; it is null if no replica ran. A replica that has ended is
+    not in the history any more."""
     api = operator_api(request)
     times, step_s = times_of(gateway_of(request).now_ms() // 1000, range_s), step_of(range_s)
     measured = await api.measure(replica, after=times[0] - step_s, step_s=step_s)
@@ -100,7 +100,8 @@ async def sessions(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
     after: Annotated[str, Query(max_length=512)] = "",
 ) -> dict[str, Any]:
-    """The sessions in memory: where, why there, KV, open answers. `after`: TENANT/SESSION, as `last_id` says it."""
+    """Lists the sessions in memory: replica, reason, KV, open answers. `after` is the last page's `last_id`:
+    TENANT/SESSION."""
     if after and "/" not in after:
         raise BadInput("invalid_request", "`after` is the `last_id` of a page: TENANT/SESSION.", param="after")
     query = SessionQuery(replica=replica, tenant=tenant, session=session, state=state, after=after, limit=limit)
@@ -117,7 +118,7 @@ async def sessions(
 
 @routes.post("/v1/operator/replicas/{replica}/drain", status_code=202, responses=ERRORS)
 async def drain(request: Request, replica: Name) -> dict[str, Any]:
-    """Begins to hand everything off; the overview shows how far it is."""
+    """Starts to drain a replica: all its sessions are handed off. The overview shows how far it is."""
     replicas = operator_api(request)
     await audit(request, INSTALLATION, "replica.drain_asked", detail={"replica": replica})
     await replicas.drain(replica)
@@ -126,7 +127,7 @@ async def drain(request: Request, replica: Name) -> dict[str, Any]:
 
 @routes.post("/v1/operator/replicas/{replica}/undrain", responses=ERRORS)
 async def undrain(request: Request, replica: Name) -> dict[str, Any]:
-    """Takes a drain back, finished or not: sessions come to the replica again."""
+    """Ends a drain, finished or not: the replica takes sessions again."""
     replicas = operator_api(request)
     await audit(request, INSTALLATION, "replica.undrain_asked", detail={"replica": replica})
     await replicas.undrain(replica)
@@ -135,7 +136,7 @@ async def undrain(request: Request, replica: Name) -> dict[str, Any]:
 
 @routes.post("/v1/operator/sessions/{tenant}/{session}/handoff", responses=ERRORS)
 async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff) -> dict[str, Any]:
-    """Moves one session; readers do not notice."""
+    """Moves one session to another replica. Its readers notice nothing."""
     replicas = operator_api(request)
     detail = {"replica": body.replica, "to": body.to}
     await audit(request, TenantId(tenant), "session.hand_off_asked", session=session, detail=detail)
@@ -144,12 +145,12 @@ async def hand_off(request: Request, tenant: Name, session: Name, body: HandOff)
 
 
 def silent_of(measured: Mapping[str, Measured | LinkDown]) -> dict[str, str]:
-    """Who did not answer, and why."""
+    """Returns the replicas that did not answer, each with the reason."""
     return {name: str(each) for name, each in measured.items() if isinstance(each, LinkDown)}
 
 
 def slo_summary(totals: ServiceTotals) -> dict[str, Any]:
-    """Of the answers that replicas wrote since they started; None where they wrote none."""
+    """Returns service quality over the answers that replicas wrote since their start; None for figures without data."""
     judged = totals.met + totals.missed
     return {
         "answers": sum(totals.ended.values()),

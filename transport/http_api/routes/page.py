@@ -42,7 +42,8 @@ HEADERS: Final = {
 
 
 def router(files: PageFiles, methods: PathMethods) -> APIRouter:
-    """`methods`: of all other paths, which this router would hide."""
+    """Returns the router of the web pages. It matches every path, so it needs the `methods` of all other routes to
+    refuse wrong ones."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.api_route("/{name:path}", methods=["GET", "HEAD"])

@@ -39,7 +39,7 @@ class PushKeys(RequestModel):
 
 
 class QuietHoursBody(RequestModel):
-    """Minutes of the day; `start` above `end` goes over midnight."""
+    """Hours without notices, in minutes of the day. If `start` is above `end` they go over midnight."""
 
     start: Minute
     end: Minute
@@ -47,21 +47,22 @@ class QuietHoursBody(RequestModel):
 
 
 class NewSubscription(RequestModel):
-    """Of a browser what its `PushSubscription.toJSON()` says; of an app its `kind` and its device's `token`; and what
-    the user wants."""
+    """A device that shall get notices: for a browser the fields of its `PushSubscription.toJSON()`, for an app its
+    `kind` and the device's `token`; and the user's choices."""
 
     kind: PushKind = "web_push"
     endpoint: Annotated[str, Field(min_length=1, max_length=ENDPOINT_MAX)] | None = None
     keys: PushKeys | None = None
-    expirationTime: float | None = None  # the browser's; a device that has ended answers 410
+    expirationTime: float | None = None  # set by browsers; not used: an expired device answers 410
     token: Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)] | None = None
-    sandbox: bool = False  # of Apple's: the app is one that a developer built
+    sandbox: bool = False  # for APNs: the app is a development build
     label: Annotated[str, Field(max_length=64)] = ""
     quiet_hours: QuietHoursBody | None = None
 
 
 class PushKeyObject(ResponseModel):
-    """`application_server_key` is for the browser's `pushManager.subscribe`; `kinds`: what devices may subscribe as."""
+    """What devices need to subscribe. `application_server_key` is for the browser's `pushManager.subscribe`; `kinds`
+    are the kinds of devices that are supported."""
 
     object: Literal["push"] = "push"
     application_server_key: str
@@ -75,7 +76,8 @@ class QuietHoursObject(ResponseModel):
 
 
 class SubscriptionObject(ResponseModel):
-    """`service` is the host of a browser's push service, else the kind. No whole address or token is shown."""
+    """A subscribed device. `service` is the host of a browser's push service, else the kind. The full address and the
+    token are not shown."""
 
     object: Literal["push_subscription"] = "push_subscription"
     id: str
@@ -102,7 +104,7 @@ def _door(request: Request) -> PushDoor:
 
 
 def _target(body: NewSubscription) -> PushTarget:
-    """Raises BadInput for what is missing, or belongs to another kind."""
+    """Returns where notices are sent. Raises BadInput for fields that are missing or belong to another kind."""
     fields = {"endpoint": body.endpoint, "keys": body.keys, "token": body.token, "sandbox": body.sandbox or None}
     taken = {"web_push": ("endpoint", "keys"), "apns": ("token", "sandbox"), "fcm": ("token",)}[body.kind]
     for name, value in fields.items():
@@ -118,8 +120,8 @@ def _target(body: NewSubscription) -> PushTarget:
 
 @routes.get("/v1/push", responses=ERRORS)
 async def server_key(request: Request) -> PushKeyObject:
-    """What devices of the caller's end user subscribe with; empty where this server sends no pushes, or the caller's
-    key speaks for no end user. A page asks before it offers them, so that is no error."""
+    """Returns what devices of the caller's end user need to subscribe. It is empty, not an error, if this server sends
+    no pushes or the key is of no end user: pages ask before they offer notices."""
     principal, door = principal_of(request, "read"), gateway_of(request).push
     if door is None or principal.user is None:
         return PushKeyObject(application_server_key="", kinds=[])
@@ -128,7 +130,7 @@ async def server_key(request: Request) -> PushKeyObject:
 
 @routes.get("/v1/push/subscriptions", responses=ERRORS)
 async def subscriptions(request: Request) -> SubscriptionList:
-    """The caller's devices, the oldest first."""
+    """Lists the caller's devices, oldest first."""
     principal = principal_of(request, "read")
     kept = await gateway_of(request).store.push.subscriptions(principal.tenant, subscriber_of(principal))
     return SubscriptionList(data=[SubscriptionObject.model_validate(push_fields(each)) for each in kept])
@@ -136,7 +138,7 @@ async def subscriptions(request: Request) -> SubscriptionList:
 
 @routes.post("/v1/push/subscriptions", status_code=201, responses=ERRORS)
 async def subscribe(request: Request, body: NewSubscription) -> SubscriptionObject:
-    """Adds a device, or says anew what it wants. One that was another user's is that user's no more."""
+    """Adds a device, or changes its settings. A device that belonged to another user then belongs to this one."""
     gateway, principal, door = gateway_of(request), principal_of(request, "chat"), _door(request)
     user = subscriber_of(principal)
     target = _target(body)
@@ -157,7 +159,7 @@ async def subscribe(request: Request, body: NewSubscription) -> SubscriptionObje
 
 @routes.delete("/v1/push/subscriptions/{subscription}", status_code=204, responses=ERRORS)
 async def unsubscribe(request: Request, subscription: str) -> None:
-    """Ends one; also where this server sends no pushes by now."""
+    """Removes a device; also on a server that sends no pushes any more."""
     principal = principal_of(request, "chat")
     store = gateway_of(request).store.push
     if not await store.unsubscribe(principal.tenant, subscriber_of(principal), PushId(subscription)):

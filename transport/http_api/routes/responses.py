@@ -85,8 +85,8 @@ routes = APIRouter(tags=["responses"], route_class=StrictRoute)
 async def answer_to(
     request: Request, principal: Principal, response_id: str, *, param: str = "response_id", seen: EventId | None = None
 ) -> ResponseReader:
-    """A response that is there to be read, by a reader who may have `seen` some of it. Whoever gets it closes its
-    cursor."""
+    """Returns a reader of a response, checked to be readable and to have the event `seen`. Whoever gets it closes its
+    cursor. Raises NotFound, Gone, Unavailable, BadInput."""
     place = await turn_starter_of(request).find_response(principal, response_id, param)
     name = ResponseId(response_id)
     answer = ResponseReader(
@@ -109,8 +109,8 @@ async def answer_to(
 async def session_behind(
     request: Request, principal: Principal, response_id: str, command_id: CommandId, held: ExitStack | None = None
 ) -> SessionId:
-    """The session of a response that a turn goes on from: one that is there to be read, unless the very turn was
-    begun while it was. `held` gets its reader."""
+    """Returns the session of the response that a turn continues from. The response must be readable, unless this turn
+    was already begun before it was erased. `held` gets its reader, to close it later. Raises NotFound."""
     try:
         answer = await answer_to(request, principal, response_id, param="previous_response_id")
     except NotFound:
@@ -127,8 +127,8 @@ async def session_behind(
 
 @routes.post("/v1/responses", response_model=None, responses=answers(ResponseObject, also=STREAM))
 async def create(request: Request, body: ResponsesRequest) -> Response:
-    """Answers an input; with `stream: true` as server-sent events, with `background: true` without a reader. With an
-    upgrade to WebSocket (GET), the same as frames: docs/responses-websocket.md."""
+    """Answers an input. `stream: true` gives server-sent events; `background: true` answers at once and goes on without
+    a reader. A GET with an upgrade to WebSocket has the same as frames: docs/responses-websocket.md."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     headers, given = read_retry_headers(request), await request.body()
@@ -207,7 +207,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 async def _draft_behind(
     request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard
 ) -> TurnDraft | None:
-    """The turn of a request that goes on from a response, or prepares one, where its history has a name."""
+    """Returns the draft of a turn that continues from a response or prepares one; None for an unknown history."""
     gateway, starter, previous = gateway_of(request), turn_starter_of(request), body.previous_response_id
     if body.conversation is not None or not starter.knows_end(previous) or has_references(body.input):
         return None
@@ -223,7 +223,7 @@ async def _draft_behind(
 async def _behind_approvals(
     request: Request, principal: Principal, previous: str, decisions: Sequence[ApprovalAnswer], command_id: CommandId
 ) -> ResponseReader:
-    """What goes on behind a response once somebody has agreed to its calls, or has not."""
+    """Sends approval decisions about a response's calls. Returns a reader of the response that continues after them."""
     asking = await answer_to(request, principal, previous, param="previous_response_id")
     with asking.cursor as cursor:
         asked = cursor.key, await asking.body(), asking.after
@@ -241,8 +241,8 @@ async def stored_turn(
     resolved: ResolvedInput | None = None,
     held: ExitStack | None = None,
 ) -> cm.TurnCreate:
-    """`resolved`: the input, where that is known already. `held` gets the reader of the response that it goes on from,
-    so that its log is not let go of before the turn is sent."""
+    """Returns the command for a turn in a stored session. `resolved`: the input, if its references are resolved
+    already. `held` gets the previous response's reader, so that its log stays loaded until the turn is sent."""
     tools, socket = response_tools(body.tools), socket_turn_of(request)
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     in_force = body.instructions, tools
@@ -306,7 +306,7 @@ async def stored_turn(
 
 @routes.post("/v1/responses/compact", response_model=None, responses=answers(CompactedResponse))
 async def compact(request: Request, body: CompactRequest) -> Response:
-    """Summarises a conversation; its `output` stands for all of it in the `input` of what follows."""
+    """Summarises a conversation. Its `output` stands for the whole conversation in the `input` of later requests."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
     if not body.input and body.previous_response_id is None:
@@ -346,7 +346,7 @@ async def compact(request: Request, body: CompactRequest) -> Response:
 async def _compact_turn(
     request: Request, principal: Principal, body: CompactRequest, command_id: CommandId
 ) -> cm.TurnCreate:
-    """The command that brings what is to be compacted into its session, as far as it is not there."""
+    """Returns the command that adds what is to be summarised to its session, as far as it is not there yet."""
     starter, model = turn_starter_of(request), card(gateway_of(request).models, body.model)
     given = ResponsesRequest(
         model=body.model,
@@ -376,8 +376,8 @@ async def _compact_turn(
 
 
 async def _last_item(request: Request, principal: Principal, key: SessionKey, response_id: ResponseId) -> ItemId:
-    """The last item of a response; of one that wrote none, what it would have answered. Raises Conflict where there is
-    nothing before it."""
+    """Returns the last item of a response, or, if it wrote none, the item that it answers. Raises Conflict if there is
+    neither."""
     _, state = await gateway_of(request).logs.state(principal, key)
     made_by = state["made_by"]
     leaf = next((ItemId(item) for item in reversed(made_by) if made_by[item] == response_id), None)
@@ -403,7 +403,7 @@ async def _compaction_outcome(
 
 
 def _summary_in_force(state: dict[str, Any], leaf: ItemId, failed: ev.CompactionFailed) -> dict[str, Any]:
-    """The summary that ends where another was requested, so that there was nothing to add to it. Raises what failed."""
+    """Returns the summary that already ends at `leaf`, where a new one had nothing to add; else raises the failure."""
     for each in reversed(state.get("compactions", ())):
         if failed.error["code"] == "nothing_to_compact" and each["read_item_id"] == leaf:
             return {**each, "usage": Usage(0, 0).public()}
@@ -421,8 +421,8 @@ async def retrieve(
     include: Annotated[list[str] | None, Query()] = None,
     include_obfuscation: bool | None = None,
 ) -> Response:
-    """A response as it stands; with `stream=true` its events, behind `starting_after` or `Last-Event-ID`, to its
-    end."""
+    """Returns a response as it is now. With `stream=true` it sends the events after `starting_after` or `Last-Event-ID`
+    up to the response's end."""
     principal = principal_of(request, "read")
     leave_out(request, [*include_left_out(include), *(["include_obfuscation"] if include_obfuscation else [])])
     seen = last_event_id(request) if stream else None
@@ -441,7 +441,8 @@ async def retrieve(
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
 async def cancel(request: Request, response_id: str) -> Response:
-    """Ends a response that is being written, with what was written so far; a background one that has ended is shown."""
+    """Cancels a response that is being written; what was written so far stays. A background response that has ended is
+    returned as it is."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
@@ -462,9 +463,9 @@ async def cancel(request: Request, response_id: str) -> Response:
 
 @routes.post("/v1/responses/{response_id}/steer", response_model=None, responses=answers(ResponseSteered))
 async def steer(request: Request, response_id: str, body: SteerRequest) -> Response:
-    """Words for a response that is being written: it ends as `incomplete` (`steered`) with what was written so far, and
-    the response that the answer names goes on behind them. One that calls tools is let end: then they are taken up
-    together with the tools' outputs."""
+    """Adds a message to a response that is being written. It ends as `incomplete` (`steered`) with what was written so
+    far, and the response `response_id` of the answer continues after the message. If it calls tools, the message waits
+    for it to end and for the tools' outputs."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     gateway.check_draining()
     command_id, content = command_id_of(request, principal, f"{ROUTE}.steer"), steer_text(body.input)
@@ -495,7 +496,7 @@ async def steer(request: Request, response_id: str, body: SteerRequest) -> Respo
 
 @routes.delete("/v1/responses/{response_id}", response_model=None, responses=answers(ResponseDeleted))
 async def erase(request: Request, response_id: str) -> Response:
-    """Takes back what a response wrote; it is not found any more."""
+    """Erases what a response wrote. The response is not found any more."""
     principal = principal_of(request, "chat")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
@@ -510,7 +511,7 @@ async def erase(request: Request, response_id: str) -> Response:
 
 @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
 async def input_items(request: Request, response_id: str, page: ItemPageParams) -> Response:
-    """What was put in for a response, since the answer before it."""
+    """Lists the input items of a response: those after the previous answer."""
     principal = principal_of(request, "read")
     answer = await answer_to(request, principal, response_id)
     with answer.cursor:
@@ -547,7 +548,8 @@ async def _resolved(
     within: SessionId | None = None,
     after: ResponseId | None = None,
 ) -> ResolvedInput:
-    """The input of a request with what its references name, in a session that it may go on from behind `after`."""
+    """Returns a request's input with its references resolved. `within` and `after`: the session and the response that
+    it continues from, if any. Raises NotFound, BadInput, TooLarge."""
     given = body.input
     if not has_references(given):
         return ResolvedInput(given)
@@ -570,7 +572,7 @@ async def _resolved(
 
 
 def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None) -> TurnInput:
-    """A request that brings its whole history, in our words; `given`: its input."""
+    """Returns a request with its whole history as a turn's input. `given` is its resolved input. Raises BadInput."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -599,7 +601,7 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
 async def _behind_compaction_item(
     request: Request, principal: Principal, body: ResponsesRequest
 ) -> ResolvedInput | None:
-    """Where an input with a compaction item goes on; None for one that has none. Raises BadInput, NotFound."""
+    """Resolves an input that has a compaction item; returns None for other inputs. Raises BadInput, NotFound."""
     at = last_compaction(body.input)
     if at is None:
         return None
@@ -616,7 +618,7 @@ async def _behind_compaction_item(
 
 
 def _context(body: ResponsesRequest) -> dict[str, Any]:
-    """What a request says of its conversation's context."""
+    """Returns the settings of a turn for how its conversation is fitted into the context window."""
     if not body.context_management:
         return {}
     threshold = body.context_management[0].compact_threshold
@@ -624,7 +626,7 @@ def _context(body: ResponsesRequest) -> dict[str, Any]:
 
 
 def _echoed(body: ResponsesRequest) -> dict[str, Any]:
-    """Parameters that a response shows and that change nothing here."""
+    """Returns parameters that the response shows and that have no effect."""
     return {
         "max_tool_calls": body.max_tool_calls,
         "prompt_cache_key": body.prompt_cache_key,

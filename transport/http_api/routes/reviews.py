@@ -49,7 +49,7 @@ log = structlog.get_logger(__name__)
 
 
 class Decision(request_models.RequestModel):
-    """`note` is for the next reviewer and the record; the user sees the outcome alone."""
+    """A reviewer's decision. `note` is for later reviewers and the record; the user sees only the outcome."""
 
     outcome: Outcome
     note: Note = ""
@@ -60,21 +60,21 @@ class Appeal(request_models.RequestModel):
 
 
 class MessageAppeal(Appeal):
-    """`content` is the text of the refused message: nothing of it is stored, so its author sends it again."""
+    """An appeal against a refusal. `content` is the refused message's text: it is not stored, so it is sent again."""
 
     content: Annotated[str, Field(min_length=1)]
 
 
 class FeedbackChange(request_models.RequestModel):
-    """`rating` null takes back what the sender thought before. `reason` is for reviewers."""
+    """An opinion of an answer. `rating` null removes the earlier one. `reason` is for reviewers."""
 
     rating: Rating | None
     reason: Note = ""
 
 
 class ReviewObject(ResponseModel):
-    """`start` and `end` are code points of the text as it came; `offset` is the log's when it was found. `mine`: the
-    asker has claimed it. `readable`: they may read its session."""
+    """A review case. `start` and `end` are code points of the original text; `offset` is the log's when it was found.
+    `mine`: the caller has claimed it. `readable`: the caller may read its session."""
 
     object: Literal["review"]
     id: str
@@ -107,7 +107,8 @@ class ReviewObject(ResponseModel):
 
 
 class FullReviewObject(ReviewObject):
-    """`text` only where the tenant's policy keeps it. An operator's key of another tenant sees none of the three."""
+    """A review case with texts: the filtered `text`, if the tenant's policy keeps it, the appeal's `note` and the
+    reviewer's `remark`. An operator's key of another tenant sees none of the three."""
 
     text: str | None
     note: str | None
@@ -115,7 +116,7 @@ class FullReviewObject(ReviewObject):
 
 
 class ReviewList(ListPage[ReviewObject]):
-    """A page of the queue."""
+    """A page of review cases."""
 
 
 class AppealObject(ResponseModel):
@@ -126,7 +127,7 @@ class AppealObject(ResponseModel):
 
 
 class FeedbackObject(ResponseModel):
-    """`review_id`: the case that a thumbs-down opened."""
+    """A stored opinion of an answer. `review_id`: the case that a thumbs-down opened."""
 
     object: Literal["response.feedback"]
     session: str
@@ -141,7 +142,7 @@ routes = APIRouter(tags=["reviews"], route_class=StrictRoute)
 
 
 async def find_review(request: Request, principal: Principal, review_id: str) -> Case:
-    """Another tenant's case is like none at all."""
+    """Returns a case that the principal may review. Raises NotFound, also for a case of another tenant."""
     tenant = demand_reviewer(principal)
     case = await gateway_of(request).store.reviews.find(ReviewId(review_id))
     if case is None or tenant not in (None, case.key.tenant):
@@ -172,8 +173,8 @@ async def queue(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
     after: Annotated[str | None, Query(max_length=128)] = None,
 ) -> ReviewList:
-    """Cases, oldest first: a tenant's, or with an operator's key and no `tenant` everybody's. `category` with its
-    kind (`pii/email`) or without."""
+    """Lists cases, oldest first: a tenant's, or all tenants' for an operator's key without `tenant`. `category` may be
+    written with its kind (`pii/email`) or without."""
     gateway, principal = gateway_of(request), principal_of(request)
     now = gateway.now_ms()
     query = ReviewQuery(
@@ -197,14 +198,14 @@ async def queue(
 
 @routes.get("/v1/reviews/{review_id}", responses=ERRORS)
 async def read(request: Request, review_id: Name) -> FullReviewObject:
-    """One of them, with the notes of its author and reviewers."""
+    """Returns one case, with the notes of its author and reviewers."""
     principal = principal_of(request)
     return full_review_object(request, await find_review(request, principal, review_id), principal)
 
 
 @routes.post("/v1/reviews/{review_id}/claim", responses=ERRORS)
 async def claim(request: Request, review_id: Name) -> FullReviewObject:
-    """For half an hour; again: for longer. Until then no other reviewer can claim or decide it."""
+    """Claims a case for half an hour, or prolongs a claim. Until then no other reviewer can claim or decide it."""
     gateway, principal = gateway_of(request), principal_of(request)
     case = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
@@ -215,7 +216,8 @@ async def claim(request: Request, review_id: Name) -> FullReviewObject:
 
 @routes.post("/v1/reviews/{review_id}/decide", responses=ERRORS)
 async def decide(request: Request, review_id: Name, body: Decision) -> FullReviewObject:
-    """By who has claimed it. Readers who saw that something was withheld get the outcome; it stays withheld."""
+    """Decides a case that the caller has claimed. Readers who saw that something was withheld get the outcome; the text
+    stays withheld."""
     gateway, principal = gateway_of(request), principal_of(request)
     before = await find_review(request, principal, review_id)
     by = reviewer_of(principal)
@@ -248,22 +250,22 @@ async def decide(request: Request, review_id: Name, body: Decision) -> FullRevie
 
 @routes.post("/v1/sessions/{session}/responses/{response_id}/appeal", status_code=201, responses=ERRORS)
 async def appeal(request: Request, session: Name, response_id: Response, body: Appeal) -> AppealObject:
-    """Requests that a person looks again at what was withheld of an answer. Once for each."""
+    """Requests that a person reviews what a filter withheld of an answer. Possible once."""
     principal = principal_of(request, "chat")
     return await send_appeal(request, principal, session, response_id=ResponseId(response_id), note=body.note)
 
 
 @routes.post("/v1/sessions/{session}/messages/appeal", status_code=201, responses=ERRORS)
 async def message_appeal(request: Request, session: Name, body: MessageAppeal) -> AppealObject:
-    """Requests that a person looks at a message that was refused. The filters run again: what they would take
-    now is not appealed against but sent."""
+    """Requests that a person reviews a message that a filter refused. The filters run again: a message that they now
+    accept cannot be appealed, it can be sent."""
     principal = principal_of(request, "chat")
     return await send_appeal(request, principal, session, content=body.content, note=body.note)
 
 
 @routes.post("/v1/sessions/{session}/responses/{response_id}/feedback", responses=ERRORS)
 async def feedback(request: Request, session: Name, response_id: Response, body: FeedbackChange) -> FeedbackObject:
-    """What the sender thinks of an answer, instead of what they thought before. A thumbs-down goes to the queue."""
+    """Stores the sender's opinion of an answer in place of an earlier one. A thumbs-down opens a review case."""
     principal = principal_of(request, "chat")
     command = cm.FeedbackSet(
         id=command_id_of(request, principal, ROUTE),
@@ -294,7 +296,7 @@ async def send_appeal(request: Request, principal: Principal, session: str, **fi
 
 
 def reviewer_of(principal: Principal) -> str:
-    """Whose claim it is; an operator's key may be of another tenant than the case."""
+    """Returns the name of a reviewer, with the tenant: an operator may be of another tenant than the case."""
     return f"{principal.tenant}/{principal.id}"
 
 
@@ -315,7 +317,7 @@ def review_fields(case: Case, by: str, now: int) -> dict[str, Any]:
 
 
 def parse_place(text: str) -> ReviewPosition:
-    """Raises BadInput for what is no cursor of ours."""
+    """Returns the position that an `after` names. Raises BadInput if it is no `last_id` of a page."""
     opened_at, dot, name = text.partition(".")
     if not dot or not opened_at.isascii() or not opened_at.isdigit() or len(opened_at) > 16:
         raise BadInput("invalid_request", "`after` is not the `last_id` of a page.", param="after")

@@ -24,8 +24,8 @@ Name = Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class RevocationCreate(request_models.RequestModel):
-    """`subject`: everything that was issued about somebody until now; or `token_id`: one token (`jti`) or sign-in.
-    `issuer` may be left out where there is one only. `expires_at`, unix ms: when such tokens have ended anyway."""
+    """What to revoke: with `subject`, all tokens and sign-ins of a person issued until now; with `token_id`, one token
+    (`jti`) or sign-in. `issuer` may be absent if there is one only. `expires_at`, unix ms: when they expire anyway."""
 
     issuer: Name | None = None
     subject: Name | None = None
@@ -45,14 +45,14 @@ class RevocationObject(ResponseModel):
 
 
 class RevocationList(ListPage[RevocationObject]):
-    """A page of revocations, the newest first."""
+    """A page of revocations, newest first."""
 
 
 routes = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
 def revocations_of(request: Request) -> tuple[RevocationCache, Principal]:
-    """Raises Forbidden for who is no operator, NotFound for a server that takes no tokens."""
+    """Returns the revocations and the operator. Raises Forbidden for others, NotFound if the server takes no tokens."""
     principal = principal_of(request)
     demand_operator(principal)
     revocations = gateway_of(request).access.revocations
@@ -68,7 +68,7 @@ def revocation_object(revocation: Revocation) -> RevocationObject:
 
 @routes.post("/v1/operator/revocations", status_code=201, responses=ERRORS)
 async def create(request: Request, body: RevocationCreate) -> RevocationObject:
-    """Revokes: at once in this process, within a second in the others. What is open by it ends."""
+    """Revokes tokens: at once in this process, within a second in others. Their open connections end."""
     revocations, principal = revocations_of(request)
     issuers = gateway_of(request).access.issuers
     issuer = body.issuer or (issuers[0] if len(issuers) == 1 else "")
@@ -92,9 +92,9 @@ async def listed(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
 ) -> RevocationList:
-    """Those that have not expired, the newest first; `after`: the id that the last page ended with."""
+    """Lists the revocations that have not expired, newest first. `after` is the last page's `last_id`."""
     revocations, _ = revocations_of(request)
     await revocations.refresh()
-    found = [each for each in revocations.all() if after is None or each.version < after]
-    page = page_of(found, limit, show=revocation_object, cursor=lambda each: str(each.version))
+    unexpired = [each for each in revocations.all() if after is None or each.version < after]
+    page = page_of(unexpired, limit, show=revocation_object, cursor=lambda each: str(each.version))
     return RevocationList.model_validate(page)

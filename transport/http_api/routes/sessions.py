@@ -68,7 +68,7 @@ from transport.reading.search import QUERY_MAX
 
 ROUTE: Final = "sessions"
 POLL_MS_MAX: Final = 25_000  # proxies cut what is silent for 30 s
-PAGE_S: Final = 30.0  # for what lies ready
+PAGE_S: Final = 30.0  # seconds for a page of events that exist already
 SAMPLED: Final = ("temperature", "max_output_tokens")
 
 UNINDEXED: Final = {"cache-control": "no-store", "x-robots-tag": "noindex, nofollow, noarchive"}
@@ -79,7 +79,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SessionChange(request_models.RequestModel):
-    """Fields that are absent stay; null clears. The limits are those of `sessions.model.commands`."""
+    """Changes of a session. Absent fields stay as they are; null clears one. Limits are as for `session.update`."""
 
     title: Annotated[str, StringConstraints(max_length=256)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=64)] | None = None
@@ -91,7 +91,7 @@ class SessionChange(request_models.RequestModel):
 
 
 class ShareRequest(request_models.RequestModel):
-    """`item_id`: the last item of the branch that is shown; none: the newest."""
+    """What to share: the branch that ends in `item_id`; without it, the present branch."""
 
     item_id: Annotated[str, StringConstraints(max_length=128)] | None = None
 
@@ -127,7 +127,7 @@ async def list_sessions(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None,
 ) -> Response:
-    """The sessions that are the asker's to see, newest first."""
+    """Lists the sessions that the caller may see, newest first."""
     principal, position = principal_of(request, "read"), None if after is None else SessionId(after)
     listed = await gateway_of(request).list(principal, "", limit, position)
     data = [{"object": "session", **each} for each in listed.data]
@@ -141,12 +141,12 @@ async def search_sessions(
     limit: Annotated[int, Query(ge=1, le=50)] = 20,
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None,
 ) -> Response:
-    """The caller's sessions in which every word of `q` stands in the title or in one text, newest first. One request
-    looks at a bounded number of them: while `has_more`, go on with `after=last_id`, even where it found no match."""
+    """Searches the caller's sessions for those with every word of `q` in the title or in one text, newest first. One
+    request looks at a bounded number: while `has_more`, continue with `after=last_id`, even if nothing matched."""
     principal, position = principal_of(request, "read"), None if after is None else SessionId(after)
-    found = await gateway_of(request).search(principal, "", q, limit, position)
-    data = [{"object": "session.match", **each} for each in found.data]
-    return answer({"object": "list", "data": data, "has_more": found.has_more, "last_id": found.last_id})
+    matched = await gateway_of(request).search(principal, "", q, limit, position)
+    data = [{"object": "session.match", **each} for each in matched.data]
+    return answer({"object": "list", "data": data, "has_more": matched.has_more, "last_id": matched.last_id})
 
 
 @routes.get("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
@@ -156,7 +156,7 @@ async def read(request: Request, session: Name) -> Response:
 
 @routes.patch("/v1/sessions/{session}", response_model=None, responses=answers(SessionObject))
 async def change(request: Request, session: Name, body: SessionChange) -> Response:
-    """Changes a session's title, its metadata (as a whole), or how its answers are made from now on."""
+    """Changes a session's title, its metadata (as a whole), or how its next answers are made."""
     principal = principal_of(request, "chat")
     changes: dict[str, Any] = {name: getattr(body, name) for name in body.model_fields_set}
     command = cm.SessionUpdate(
@@ -178,7 +178,7 @@ async def delete(request: Request, session: Name) -> Response:
 
 @routes.get("/v1/sessions/{session}/export", response_model=None, responses=answers(SessionExport, also=MARKDOWN))
 async def exported(request: Request, session: Name, format: Literal["json", "markdown"] = "json") -> Response:
-    """Everything as JSON, or the present branch as Markdown; what was taken back is not in it."""
+    """Returns the whole session as JSON, or its present branch as Markdown, without retracted text."""
     gateway, principal = gateway_of(request), principal_of(request, "read")
     gateway.audit.take_export(principal)
     head, state = await gateway.logs.state(principal, key_of(principal, session))
@@ -193,7 +193,7 @@ async def exported(request: Request, session: Name, format: Literal["json", "mar
 
 @routes.post("/v1/sessions/{session}/shares", status_code=201, responses=ERRORS)
 async def share(request: Request, response: Response, session: Name, body: ShareRequest) -> NewShareObject:
-    """Lets anybody who has the token read the branch as it is now. The token is in this answer and nowhere else."""
+    """Makes a share link: whoever has its token can read the branch as it is now. The token is only in this answer."""
     response.headers["cache-control"] = "no-store"
     principal = principal_of(request, "chat")
     leaf = None if body.item_id is None else ItemId(body.item_id)
@@ -203,7 +203,7 @@ async def share(request: Request, response: Response, session: Name, body: Share
 
 @routes.get("/v1/sessions/{session}/shares", responses=ERRORS)
 async def shares(request: Request, session: Name) -> ShareList:
-    """Newest first, all of them, without their tokens."""
+    """Lists all share links of a session, newest first, without their tokens."""
     principal = principal_of(request, "chat")
     found = await gateway_of(request).sharing.shares(principal, key_of(principal, session))
     return ShareList.model_validate(page_of(found, len(found), show=share_fields, cursor=lambda each: each.id))
@@ -211,7 +211,7 @@ async def shares(request: Request, session: Name) -> ShareList:
 
 @routes.delete("/v1/sessions/{session}/shares/{share_id}", responses=ERRORS)
 async def revoke_share(request: Request, session: Name, share_id: Name) -> ShareDeletedObject:
-    """From now on its token shows nothing."""
+    """Revokes a share link: its token shows nothing any more."""
     principal = principal_of(request, "chat")
     await gateway_of(request).sharing.revoke(principal, key_of(principal, session), ShareId(share_id))
     return ShareDeletedObject(object="session.share.deleted", id=share_id, deleted=True)
@@ -224,7 +224,7 @@ def share_fields(share: ShareLink) -> dict[str, Any]:
 
 @routes.get("/v1/shares/{token}", responses=ERRORS)
 async def shared(request: Request, response: Response, token: Token) -> SharedConversation:
-    """What somebody shared, for whoever has the token: no key is needed. Not for caches, nor for search engines."""
+    """Returns a shared branch to anybody who has the token; no key is needed. It must not be cached or indexed."""
     gateway = gateway_of(request)
     response.headers.update(UNINDEXED)
     found = await gateway.sharing.read(token, address_of(gateway.access, request.scope))
@@ -239,8 +239,9 @@ async def events(
     epoch: Annotated[str | None, Query(max_length=128)] = None,
     wait_ms: Annotated[int | None, Query(ge=0, le=POLL_MS_MAX)] = None,
 ) -> Response:
-    """The log from behind `after` (or `Last-Event-ID`) on, and what comes; without either a snapshot first. With
-    `wait_ms` one answer, an array of frames: what lies ready, or what comes first within that time."""
+    """Streams the session's events after `after` (or `Last-Event-ID`), old and new; without either a snapshot comes
+    first. With `wait_ms` it answers once, with an array of frames: those that exist, or the first that come within
+    that time."""
     gateway, principal = gateway_of(request), principal_of(request, "read")
     gateway.check_draining()
     stands = last_event_id(request)
@@ -292,8 +293,8 @@ async def stream_log(cursor: LogCursor, standing: ResumePlan) -> AsyncGenerator[
 
 
 async def poll_log(cursor: LogCursor, standing: ResumePlan, wait_s: float, leaving: asyncio.Event) -> list[Any]:
-    """The frames behind a position: those that lie ready, else those that come first within `wait_s`, else none; none
-    either once the server is `leaving`. With `caught_up` where nothing more lies ready. Closes the cursor."""
+    """Returns the frames after a position: those that exist, else the first that come within `wait_s`, else none; none
+    either once the server is `leaving`. `caught_up` is added if no more exist. Closes the cursor."""
     session = cursor.key.session
     with cursor:
         if standing.mode != "replay":
@@ -327,8 +328,8 @@ def _caught_up(cursor: LogCursor, offset: int) -> list[CaughtUp]:
 
 @routes.post("/v1/commands", response_model=None, responses=ERRORS)
 async def command(request: Request) -> Response:
-    """One command of the session protocol, as a frame, for who cannot have a WebSocket: its `ok`. Sent again with the
-    same id, it is applied once and has the same answer."""
+    """Carries out one command of the session protocol, sent as its JSON frame, and returns its `ok`: for clients that
+    have no WebSocket. A command that is sent again with the same id is applied once and gets the same answer."""
     gateway, principal = gateway_of(request), principal_of(request)
     gateway.check_draining()
     try:

@@ -34,7 +34,7 @@ FAILED: Final = """<!doctype html>
 
 
 def router(access: Authenticator) -> APIRouter:
-    """The routes of a server that people sign in to."""
+    """Returns the routes for people who sign in with an identity provider."""
     sign_in = access.sign_in
     assert isinstance(sign_in, SignIn)
     routes = APIRouter(include_in_schema=False)
@@ -105,7 +105,7 @@ def router(access: Authenticator) -> APIRouter:
 
     @routes.post(f"{PREFIX}/backchannel-logout")
     async def ended_at_provider(request: Request) -> Response:
-        """OpenID Connect Back-Channel Logout 1.0: the provider says that somebody signed out there."""
+        """Ends the sessions of somebody who has signed out at the provider (OpenID Connect Back-Channel Logout 1.0)."""
         address = address_of(access, request.scope)
         access.logouts.failed(address)  # beforehand: checking a signature costs
         try:
@@ -120,7 +120,7 @@ def router(access: Authenticator) -> APIRouter:
 
 
 async def logout_token_of(request: Request) -> str:
-    """The field of the form. Raises BadInput, TooLarge."""
+    """Returns the form's field `logout_token`. Raises BadInput, TooLarge."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -136,7 +136,7 @@ async def logout_token_of(request: Request) -> str:
 
 
 def session_detail(principal: Principal) -> dict[str, Json]:
-    """By what its issuer and we name it, so that it can be revoked."""
+    """Returns the audit detail of a sign-in: the names by which it can be revoked; empty without a token."""
     token = principal.token
     return {} if token is None else {"issuer": token.issuer, "token": token.id}
 
@@ -146,7 +146,7 @@ def cookies_of(request: Request) -> list[str]:
 
 
 def origin_and_site(request: Request) -> tuple[str | None, str | None]:
-    """The page that sent a request, as browsers say it."""
+    """Returns the Origin and Sec-Fetch-Site headers, by which browsers tell which page sent a request."""
     headers = request.headers
     return single_value(headers.getlist("origin")), single_value(headers.getlist("sec-fetch-site"))
 

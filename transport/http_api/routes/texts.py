@@ -73,16 +73,16 @@ routes = APIRouter(tags=["texts"], route_class=StrictRoute)
 
 @routes.post("/v1/moderations", response_model=None, responses=answers(Moderation))
 async def moderate(request: Request, body: ModerationRequest) -> Response:
-    """What the policy for messages finds in these texts: by detectors of our own."""
+    """Judges texts by the filters for messages, with this server's own detectors."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     given = [body.input] if isinstance(body.input, str) else body.input
     texts = tuple(each if isinstance(each, str) else each.text for each in given)
     leave_out(request, [] if body.model is None else ["model"])
     model = card(gateway.models, None)
-    found = await gateway.inspect(principal, model.id, JudgedTexts(texts))
-    assert isinstance(found, Judgements)
-    results = [_result(each) for each in found.texts]
-    name = ", ".join(found.detectors) or body.model or "sessile"
+    judgements = await gateway.inspect(principal, model.id, JudgedTexts(texts))
+    assert isinstance(judgements, Judgements)
+    results = [_result(each) for each in judgements.texts]
+    name = ", ".join(judgements.detectors) or body.model or "sessile"
     return JSONResponse({"id": f"modr_{gateway.new_id()}", "model": name, "results": results})
 
 
@@ -91,10 +91,10 @@ def _result(judged: Judgement) -> dict[str, Any]:
     for category, score in judged.scores.items():
         for name in dict.fromkeys((category, LIKE_OPENAI.get(category, category))):
             scores[name] = max(score, scores.get(name, 0.0))
-    found = {*judged.scores, *(LIKE_OPENAI.get(category, "") for category in judged.scores)}
+    categories = {*judged.scores, *(LIKE_OPENAI.get(category, "") for category in judged.scores)}
     return {
         "flagged": bool(judged.scores),
-        "categories": {name: name in found for name in scores},
+        "categories": {name: name in categories for name in scores},
         "category_scores": scores,
         "category_applied_input_types": {name: ["text"] for name in scores},
     }
@@ -102,8 +102,8 @@ def _result(judged: Judgement) -> dict[str, Any]:
 
 @routes.post("/v1/responses/input_tokens", response_model=None, responses=answers(InputTokens))
 async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
-    """How many tokens a response's prompt would be, before anything is left out of it. Of an answer that stands in it
-    the text is counted: as its model wrote it, it may be a few tokens more."""
+    """Counts the tokens of a response's whole prompt, before anything is left out to fit the context. Earlier answers
+    are counted by their text; in the tokens that the model wrote they may be a few more."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
     leave_out(request, [name for name in ("reasoning", "text") if getattr(body, name)])
@@ -117,15 +117,15 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     if not units and not instructions:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
     question = PromptTokens(instructions=instructions, tools=tools, messages=prompt_messages(units))
-    found = await gateway.inspect(principal, model.id, question)
-    assert isinstance(found, TokenIds)
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(found.tokens)})
+    prompt = await gateway.inspect(principal, model.id, question)
+    assert isinstance(prompt, TokenIds)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
 
 async def _before(
     request: Request, principal: Principal, body: InputTokensRequest
 ) -> tuple[list[InputItem], dict[str, Any] | None]:
-    """The items that a request goes on from, with the state of their session."""
+    """Returns the items that a request continues from, and the state of their session; ([], None) for none."""
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     if body.previous_response_id is not None and conversation is not None:
         message = "Only one of 'previous_response_id' and 'conversation' may be given."
@@ -148,7 +148,7 @@ async def _before(
 
 @routes.post("/tokenize", response_model=None, responses=answers(Tokenized))
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
-    """The token ids of a text, or of a conversation as the model reads it."""
+    """Returns the token ids of a text, or of a conversation as the model reads it."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
     text = body.prompt if body.prompt is not None else body.content
@@ -156,7 +156,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         raise BadInput("invalid_request", "Give one of 'prompt' ('content') and 'messages'.", param="prompt")
     if text is not None:
         starts = body.add_special_tokens if body.add_special_tokens is not None else body.add_special
-        found = await gateway.inspect(principal, model.id, TextTokens(text, starts=bool(starts)))
+        ids = await gateway.inspect(principal, model.id, TextTokens(text, starts=bool(starts)))
     else:
         instructions, units = chat_history(body.messages or (), open_ended=True)
         units = await gateway.files.attachments.units(principal, units)
@@ -166,43 +166,43 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
             messages=prompt_messages(units),
             answer=body.add_generation_prompt is not False,
         )
-        found = await gateway.inspect(principal, model.id, question)
-    assert isinstance(found, TokenIds)
-    shown = {"count": len(found.tokens), "max_model_len": found.context_window, "tokens": list(found.tokens)}
+        ids = await gateway.inspect(principal, model.id, question)
+    assert isinstance(ids, TokenIds)
+    shown = {"count": len(ids.tokens), "max_model_len": ids.context_window, "tokens": list(ids.tokens)}
     return JSONResponse(shown)
 
 
 @routes.post("/detokenize", response_model=None, responses=answers(Detokenized))
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
-    """The text of token ids."""
+    """Returns the text of token ids."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
-    found = await gateway.inspect(principal, card(gateway.models, body.model).id, TokenTexts((tuple(body.tokens),)))
-    assert isinstance(found, DecodedTexts)
-    return JSONResponse({"prompt": found.texts[0]})
+    decoded = await gateway.inspect(principal, card(gateway.models, body.model).id, TokenTexts((tuple(body.tokens),)))
+    assert isinstance(decoded, DecodedTexts)
+    return JSONResponse({"prompt": decoded.texts[0]})
 
 
 @routes.get("/tokenizer_info", response_model=None, responses=answers(TokenizerCard))
 async def tokenizer_info(request: Request, model: str | None = None) -> Response:
-    """What a model's tokenizer is, with its chat template; `model`: by name, else the default one."""
+    """Describes a model's tokenizer and chat template. `model` is a name; without it, the default model is meant."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     shown = card(gateway.models, model)
-    found = await gateway.inspect(principal, shown.id, AboutTokenizer())
-    assert isinstance(found, TokenizerInfo)
+    tokenizer = await gateway.inspect(principal, shown.id, AboutTokenizer())
+    assert isinstance(tokenizer, TokenizerInfo)
     return JSONResponse(
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": shown.context_window,
-            "vocab_size": found.vocabulary_size,
-            "bos_token": found.bos_token,
-            "eos_token": found.eos_token,
+            "vocab_size": tokenizer.vocabulary_size,
+            "bos_token": tokenizer.bos_token,
+            "eos_token": tokenizer.eos_token,
             "pad_token": None,
-            "chat_template": found.chat_template,
+            "chat_template": tokenizer.chat_template,
         }
     )
 
 
 def prompt_messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
-    """Units as a template renders them: an answer with its calls is one message."""
+    """Returns messages as chat templates read them: an assistant's text and its tool calls are one message."""
     messages = []
     names: dict[str, str] = {}
     for unit in units:

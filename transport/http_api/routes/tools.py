@@ -26,7 +26,8 @@ ToolName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class HeldTool(ResponseModel):
-    """`digest`: of all that it says of itself, where somebody may agree to that."""
+    """A tool that models do not see until an administrator agrees. `digest` is the hash of all that it says of itself;
+    null if nobody can agree to it."""
 
     name: str
     reason: str
@@ -35,7 +36,7 @@ class HeldTool(ResponseModel):
 
 
 class ToolServerObject(ResponseModel):
-    """`tenant` null: of everybody."""
+    """An MCP server with its tools. `tenant` is null for a server of all tenants."""
 
     object: Literal["tool_server"] = "tool_server"
     server: str
@@ -46,12 +47,12 @@ class ToolServerObject(ResponseModel):
 
 
 class ToolServerList(ListPage[ToolServerObject]):
-    """Servers with what they listed last."""
+    """MCP servers with the tools that they listed last."""
 
 
 class ToolAgreement(RequestModel):
-    """`tools`: digests by name, as they are listed: what has changed since is not agreed to. `everybody`: a server of
-    all tenants is meant."""
+    """Tools that an administrator agrees to. `tools` has their digests as listed, by name: a tool that has changed
+    since is refused. `everybody`: the server is one of all tenants."""
 
     server: Label
     tools: Annotated[
@@ -65,7 +66,7 @@ routes = APIRouter(tags=["tools"], route_class=StrictRoute)
 
 @routes.get("/v1/tools", responses=ERRORS)
 async def listed(request: Request, tenant: Annotated[str | None, Query(max_length=128)] = None) -> ToolServerList:
-    """MCP servers with what they listed last: of one's tenant, for operators also those of everybody."""
+    """Lists a tenant's MCP servers with the tools that they listed last; for operators also those of all tenants."""
     principal = principal_of(request)
     owner = demand_administrator(principal, tenant)
     store = gateway_of(request).store.tool_records
@@ -78,7 +79,7 @@ async def listed(request: Request, tenant: Annotated[str | None, Query(max_lengt
 
 @routes.post("/v1/tools/agreements", status_code=201, responses=ERRORS)
 async def agree(request: Request, body: ToolAgreement) -> ToolServerObject:
-    """Agrees to what tools of a server say of themselves now: models are shown them within seconds."""
+    """Agrees to the present descriptions of a server's tools. Models see the tools within seconds."""
     principal = principal_of(request)
     owner = _owner(principal, body)
     gateway = gateway_of(request)

@@ -31,7 +31,7 @@ routes = APIRouter(tags=["usage"], route_class=StrictRoute)
 
 
 class UsageFilter(NamedTuple):
-    """Which rows a request is about, as its query says it."""
+    """The filter of usage rows in a request's query. Fields are None if the query does not have them."""
 
     first_day: str | None
     last_day: str | None
@@ -61,8 +61,8 @@ async def usage(
     limit: Limit = 100,
     after: Annotated[str | None, Query(max_length=2048)] = None,
 ) -> dict[str, Any]:
-    """Sums of tokens, responses and cost, by `group_by` (any of day, user, model; all by default), for the days
-    from `from` to `to`, both included (UTC). Needs the scope `usage`; another tenant's is for operators."""
+    """Adds up tokens, responses and cost by `group_by` (any of day, user, model; all by default) for the days `from` to
+    `to`, both included (UTC). Needs the scope `usage`; another tenant's usage is for operators."""
     query = allowed_query(principal_of(request), by=group_by, **where._asdict())
     position = None if after is None else group_of(after)
     totals = await gateway_of(request).store.usage.totals(query, after=position, limit=limit + 1)
@@ -82,7 +82,8 @@ async def rows(
     limit: Limit = 100,
     after: Annotated[int, Query(ge=0, le=2**53 - 1)] = 0,
 ) -> dict[str, Any]:
-    """The rows, one per response, in the order in which they were written; `after` is the last page's `last_id`."""
+    """Lists usage rows, one per response, in the order in which they were written. `after` is the last page's
+    `last_id`."""
     query = allowed_query(principal_of(request), **where._asdict())
     entries = await gateway_of(request).store.usage.entries(query, after=after, limit=limit + 1)
     return page_of(entries, limit, show=entry_public, cursor=lambda entry: entry.seq, tenant=query.tenant)
@@ -93,7 +94,7 @@ def cursor_of(group: UsageGroup) -> str:
 
 
 def group_of(cursor: str) -> UsageGroup:
-    """Raises BadInput for what is no cursor of ours."""
+    """Returns the group that a page ended with, from its `last_id`. Raises BadInput if it is none."""
     try:
         return UsageGroup(*_decode_group(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
     except (ValueError, msgspec.MsgspecError) as error:

@@ -41,7 +41,7 @@ _LINES: Final[Answers] = {
 
 
 class ErasureObject(ResponseModel):
-    """`under_way` is written down and ends by itself."""
+    """The erasure of one end user. `under_way` means that it is recorded and will be finished by the server."""
 
     object: Literal["user.erasure"]
     tenant: str
@@ -70,7 +70,7 @@ class MemoryObject(ResponseModel):
 
 
 class MemoryList(ResponseModel):
-    """All of a user's, the oldest first."""
+    """All memories of an end user, oldest first."""
 
     object: Literal["list"] = "list"
     data: list[MemoryObject]
@@ -81,8 +81,8 @@ routes = APIRouter(tags=["users"], route_class=StrictRoute)
 
 @routes.get("/v1/users/{user:path}/export", response_class=StreamingResponse, responses=_LINES)
 async def export(request: Request, user: User, tenant: Tenant = None, reason: Reason = None) -> Response:
-    """Sessions, items, usage and rows of the audit log, as JSON lines; the last line counts them. Another tenant's
-    (`tenant`) needs the scope `break_glass` and a `reason`."""
+    """Exports all about an end user as JSON lines: sessions, items, usage, audit rows. The last line counts them.
+    Another tenant's (`tenant`) needs the scope `break_glass` and a `reason`."""
     gateway, principal = gateway_of(request), principal_of(request)
     owner, store, at = demand_custody(principal, tenant, reason), gateway.store, gateway.now_ms()
     gateway.audit.take_export(principal)
@@ -114,8 +114,8 @@ async def export(request: Request, user: User, tenant: Tenant = None, reason: Re
 async def erase(
     request: Request, user: User, response: Response, tenant: Tenant = None, reason: Reason = None
 ) -> ErasureObject:
-    """Deletes and purges every session of theirs at once, destroys its keys, erases its KV, takes the name out of
-    usage, and revokes their keys. For good. Another tenant's (`tenant`) needs the scope `break_glass` and a
+    """Erases an end user for good: deletes and purges all their sessions at once, destroys their keys and KV, removes
+    the name from usage and revokes their API keys. Another tenant's (`tenant`) needs the scope `break_glass` and a
     `reason`."""
     gateway, principal = gateway_of(request), principal_of(request)
     owner, store, at = demand_custody(principal, tenant, reason), gateway.store, gateway.now_ms()
@@ -136,7 +136,7 @@ async def erase(
 
 @routes.get("/v1/users/{user:path}/erase", responses=ERRORS)
 async def erasing(request: Request, user: User, tenant: Tenant = None) -> ErasureObject:
-    """How far the newest erasure is."""
+    """Shows whether the newest erasure of an end user is done."""
     owner = demand_administrator(principal_of(request), tenant)
     erasure = await gateway_of(request).store.end_users.find(owner, user)
     if erasure is None:
@@ -148,7 +148,7 @@ async def erasing(request: Request, user: User, tenant: Tenant = None) -> Erasur
 
 
 def _writer(request: Request) -> tuple[Principal, str]:
-    """Who changes memories, and whose. Raises Forbidden, BadInput."""
+    """Returns the principal, and the end user whose memories it may change. Raises Forbidden, BadInput."""
     principal = principal_of(request, "chat")
     table = gateway_of(request).table(principal.tenant)
     if table is None or not table.memories:
@@ -158,7 +158,7 @@ def _writer(request: Request) -> tuple[Principal, str]:
 
 @routes.get("/v1/memories", responses=ERRORS)
 async def memories(request: Request) -> MemoryList:
-    """What the caller's later sessions begin with, where their tenant has memories on."""
+    """Lists the caller's memories, with which later sessions begin if the tenant's limits allow memories."""
     principal = principal_of(request, "read")
     kept = await gateway_of(request).store.end_users.memories(principal.tenant, owner_of(principal))
     return MemoryList(data=[MemoryObject(**memory_fields(each)) for each in kept])
@@ -166,7 +166,7 @@ async def memories(request: Request) -> MemoryList:
 
 @routes.post("/v1/memories", status_code=201, responses=ERRORS)
 async def remember(request: Request, body: MemoryText) -> MemoryObject:
-    """Writes one down, for sessions that are created from now on."""
+    """Stores a memory for sessions that are created from now on."""
     gateway, (principal, user) = gateway_of(request), _writer(request)
     await _check_text(gateway, principal, body.text)
     at = gateway.now_ms()
@@ -184,7 +184,7 @@ async def remember(request: Request, body: MemoryText) -> MemoryObject:
 
 @routes.patch("/v1/memories/{memory_id}", responses=ERRORS)
 async def revise(request: Request, memory_id: str, body: MemoryText) -> MemoryObject:
-    """Puts other words in its place. Sessions that began with it keep it as it was."""
+    """Replaces the text of a memory. Sessions that began with it keep the old text."""
     gateway, (principal, user) = gateway_of(request), _writer(request)
     await _check_text(gateway, principal, body.text)
     changed = await gateway.store.end_users.change_memory(
@@ -197,7 +197,7 @@ async def revise(request: Request, memory_id: str, body: MemoryText) -> MemoryOb
 
 @routes.delete("/v1/memories/{memory_id}", status_code=204, responses=ERRORS)
 async def forget(request: Request, memory_id: str) -> None:
-    """Removes it, also where the tenant has memories off by now."""
+    """Removes a memory; also if the tenant's limits do not allow memories any more."""
     principal = principal_of(request, "chat")
     user, store = owner_of(principal), gateway_of(request).store.end_users
     if not await store.remove_memory(principal.tenant, user, MemoryId(memory_id)):
@@ -205,7 +205,7 @@ async def forget(request: Request, memory_id: str) -> None:
 
 
 async def _check_text(gateway: Gateway, principal: Principal, text: str) -> None:
-    """Raises BadInput `content_filter` for what filters of messages refuse."""
+    """Raises BadInput `content_filter` if the filters for messages refuse a text."""
     model = card(gateway.models, None)
     refused = await gateway.inspect(principal, model.id, RefusedText(text))
     assert isinstance(refused, Refused)

@@ -43,27 +43,27 @@ routes = APIRouter(tags=["vector stores"], route_class=StrictRoute)
 
 def _services(request: Request) -> VectorStores:
     retrieval = gateway_of(request).retrieval
-    found = None if retrieval is None else retrieval.vector_stores
-    if found is None:
+    services = None if retrieval is None else retrieval.vector_stores
+    if services is None:
         message = "This server has no vector stores: see docs/retrieval.md."
         raise Unavailable("no_vector_stores", message, retryable=False)
-    return found
+    return services
 
 
 async def _store(request: Request, principal: Principal, store_id: str) -> VectorStore:
-    """Raises NotFound."""
-    found = await _services(request).passages.store(principal.tenant, StoreId(store_id))
-    if found is None or not may_see_store(principal, found):
+    """Returns a vector store that the principal may see. Raises NotFound."""
+    store = await _services(request).passages.store(principal.tenant, StoreId(store_id))
+    if store is None or not may_see_store(principal, store):
         raise store_not_found(store_id)
-    return found
+    return store
 
 
 async def _file(request: Request, store: VectorStore, file_id: str) -> StoreFile:
-    """Raises NotFound."""
-    found = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
-    if found is None:
+    """Returns a document of a vector store. Raises NotFound."""
+    file = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
+    if file is None:
         raise file_not_found(file_id)
-    return found
+    return file
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ async def _file(request: Request, store: VectorStore, file_id: str) -> StoreFile
 
 @routes.post("/v1/vector_stores", responses=ERRORS)
 async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorStoreObject:
-    """Makes a store; its vectors are of one model for good."""
+    """Makes a vector store. Its embedding model cannot be changed later."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = embedder_of(gateway).model(body.embedding_model)
     await screen(gateway, principal, _said(body.name, body.metadata), param="name")
@@ -93,7 +93,7 @@ async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorSt
 async def list_stores(
     request: Request, limit: Limit = 20, after: str | None = None, order: Order = "desc"
 ) -> ListPage[vm.VectorStoreObject]:
-    """The caller's stores, the newest first."""
+    """Lists the caller's vector stores, newest first unless `order` says otherwise."""
     principal = principal_of(request, "read")
     kept = await _services(request).passages.stores(principal.tenant, principal.user, anybody=principal.role != "user")
     page = _page(kept, lambda each: each.id, after, order, limit)
@@ -105,13 +105,13 @@ async def list_stores(
 
 @routes.get("/v1/vector_stores/{store_id}", responses=ERRORS)
 async def get_store(request: Request, store_id: str) -> vm.VectorStoreObject:
-    """One of them."""
+    """Returns one vector store."""
     return await _shown(request, await _store(request, principal_of(request, "read"), store_id))
 
 
 @routes.post("/v1/vector_stores/{store_id}", responses=ERRORS)
 async def change_store(request: Request, store_id: str, body: vm.VectorStoreChange) -> vm.VectorStoreObject:
-    """Its name and metadata."""
+    """Changes a vector store's name and metadata."""
     principal = principal_of(request, "chat")
     store = await _store(request, principal, store_id)
     await screen(gateway_of(request), principal, _said(body.name, body.metadata), param="name")
@@ -126,7 +126,7 @@ async def change_store(request: Request, store_id: str, body: vm.VectorStoreChan
 
 @routes.delete("/v1/vector_stores/{store_id}", responses=ERRORS)
 async def delete_store(request: Request, store_id: str) -> vm.DeletedStoreObject:
-    """With all that is in it: no search finds any of it any more."""
+    """Deletes a vector store with everything in it; no search finds any of it any more."""
     principal = principal_of(request, "chat")
     store = await _store(request, principal, store_id)
     done = await _services(request).passages.delete(store.tenant, store.id)
@@ -135,7 +135,7 @@ async def delete_store(request: Request, store_id: str) -> vm.DeletedStoreObject
 
 @routes.post("/v1/vector_stores/{store_id}/search", responses=ERRORS)
 async def search_store(request: Request, store_id: str, body: vm.StoreSearch) -> vm.SearchResults:
-    """Passages that answer a query, each with its place in its document."""
+    """Searches a vector store for passages that answer a query. Each has its place in its document."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     store, services = await _store(request, principal, store_id), _services(request)
     only = None if body.filters is None else parse_filter(body.filters)
@@ -143,11 +143,11 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
     await screen(gateway, principal, queries, param="query")
     ranking = body.ranking_options or vm.RankingOptions()
     ranker: Ranker = _RANKERS.get(ranking.ranker, ranking.ranker)  # type: ignore[arg-type]
-    found = await services.search.search(
+    result = await services.search.search(
         [store], " ".join(queries), only=only, limit=body.max_num_results, ranker=ranker
     )
-    if found.tokens:
-        await record_use(gateway, principal, store.model, found.tokens)
+    if result.tokens:
+        await record_use(gateway, principal, store.model, result.tokens)
     data = [
         vm.SearchResult(
             file_id=each.file,
@@ -157,10 +157,10 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
             content=[vm.TextContent(text=each.text)],
             span=vm.SpanObject(start=each.start, end=each.end),
         )
-        for each in found.passages
+        for each in result.passages
         if each.score >= ranking.score_threshold
     ]
-    return vm.SearchResults(search_query=queries, data=data, skipped=list(found.skipped))
+    return vm.SearchResults(search_query=queries, data=data, skipped=list(result.skipped))
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
 
 @routes.post("/v1/vector_stores/{store_id}/files", responses=ERRORS)
 async def add_file(request: Request, store_id: str, body: vm.NewStoreFile) -> vm.StoreFileObject:
-    """Adds a document. It is read in the background, and found once its status is `completed`."""
+    """Adds a document. It is processed in the background; searches find it once its status is `completed`."""
     store = await _store(request, principal_of(request, "chat"), store_id)
     return _shown_file(await _added(request, store, body, ""))
 
@@ -177,21 +177,21 @@ async def add_file(request: Request, store_id: str, body: vm.NewStoreFile) -> vm
 async def list_files(
     request: Request, store_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
 ) -> ListPage[vm.StoreFileObject]:
-    """Those of a store, the newest first."""
+    """Lists the documents of a vector store, newest first unless `order` says otherwise."""
     store = await _store(request, principal_of(request, "read"), store_id)
     return _file_page(await _services(request).passages.files(store.tenant, store.id), after, order, limit)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
 async def get_file(request: Request, store_id: str, file_id: str) -> vm.StoreFileObject:
-    """One of them."""
+    """Returns one document of a vector store, without its text."""
     store = await _store(request, principal_of(request, "read"), store_id)
     return _shown_file(await _file(request, store, file_id))
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}/content", responses=ERRORS)
 async def get_content(request: Request, store_id: str, file_id: str) -> vm.FileContent:
-    """The text that its passages' places are of."""
+    """Returns a document's text, in which the places of its passages are counted."""
     store = await _store(request, principal_of(request, "read"), store_id)
     text = await _services(request).passages.text(store.tenant, store.id, DocumentId(file_id))
     if text is None:
@@ -201,7 +201,7 @@ async def get_content(request: Request, store_id: str, file_id: str) -> vm.FileC
 
 @routes.post("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
 async def change_file(request: Request, store_id: str, file_id: str, body: vm.StoreFileChange) -> vm.StoreFileObject:
-    """Its attributes, for filters."""
+    """Changes a document's attributes, by which searches can be filtered."""
     principal = principal_of(request, "chat")
     store = await _store(request, principal, store_id)
     attributes = check_attributes(body.attributes)
@@ -214,7 +214,7 @@ async def change_file(request: Request, store_id: str, file_id: str, body: vm.St
 
 @routes.delete("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
 async def remove_file(request: Request, store_id: str, file_id: str) -> vm.DeletedStoreObject:
-    """With its text and chunks."""
+    """Removes a document, with its text and chunks, from a vector store."""
     store = await _store(request, principal_of(request, "chat"), store_id)
     if not await _services(request).passages.remove_file(store.tenant, store.id, DocumentId(file_id)):
         raise file_not_found(file_id)
@@ -236,13 +236,13 @@ async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -
 
 @routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}", responses=ERRORS)
 async def get_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
-    """How far it is."""
+    """Shows how many documents of a batch are processed."""
     return await _shown_batch(request, await _store(request, principal_of(request, "read"), store_id), batch_id)
 
 
 @routes.post("/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel", responses=ERRORS)
 async def cancel_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
-    """What of it was not read yet is left."""
+    """Cancels a batch: documents that were not processed yet are left out."""
     store = await _store(request, principal_of(request, "chat"), store_id)
     await _services(request).passages.cancel_batch(store.tenant, store.id, batch_id)
     return await _shown_batch(request, store, batch_id)
@@ -252,7 +252,7 @@ async def cancel_batch(request: Request, store_id: str, batch_id: str) -> vm.Fil
 async def list_batch(
     request: Request, store_id: str, batch_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
 ) -> ListPage[vm.StoreFileObject]:
-    """The files of one."""
+    """Lists the documents of a batch, newest first unless `order` says otherwise."""
     store = await _store(request, principal_of(request, "read"), store_id)
     await _shown_batch(request, store, batch_id)
     kept = await _services(request).passages.files(store.tenant, store.id, batch=batch_id)
@@ -293,12 +293,13 @@ async def _added(request: Request, store: VectorStore, body: vm.NewStoreFile, ba
 
 
 def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> list[str]:
-    """What filters judge."""
+    """Returns the texts of a name and attributes that filters judge."""
     return [name or "", *(f"{key} {value}" for key, value in (more or {}).items())]
 
 
 def _page(rows: Sequence[T], name: Callable[[T], str], after: str | None, order: Order, limit: int) -> Sequence[T]:
-    """One more than a page, behind `after`. Raises BadInput for one that is not there."""
+    """Returns the rows after the one named `after`: one more than `limit`, which tells that there are more. `rows` are
+    newest first. Raises BadInput for an unknown `after`."""
     rows = list(rows) if order == "desc" else list(reversed(rows))
     if after is not None:
         places = [at for at, each in enumerate(rows) if name(each) == after]

@@ -24,14 +24,14 @@ _RESPONSE = "mcp_approval_response"
 
 
 class ApprovalAnswer(NamedTuple):
-    """What somebody said to one request."""
+    """A client's decision about one approval request."""
 
     call_id: CallId
     approve: bool
 
 
 class ResumedAnswer(NamedTuple):
-    """A response that goes on behind approvals; whoever gets it closes the cursor."""
+    """A response that continues after approvals. Whoever gets it closes the cursor."""
 
     cursor: LogCursor
     response_id: ResponseId
@@ -40,7 +40,7 @@ class ResumedAnswer(NamedTuple):
 
 
 def decisions_of(given: str | Sequence[InputItem] | None, previous: str | None) -> list[ApprovalAnswer]:
-    """The approvals that an input gives; none where it is another input. Raises BadInput for a mixture."""
+    """Returns the approval decisions in an input; an empty list if it has none. Raises BadInput for a mixture."""
     if given is None or isinstance(given, str) or not any(item.type == _RESPONSE for item in given):
         return []
     decisions = []
@@ -63,8 +63,8 @@ async def resume_behind(
     decisions: Sequence[ApprovalAnswer],
     command_id: CommandId,
 ) -> ResumedAnswer:
-    """Decides, and waits until what goes on has begun. `asked`: the session of the response that asked, that itself,
-    and where its log may be read from. Raises NotFound for a request that it did not make, Unavailable."""
+    """Approves or refuses calls, and waits until the response that continues has begun. `asked`: the session, the
+    response with the approval requests, and the offset behind which it is read. Raises NotFound, Unavailable."""
     key, body, after = asked
     calls = {item.call_id for item in body.output if isinstance(item, FunctionCall)}
     for index, decision in enumerate(decisions):
@@ -100,7 +100,7 @@ async def resume_behind(
 
 
 async def calls_before(gateway: Gateway, principal: Principal, key: SessionKey, body: ev.ResponseBody) -> list[Item]:
-    """The calls that a response goes on from which were asked for, and their outputs; nothing of most responses."""
+    """Returns the calls needing approval that a response continues from, with their outputs; mostly an empty list."""
     if body.parent_id is None or not body.parent_id.startswith("fco_"):
         return []
     _, state = await gateway.logs.state(principal, key)

@@ -13,7 +13,8 @@ from transport.openai.request_models import McpApprovalFilter, McpToolFilter, Mc
 
 
 def mcp_tool(given: McpToolParam, at: str) -> Tool:
-    """The tool that stands for a server until the session's owner puts its tools there."""
+    """Returns the tool that stands for an MCP server until the session's owner puts the server's tools in its place.
+    Raises BadInput; `at` is the entry's place in the request."""
     for name in ("server_url", "connector_id", "authorization", "headers"):
         if getattr(given, name) is not None:
             what = f"{name!r} is not taken from clients: name an MCP server of this server's own by its 'server_label'."
@@ -24,13 +25,13 @@ def mcp_tool(given: McpToolParam, at: str) -> Tool:
     approval: bool | tuple[str, ...] = given.require_approval == "always"
     unasked: tuple[str, ...] = ()
     if isinstance(given.require_approval, McpApprovalFilter):
-        asked, never = given.require_approval.always, given.require_approval.never
-        for name, tools in (("always", asked), ("never", never)):
+        always, never = given.require_approval.always, given.require_approval.never
+        for name, tools in (("always", always), ("never", never)):
             if tools is not None and tools.read_only is not None:
                 what = "Name the tools by 'tool_names': which of them only read is not looked at here."
                 raise BadInput("unsupported_parameter", what, param=f"{at}.require_approval.{name}.read_only")
         unasked = tuple((never and never.tool_names) or ())
-        approval = tuple((asked and asked.tool_names) or ()) if asked is not None else True
+        approval = tuple((always and always.tool_names) or ()) if always is not None else True
     source = McpSource(
         server_label=given.server_label,
         allowed=None if allowed is None else tuple(allowed),
@@ -42,7 +43,7 @@ def mcp_tool(given: McpToolParam, at: str) -> Tool:
 
 
 def shown_tool(tool: Tool) -> dict[str, Json]:
-    """A tool as a response shows it."""
+    """Returns a tool as a response shows it."""
     if not isinstance(tool.mcp, McpSource) or tool.mcp.tool:
         return {**msgspec.to_builtins(tool), "parameters": tool.parameters or {}}
     source, shown = tool.mcp, {"type": "mcp", "server_label": tool.mcp.server_label}
@@ -58,7 +59,7 @@ def shown_tool(tool: Tool) -> dict[str, Json]:
 
 
 def without_listings(tools: Sequence[Any]) -> list[Any]:
-    """A request's tools without what their servers listed, which the log keeps beside them."""
+    """Returns a request's tools without the tool lists of their servers, which the log stores with them."""
     return [
         {name: value for name, value in tool.items() if name != "listed"} if isinstance(tool, dict) else tool
         for tool in tools

@@ -23,25 +23,25 @@ _CALL: Final = "call_"
 
 
 def source_of(item: Item) -> McpSource | None:
-    """Whose tool a call is of; None for other items."""
+    """Returns the MCP source of the tool that an item calls; None for other items."""
     return item.mcp if isinstance(item, FunctionCall) and isinstance(item.mcp, McpSource) else None
 
 
 def waits(item: Item) -> bool:
-    """Whether somebody has to agree to a call before it is made, whom the client asks."""
+    """Returns whether a call is made only after somebody, whom the client asks, has approved it."""
     source = source_of(item)
     return source is not None and source.approval is True
 
 
 def uses_mcp(request: Mapping[str, Any] | Any) -> bool:
-    """Whether a response's request names MCP servers."""
+    """Returns whether a response's request names MCP servers."""
     return isinstance(request, Mapping) and any(
         isinstance(tool, Mapping) and tool.get("type") == "mcp" for tool in request.get("tools", ())
     )
 
 
 def request_id_of(call_id: str) -> str:
-    """The id of a request for approval."""
+    """Returns the id of the approval request for a call."""
     return f"mcpr_{call_id.removeprefix(_CALL)}"
 
 
@@ -50,7 +50,7 @@ def call_id_of(request_id: str) -> str:
 
 
 def listings(response_id: str, request: Any) -> list[Shown]:
-    """What servers listed when the response began, as far as its session had not seen it."""
+    """Returns `mcp_list_tools` items with the tool lists that were new to the session when the response began."""
     if not isinstance(request, Mapping):
         return []
     suffix = response_id.removeprefix("resp_")
@@ -68,7 +68,7 @@ def listings(response_id: str, request: Any) -> list[Shown]:
 
 
 def call_item(call: FunctionCall, output: FunctionCallOutput | None) -> Shown:
-    """A call as one item; without an output it is under way, or waits for somebody."""
+    """Returns a call as one item: `mcp_call`, or `mcp_approval_request` while it waits to be approved."""
     source = source_of(call)
     assert source is not None
     suffix = call.call_id.removeprefix(_CALL)
@@ -89,7 +89,7 @@ def call_item(call: FunctionCall, output: FunctionCallOutput | None) -> Shown:
 
 
 def merged(items: Sequence[Item]) -> list[tuple[Item, FunctionCallOutput | None]]:
-    """Items, each call of an MCP tool with its output."""
+    """Returns items, with each call of an MCP tool paired with its output; None where there is no output."""
     outputs = {item.call_id: item for item in items if isinstance(item, FunctionCallOutput)}
     taken = {item.call_id for item in items if isinstance(item, FunctionCall) and source_of(item) is not None}
     return [
@@ -100,18 +100,18 @@ def merged(items: Sequence[Item]) -> list[tuple[Item, FunctionCallOutput | None]
 
 
 class McpEvents:
-    """The events of one response as they are shown, in order."""
+    """Turns the events of one response, in order, into OpenAI's events with MCP items, numbered anew."""
 
     def __init__(self) -> None:
         self._active = False
         self._number = 0
         self._next_index = 0
-        self._indices: dict[int, int] = {}  # where an item of the log is shown
-        self._calls: dict[str, tuple[FunctionCall, int]] = {}  # under way, by their call ids
+        self._indices: dict[int, int] = {}  # output index in the log to output index shown
+        self._calls: dict[str, tuple[FunctionCall, int]] = {}  # calls without output, by call id
         self._listings: list[Shown] = []
 
     def take(self, event: ev.ResponseEvent, shown: Shown) -> list[Shown]:
-        """What becomes of an event, `shown` as that of a response without MCP."""
+        """Returns the events that replace `event`; `shown` is how it looks in a response without MCP."""
         if isinstance(event, ev.ResponseCreated | ev.ResponseQueued):
             self._active = uses_mcp(event.response.request)
             self._listings = listings(event.response_id, event.response.request)
@@ -202,7 +202,8 @@ class McpEvents:
 
 
 def resumed_calls(items: Sequence[Item], parent_id: str | None) -> list[Item]:
-    """What a response goes on from that was asked for: the calls and their outputs, right above its first item."""
+    """Returns the calls right before a response's first item that needed approval, each with its output; an empty list
+    if none of them did."""
     by_id = {item.id: item for item in items}
     outputs: list[FunctionCallOutput] = []
     at = by_id.get(parent_id) if parent_id is not None else None  # type: ignore[call-overload]
@@ -210,10 +211,10 @@ def resumed_calls(items: Sequence[Item], parent_id: str | None) -> list[Item]:
         outputs.insert(0, at)
         at = by_id.get(at.parent_id) if at.parent_id is not None else None
     calls = {item.call_id: item for item in items if isinstance(item, FunctionCall)}
-    asked = [calls[each.call_id] for each in outputs if each.call_id in calls]
-    if not any(waits(call) for call in asked):
+    answered = [calls[each.call_id] for each in outputs if each.call_id in calls]
+    if not any(waits(call) for call in answered):
         return []
-    return [item for call, output in zip(asked, outputs, strict=True) for item in (call, output) if call.mcp]
+    return [item for call, output in zip(answered, outputs, strict=True) for item in (call, output) if call.mcp]
 
 
 def _mcp_call(item: Item) -> FunctionCall | None:
