@@ -50,7 +50,6 @@ OTHER_SAMPLING: dict[str, Any] = {
     "top_logprobs": 2,
     "tool_choice": "none",
     "parallel_tool_calls": False,
-    "effort": "low",
     "text": TextOptions(format={"type": "json_object"}),
 }
 
