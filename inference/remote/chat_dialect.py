@@ -105,11 +105,11 @@ class ChatDialect:
 
     def check(self, request: GenerationRequest) -> None:
         sampling = request.sampling
-        for name in ("thinking", "thinking_tokens"):
-            if getattr(sampling, name) is not None:
-                what = "How this model thinks is its provider's business: leave it out."
-                param = "thinking_token_budget" if name == "thinking_tokens" else "chat_template_kwargs"
-                raise BadInput("unsupported_parameter", what, param=param)
+        what = "How this model thinks is its provider's business: leave it out."
+        if sampling.thinking_tokens is not None:
+            raise BadInput("unsupported_parameter", what, param="thinking_token_budget")
+        if sampling.thinking is not None and sampling.effort is None:  # an effort is passed on
+            raise BadInput("unsupported_parameter", what, param="chat_template_kwargs")
         if request.emitted:
             what = "This answer cannot be continued: its provider begins every answer anew."
             raise BadInput("recovery_incompatible", what)

@@ -92,6 +92,10 @@ def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: 
     assert error.value.param == param
 
 
+def test_an_effort_which_asks_for_thoughts_is_passed_on() -> None:
+    dialect().check(trial_request(Sampling(thinking=True, effort="low")))
+
+
 def test_an_answer_that_has_begun_is_not_gone_on_with() -> None:
     with pytest.raises(BadInput) as error:
         dialect().check(msgspec.structs.replace(trial_request(Sampling()), emitted=(1,)))
