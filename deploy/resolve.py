@@ -27,9 +27,9 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "clients-open-webui": (*LINUX, "--override", "requirements/clients-open-webui.overrides"),
     "vllm-cuda": (*LINUX, "--override", "requirements/vllm-cuda.overrides"),
 }
-"""Those that are resolved: what the server needs, what tests need, and what no test of `make test` installs."""
+"""The locks that are resolved: of what the server needs, what tests need, and what no test of `make test` installs."""
 BESIDE_THE_INDEX: Final = ("clients-open-webui",)
-"""Those that want a package which is in no ordinary index: torch without CUDA, from PyTorch's own or a `find-links`."""
+"""The locks with a package that no ordinary index has: torch without CUDA, from PyTorch's own or a `find-links`."""
 COMMON: Final = ("--quiet", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate")
 
 

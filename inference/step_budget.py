@@ -7,8 +7,8 @@ target time (Sarathi-Serve's bound on the time between tokens):
     target 250 ms, last steps 400 tokens in 1 s each  ->  100 tokens
 
 A prompt that is alone may take `ALONE_TARGETS` times the target, because a step costs something besides its tokens:
-whoever comes meanwhile waits for one such step at most. Where steps are planned
-before others end, it would be several, so no prompt counts as alone there.
+whoever comes meanwhile waits for one such step at most. Where steps are planned before others end, it would be several,
+so no prompt counts as alone there.
 
 The rate is that of whole steps, what a step costs besides and those that decode beside it included. It reads no clock.
 """

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.chat_template import ChatTemplate
+from inference.summed_pieces import summed_pieces
 from inference.whole_conversation import Piece, call_text
 from sessions.model.errors import BadInput
 from sessions.model.types import Role, Tokens, Tool, UnixMs
@@ -96,10 +97,7 @@ class TemplateTokenizer(ABC):
         thinking: str = "",
     ) -> Tokens:
         if not self.template.whole:
-            summed = [*await self.opening(instructions, tools)]
-            for message in messages:
-                summed += await self.message(message)
-            return (*summed, *self.answer_opening) if answer else tuple(summed)
+            return await summed_pieces(self, instructions, tools, messages, answer=answer)
         conversation = self.template.conversation
         render = partial(conversation, instructions, tools, messages, at, answer=answer, thinking=thinking)
         length = len(instructions or "") + sum(len(message.text) for message in messages)

@@ -17,10 +17,11 @@ from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, is_free
+from sessions.model.generation import Chunk, GenerationRequest, drawn_seed, is_free
 from sessions.model.types import Json
 
-_DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
+_DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+_USUAL_LIMIT: Final = "max_tokens"
 _NAMES_SHOWN: Final = 10
 
 
@@ -70,20 +71,20 @@ class ChatDialect:
     """Talks to a provider of chat completions. Implements `ServerDialect`."""
 
     build = "remote-chat/1"
-    sampling = frozenset({*_DIRECT, "max_output_tokens", "text"})
+    sampling = frozenset({*_DIRECT, "seed", "max_output_tokens", "text"})
     holds_to_formats = True
 
     def __init__(self, options: RemoteOptions) -> None:
         self._model = options.chat_model
-        self._limit = "max_tokens"  # the parameter's name, which newer models of OpenAI's have another one for
+        self._limit = _USUAL_LIMIT  # the parameter's name, which newer models of OpenAI's have another one for
 
     def probe_path(self, server: RemoteServer) -> str:
-        return self._path(server, "models")
+        return f"{server.api}/models"
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         """Returns the model by its name. Raises BadInput where the provider lists its models and has none of this
         name."""
-        status, answer = await pool.question(server, "GET", self._path(server, "models"))
+        status, answer = await pool.question(server, "GET", self.probe_path(server))
         if status == 404:  # it does not list them
             return ServedModel(self._model, 0)
         if status != 200:
@@ -117,10 +118,10 @@ class ChatDialect:
     async def run(
         self, server: RemoteServer, model: str, request: GenerationRequest
     ) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
-        body = self._body(model, request)
-        path = server.path + self._path(server, "chat/completions")
+        body, sampling, left = self._body(model, request), request.sampling, request.max_tokens
+        path = f"{server.path}{server.api}/chat/completions"
         status, answer, stream = await server.http.stream(path, msgspec.json.encode(body))
-        if status == 400 and b"max_completion_tokens" in answer and self._limit in body:
+        if status == 400 and b"max_completion_tokens" in answer and _USUAL_LIMIT in body:
             stream.close()
             self._limit = "max_completion_tokens"
             body = self._body(model, request)
@@ -128,7 +129,7 @@ class ChatDialect:
         try:
             if status != 200:
                 raise refusal(status, answer)
-            writer, reason, usage = _AnswerWriter(thoughts=is_free(request.sampling, None)), "", _Usage()
+            writer, reason, usage = _AnswerWriter(thoughts=is_free(sampling, None)), "", _Usage()
             while (raw := await stream.next()) is not None:
                 data = raw.partition(b"data:")[2].strip()
                 if not data:
@@ -147,7 +148,12 @@ class ChatDialect:
                 for choice in event.choices[:1]:
                     reason = choice.finish_reason or reason
                     for text in writer.take(choice.delta):
-                        yield Chunk(tuple(encode(text.encode())), text)
+                        tokens = tuple(encode(text.encode("utf-8", "surrogatepass")))
+                        left -= len(tokens)
+                        yield Chunk(tokens, text)
+                if left <= 0 and sampling.max_output_tokens is None:  # a limit that only this server knows
+                    yield RemoteRunEnded("length", usage.cached_of(len(request.prompt)))
+                    return
             if not reason:
                 raise Unavailable("engine_unavailable", "The provider cut an answer short.")
             for text in writer.close():
@@ -156,11 +162,6 @@ class ChatDialect:
             yield RemoteRunEnded("length" if reason == "length" else "stop", cached)
         finally:
             stream.close()
-
-    def _path(self, server: RemoteServer, name: str) -> str:
-        """Returns a path behind `server.path`: that of an address without any is /v1."""
-        base = server.base_path.removeprefix(server.path) if server.base_path else "/v1"
-        return f"{base}/{name}"
 
     def _body(self, model: str, request: GenerationRequest) -> dict[str, Json]:
         prompt, sampling = read_prompt(request.prompt), request.sampling
@@ -174,6 +175,8 @@ class ChatDialect:
             "stream_options": {"include_usage": True},
             **{name: value for name in _DIRECT if (value := getattr(sampling, name)) is not None},
         }
+        if sampling.seed is not None and sampling.seed != drawn_seed(request.response_id):  # not every provider has any
+            body["seed"] = sampling.seed
         if sampling.max_output_tokens is not None:
             body[self._limit] = sampling.max_output_tokens
         if sampling.effort is not None:

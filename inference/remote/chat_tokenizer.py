@@ -13,6 +13,7 @@ token, not as the provider counts. Calls and thoughts of an answer stand in its 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from inference.summed_pieces import summed_pieces
 from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks, TokenizerInfo
 from sessions.model.types import Json, Tokens, Tool, UnixMs
@@ -71,7 +73,7 @@ def _bytes_of(token: int) -> bytes:
 
 
 class ChatTemplateFacts:
-    """What engines tell of a chat template, for one that is the provider's own business."""
+    """The properties of a chat template, as engines report them, where it is the provider's own business."""
 
     foldings: tuple[str, ...] = ()
 
@@ -125,10 +127,7 @@ class ChatTokenizer:
         answer: bool,
         thinking: str = "",
     ) -> Tokens:
-        tokens = [*await self.opening(instructions, tools)]
-        for message in messages:
-            tokens += await self.message(message)
-        return (*tokens, *self.answer_opening) if answer else tuple(tokens)
+        return await summed_pieces(self, instructions, tools, messages, answer=answer)
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         return [_bytes_of(token) for token in tokens]
@@ -153,9 +152,15 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
         (kind, [bytes(field).decode("utf-8", "replace") for field in it]) for kind, it in segments
     ]
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
-    messages = [_message(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
-    _name_calls(messages)
+    talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
+    messages = [_message(*said, outputs=_outputs_behind(talk, index)) for index, said in enumerate(talk)]
     return ChatPrompt(messages, functions, begun)
+
+
+def _outputs_behind(talk: Sequence[Sequence[str]], index: int) -> list[str]:
+    """Returns the ids of the calls whose outputs follow a message."""
+    outputs = itertools.takewhile(lambda message: message[0] == "tool", talk[index + 1 :])
+    return [fields[0] for _, _, *fields in outputs if fields]
 
 
 def _function(tool: Tool) -> dict[str, Json]:
@@ -169,13 +174,15 @@ def _function(tool: Tool) -> dict[str, Json]:
     return {"type": "function", "function": function}
 
 
-def _message(role: str, text: str, *calls: str) -> dict[str, Json]:
+def _message(role: str, text: str, *calls: str, outputs: list[str]) -> dict[str, Json]:
     if role == "tool":
         return {"role": role, "content": text, "tool_call_id": calls[0] if calls else ""}
     if role != "assistant":
         return {"role": role, "content": text}
-    shown, made = _read_answer(text)
-    made += [_call(*json.loads(call)) for call in calls]
+    made = [_call(*json.loads(call)) for call in calls]
+    known = {call["id"] for call in made}
+    shown, written = _read_answer(text, [call_id for call_id in outputs if call_id not in known])
+    made = [*written, *made]
     message: dict[str, Json] = {"role": role, "content": shown or (None if made else "")}
     return {**message, "tool_calls": made} if made else message
 
@@ -184,33 +191,20 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _read_answer(text: str) -> tuple[str, list[dict[str, Json]]]:
-    """Returns the words of an answer, without its thought, and its calls, whose ids are still empty."""
+def _read_answer(text: str, outputs: list[str]) -> tuple[str, list[dict[str, Json]]]:
+    """Returns the words of an answer, without its thought, and its calls. An answer's text has no ids: its calls get
+    those of the `outputs` that follow, in order. What only looks like a call, because no output follows, is text."""
     calls: list[dict[str, Json]] = []
 
     def taken(found: re.Match[str]) -> str:
+        if len(calls) == len(outputs):
+            return found[0]
         try:
             written: Any = msgspec.json.decode(found[1])
-            calls.append(_call("", written["name"], json.dumps(written["arguments"])))
+            calls.append(_call(outputs[len(calls)], written["name"], json.dumps(written["arguments"])))
         except (msgspec.DecodeError, KeyError, TypeError):
             return found[0]
         return ""
 
     thought = _THOUGHT.match(text)
     return _WRITTEN_CALL.sub(taken, text[thought.end() :] if thought is not None else text), calls
-
-
-def _name_calls(messages: list[dict[str, Json]]) -> None:
-    """Gives calls without an id those of the outputs that follow, in order: an answer's text has no ids."""
-    for index, message in enumerate(messages):
-        calls = message.get("tool_calls", ())
-        known = {call["id"] for call in calls}
-        outputs = []
-        for other in messages[index + 1 :]:
-            if other["role"] != "tool":
-                break
-            if other["tool_call_id"] not in known:
-                outputs.append(other["tool_call_id"])
-        for number, call in enumerate(calls):
-            if not call["id"]:
-                call["id"] = outputs.pop(0) if outputs else f"call_{index}_{number}"

@@ -30,7 +30,7 @@ class ServedModel(NamedTuple):
 
 
 class TemplateFacts(Protocol):
-    """What is to be told of a chat template; see `ChatTemplate`."""
+    """The properties of a chat template that engines report; see `ChatTemplate`."""
 
     @property
     def foldings(self) -> tuple[str, ...]: ...

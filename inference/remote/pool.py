@@ -30,8 +30,9 @@ class RemoteServer:
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         headers = {"authorization": f"Bearer {key}"} if key else None
         self.name = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-        self.base_path = parts.path.rstrip("/")  # as a client of OpenAI's API names it: with the /v1
-        self.path = self.base_path.removesuffix("/v1")
+        path = parts.path.rstrip("/")
+        self.path = path.removesuffix("/v1")
+        self.api = "/v1" if path in (self.path + "/v1", "") else ""  # OpenAI's routes, behind `path`
         self.http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
         self.away_until = 0.0
 

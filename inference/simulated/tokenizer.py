@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from inference.simulated.vocabulary import BEGIN, CALL, END, ROLE, TOKEN_BYTES, TOOLS, WORD_IDS
+from inference.summed_pieces import summed_pieces
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
@@ -107,10 +108,7 @@ class SimulatedTokenizer:
         answer: bool,
         thinking: str = "",
     ) -> Tokens:
-        tokens = [*await self.opening(instructions, tools)]
-        for message in messages:
-            tokens += await self.message(message)
-        return (*tokens, *self.answer_opening) if answer else tuple(tokens)
+        return await summed_pieces(self, instructions, tools, messages, answer=answer)
 
     @property
     def about(self) -> TokenizerInfo:

@@ -12,6 +12,7 @@ from inference.remote.chat_tokenizer import ChatTokenizer
 from inference.remote.options import RemoteOptions
 from inference.request_checks import trial_request
 from sessions.model.errors import BadInput
+from sessions.model.generation import drawn_seed
 from sessions.model.types import Sampling, TextOptions, Tool, UnixMs
 from sessions.ports import ChatMessage
 
@@ -100,3 +101,7 @@ def test_an_answer_that_has_begun_is_not_gone_on_with() -> None:
     with pytest.raises(BadInput) as error:
         dialect().check(msgspec.structs.replace(trial_request(Sampling()), emitted=(1,)))
     assert error.value.code == "recovery_incompatible"
+
+
+async def test_a_seed_that_the_server_drew_is_not_the_providers_business() -> None:
+    assert "seed" not in await body(seed=drawn_seed(trial_request(Sampling()).response_id))

@@ -75,10 +75,10 @@ async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_output
 
 
 async def test_what_is_no_call_stays_text() -> None:
-    written = "<tool_call>{nothing}</tool_call>"
-    tokens = [*TOKENIZER.answer_opening, *await TOKENIZER.text(written), *TOKENIZER.answer_closing]
-    (answer,) = read_prompt([*tokens, *TOKENIZER.answer_opening]).messages
-    assert answer == {"role": "assistant", "content": written}
+    for written in ("<tool_call>{nothing}</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>'):
+        tokens = [*TOKENIZER.answer_opening, *await TOKENIZER.text(written), *TOKENIZER.answer_closing]
+        (answer,) = read_prompt([*tokens, *TOKENIZER.answer_opening]).messages
+        assert answer == {"role": "assistant", "content": written}
 
 
 async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:
