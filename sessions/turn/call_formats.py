@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -289,7 +290,7 @@ def _gemma_number(word: str) -> Json:
         value = json.loads(word)
     except ValueError:
         return word
-    return value if isinstance(value, int | float) else word
+    return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else word
 
 
 def _dumped(value: Json) -> str:

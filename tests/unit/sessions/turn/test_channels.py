@@ -3,6 +3,7 @@ every byte, the pieces joined are those of the whole, without a mark in a text o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -247,3 +248,10 @@ def test_what_can_be_no_header_is_none(text: str) -> None:
 
 def test_an_answer_does_not_end_where_a_message_does() -> None:
     assert END not in ANSWER_ENDS
+
+
+def test_a_number_that_json_has_no_word_for_is_text() -> None:
+    read = FORMATS["gemma4"].read
+    assert read is not None
+    made = read("call:f{a:NaN,b:1e999,c:-2.5,d:7}", {})
+    assert made is not None and json.loads(made[0][0][1]) == {"a": "NaN", "b": "1e999", "c": -2.5, "d": 7}
