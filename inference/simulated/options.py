@@ -30,7 +30,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     step_base_s: float = 0.02
     step_per_stream_s: float = 0.0
     prefill_tokens_per_s: float = 20_000.0
-    prefill_chunk_tokens: int = 128
+    prefill_chunk_tokens: int = 64
     block_access: bool = False  # KV of an answer that is being written can be copied
     answer_tokens_mean: int = 64  # 0: only max_output_tokens and the window end an answer
     tools: bool = True  # taken, though what it writes calls none

@@ -31,7 +31,7 @@ _VERSION_BYTE: Final = bytes([VERSION])
 _PREFIX_BYTES: Final = 7
 _COUNT_BYTES: Final = 5
 _NONCE_BYTES: Final = _PREFIX_BYTES + _COUNT_BYTES
-CIPHERS_MAX: Final = 20_000  # sessions whose ciphers are kept
+CIPHERS_MAX: Final = 2_000  # sessions whose ciphers are kept
 
 
 class _Sealer:
