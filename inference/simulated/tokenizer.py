@@ -22,7 +22,8 @@ from sessions.ports import ChatMessage
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
 _TEMPLATE = "begin; role text end; tools; call id name arguments"
-_INLINE_CHARS_MAX: Final = 16_384  # encoded in a millisecond or two
+_PIECE_BEGIN = re.compile(r" |(?<=[a-z])[^a-z]")  # a place that always begins one
+_INLINE_CHARS_MAX: Final = 8_192  # encoded in a millisecond or so
 
 
 def _encode(text: str) -> list[int]:
@@ -39,10 +40,10 @@ def _encode(text: str) -> list[int]:
 async def _encode_in_parts(text: str) -> list[int]:
     """Tokenizes a long text in parts, so that other tasks run in between."""
     tokens: list[int] = []
-    begin, end = 0, text.find(" ", _INLINE_CHARS_MAX)  # with a space a piece begins
-    while 0 < end < len(text) - 1:
-        tokens += _encode(text[begin:end])
-        begin, end = end, text.find(" ", end + _INLINE_CHARS_MAX)
+    begin = 0
+    while cut := _PIECE_BEGIN.search(text, begin + _INLINE_CHARS_MAX):
+        tokens += _encode(text[begin : cut.start()])
+        begin = cut.start()
         await asyncio.sleep(0)
     return tokens + _encode(text[begin:])
 
