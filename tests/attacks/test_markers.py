@@ -286,7 +286,7 @@ def claude_counts(m: Iterator[str]) -> list[Sample]:
     form = {"type": "json_schema", "schema": schema(m)}
     tool = {"name": next(m), "description": next(m), "input_schema": schema(m)}
     asked = {
-        "thinking": {next(m): next(m)},
+        "thinking": {"type": "disabled", next(m): next(m)},
         "context_management": {next(m): next(m)},
         "cache_control": {next(m): next(m)},
         "speed": next(m),
@@ -388,6 +388,7 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/v1/moderations"): moderations(m),
         ("post", "/v1/responses/input_tokens"): token_counts(m),
         ("post", "/tokenize"): tokenized(m),
+        ("post", "/detokenize"): [{"tokens": [1]}, {"tokens": [1], "model": next(m)}],
         ("post", "/v1/responses"): responses(m),
         ("post", "/v1/responses/compact"): compactions(m),
         ("post", "/v1/responses/{response_id}/steer"): [
@@ -545,12 +546,12 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "session.create", "model": next(m)},
         {"type": "session.create", "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
         {"type": "session.update", **here, "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
-        {"type": "message.create", **here, "content": "x", **options},
+        {"type": "message.create", **here, "content": "x", **options, "model": next(m)},
         {"type": "message.create", **here, "content": "x", **named, "parent_id": next(m)},
         {"type": "message.edit", **here, "item_id": next(m), "content": next(m), **options},
-        {"type": "message.edit", **here, "item_id": "x", "content": parts, **named},
+        {"type": "message.edit", **here, "item_id": "x", "content": parts, **named, "model": next(m)},
         {"type": "response.create", **here, "parent_id": next(m), **options},
-        {"type": "response.create", **here, "parent_id": "x", **named},
+        {"type": "response.create", **here, "parent_id": "x", **named, "model": next(m)},
         {"type": "response.cancel", **here, "response_id": next(m)},
         {"type": "response.steer", **here, "response_id": next(m), "content": next(m)},
         {"type": "response.steer", **here, "response_id": "x", "content": parts},
@@ -623,7 +624,7 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         {"type": "input_file", "file_data": next(m)},
     ]
     whose = [("Send", {}), ("Edit", {"item_id": "x"}), ("Steer", {"response_id": "x"})]
-    odd = [{"type": next(m), "text": "x", "refusal": next(m), "annotations": [next(m)]}]
+    odd = [{"type": next(m), "text": "x", "refusal": next(m), "reasoning": next(m), "annotations": [next(m)]}]
     return [
         ("Create", {**here, **settings, "tools": [{"type": "function", **function(m)}]}),
         ("Send", {**here, "content": next(m), "role": "assistant", "no_response": True}),
@@ -635,11 +636,22 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Create", {"session": next(m), "model": next(m), "tools": tool, "context_policy": next(m)}),
         ("Create", {**here, "tools": [mcp_source(m, next(m))]}),
         ("Update", {**here, "tools": [mcp_source(m, next(m))]}),
-        ("Send", {**here, "content": "x", "role": next(m), "parent_id": next(m), "sampling": plain, "parts": odd}),
+        (
+            "Send",
+            {
+                **here,
+                "model": next(m),
+                "content": "x",
+                "role": next(m),
+                "parent_id": next(m),
+                "sampling": plain,
+                "parts": odd,
+            },
+        ),
         ("Edit", {**here, "item_id": next(m), "content": next(m), "parts": odd, "sampling": plain}),
-        ("Edit", {**here, "item_id": "x", "parts": parts}),
+        ("Edit", {**here, "item_id": "x", "parts": parts, "model": next(m)}),
         *((method, {**here, **named, "parts": [file]}) for method, named in whose for file in files),
-        ("Respond", {**here, "parent_id": next(m), "sampling": plain}),
+        ("Respond", {**here, "parent_id": next(m), "sampling": plain, "model": next(m)}),
         ("Cancel", {**here, "response_id": next(m)}),
         ("Steer", {**here, "response_id": next(m), "content": next(m), "parts": odd}),
         ("Steer", {**here, "response_id": "x", "parts": parts}),
