@@ -29,7 +29,7 @@ Content = cm.Content
 
 
 class ReadFile(msgspec.Struct, frozen=True):
-    """A file with its text."""
+    """One uploaded file together with its text."""
 
     filename: str
     media_type: str
@@ -122,7 +122,7 @@ class AttachmentReader:
         )
 
     def _decoded(self, given: str) -> tuple[str, bytes]:
-        """The type and the bytes of `data:TYPE;base64,BYTES`, or of BYTES alone."""
+        """Returns the type and the bytes of `data:TYPE;base64,BYTES`, or of BYTES alone."""
         media_type, encoded = "", given
         if given.startswith("data:"):
             head, comma, encoded = given[5:].partition(",")

@@ -104,7 +104,7 @@ class FileDoor:
         limit: int,
         newest_first: bool,
     ) -> list[StoredFile]:
-        """Those that the principal sees. Raises Forbidden, NotFound for an `after` that is none of them."""
+        """Returns the files that the principal sees. Raises Forbidden, NotFound for an `after` that is none of them."""
         demand(principal, "read")
         if principal.role == "user" and principal.user is None:
             return []

@@ -22,7 +22,7 @@ Feed = Callable[[bytes], Awaitable[None]]
 
 
 class FormFile:
-    """What a form says of its file."""
+    """The fields with which a form describes its file."""
 
     __slots__ = ("filename", "media_type")
 
