@@ -102,7 +102,7 @@ def apns_payload(delivery: PushDelivery) -> bytes:
 
 
 def loc_key(delivery: PushDelivery) -> str:
-    """What the app's own table of texts has a text for."""
+    """Returns the key by which the app finds the notice in its own table of texts."""
     return f"sessile_{delivery.notice.cause}"
 
 

@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(r"[!-~]{1,8192}")
 
 
 class ServiceAccount(msgspec.Struct, frozen=True):
-    """What of the file of a service account is used."""
+    """The fields of a service account's file that are used."""
 
     type: str
     project_id: str
@@ -106,7 +106,7 @@ class GoogleTokens:
 
 
 def read_service_account(file: str) -> tuple[ServiceAccount, RSAPrivateKey]:
-    """Of the JSON file that Google makes. Raises BadInput, which names what is wrong. Blocking."""
+    """Reads the JSON file that Google makes. Raises BadInput, which names what is wrong. Blocking."""
     setting = "push_fcm_account"
     text = read_key_file(setting, file, ADVICE)
     try:

@@ -19,7 +19,7 @@ def invalid_setting(setting: str, problem: str) -> BadInput:
 
 
 def read_key_file(setting: str, file: str, advice: str) -> bytes:
-    """A small file of mode 0600 or less. Raises BadInput, with what to do. Blocking."""
+    """Reads a small file of mode 0600 or less. Raises BadInput, which says what to do. Blocking."""
     try:
         with open(file, "rb", opener=_without_waiting) as handle:
             about = os.fstat(handle.fileno())
@@ -44,7 +44,7 @@ def _without_waiting(file: str, flags: int) -> int:
 
 
 def private_key(setting: str, file: str, pem: bytes | str, advice: str) -> Any:
-    """The key of a PEM text without a password. Raises BadInput."""
+    """Returns the private key of a PEM text without a password. Raises BadInput."""
     try:
         return load_pem_private_key(pem.encode() if isinstance(pem, str) else pem, None)
     except (ValueError, TypeError, UnicodeError) as error:
@@ -52,7 +52,7 @@ def private_key(setting: str, file: str, pem: bytes | str, advice: str) -> Any:
 
 
 def p256_key(setting: str, file: str, advice: str) -> EllipticCurvePrivateKey:
-    """A file's private key on P-256. Raises BadInput. Blocking."""
+    """Reads a file's private key on P-256. Raises BadInput. Blocking."""
     key = private_key(setting, file, read_key_file(setting, file, advice), advice)
     if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
         raise invalid_setting(setting, f"{file!r} is no key on P-256; {advice}")

@@ -107,7 +107,7 @@ def read_push_credentials(settings: PushSettings) -> PushCredentials:
 
 
 def push_door(settings: PushSettings) -> PushDoor | None:
-    """None where no key is set: then nobody is told of anything. Raises BadInput. Blocking."""
+    """Returns the door for subscriptions, or None where no key is set. Raises BadInput. Blocking."""
     if not sends_pushes(settings):
         return None
     keys = read_push_credentials(settings)

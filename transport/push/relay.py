@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 def backoff_ms(row: PushDelivery) -> int:
-    """How long a row waits that was not sent this time: longer each time."""
+    """Returns how many ms an unsent row waits before its next try: twice as long each time, up to a limit."""
     return min(RETRY_MS << min(row.attempts - 1, 10), RETRY_MAX_MS)
 
 

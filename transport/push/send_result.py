@@ -35,7 +35,7 @@ def notice_id(delivery: PushDelivery) -> str:
 
 
 def notice_fields(delivery: PushDelivery) -> dict[str, str | int]:
-    """What a device is told: ids, and nothing that was said."""
+    """Returns the fields of a notice, which hold no text of the conversation."""
     notice = delivery.notice
     return {
         "v": 1,

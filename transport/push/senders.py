@@ -20,7 +20,7 @@ from transport.push.web_push import WebPush
 
 
 class Senders:
-    """Those that this server has keys for."""
+    """The senders of the push services that this server has keys for."""
 
     def __init__(self, web_push: WebPush | None = None, apns: Apns | None = None, fcm: Fcm | None = None) -> None:
         self._web_push, self._apns, self._fcm = web_push, apns, fcm

@@ -42,7 +42,7 @@ class VapidKey:
 
 
 def read_vapid_key(file: str, contact: str) -> VapidKey:
-    """The key of a PEM file. Raises BadInput, which names what is wrong. Blocking."""
+    """Reads the key of a PEM file. Raises BadInput, which names what is wrong. Blocking."""
     if not _CONTACT.fullmatch(contact):
         raise invalid_setting(
             "push_contact", "push services want to know whom to write to: mailto:NAME@HOST or https://..."
