@@ -75,7 +75,7 @@ class PeerSecurity:
             )
 
     def may_cross(self, host: str) -> bool:
-        """Whether a link may lead to or from that host."""
+        """Returns whether a link may lead to or from that host."""
         return self.tls or is_loopback(host) or (self.insecure and bool(self.token))
 
     def renew(self, certificates: PeerCertificates) -> None:
@@ -85,7 +85,7 @@ class PeerSecurity:
         return ((TOKEN_HEADER, f"Bearer {self.token}"),) if self.token else ()
 
     def admits(self, metadata: Metadata | None) -> bool:
-        """Whether a caller with this metadata has shown the token, in constant time."""
+        """Returns whether a caller's metadata holds the token; compares in constant time."""
         if not self.token:
             return True
         shown = next((value for name, value in metadata or () if name == TOKEN_HEADER), "")
