@@ -126,7 +126,7 @@ class StoredHistory(MemoryHistory):
         self._records += len(records)
 
     def _read(self, path: Path) -> tuple[list[_Record], int]:
-        """What it holds, and how many of its bytes are whole writes."""
+        """Returns the file's records, and how many of its bytes are whole writes."""
         records: list[_Record] = []
         at = 0
         try:

@@ -142,7 +142,7 @@ class ValkeyGatewayStore:
         await self._servers.close()
 
     async def call(self, key: str, *words: Word) -> Any:
-        """The answer to a command about `key`. Raises Unavailable: it may have been carried out or not."""
+        """Returns the answer to a command about `key`. Raises Unavailable; the command may have run or not."""
         if self.clock() < self._again_at:
             raise _store_unavailable()
         if self.lost:
