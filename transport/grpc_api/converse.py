@@ -51,7 +51,7 @@ class ReplyStream(Protocol):
     """What this needs of a call. Both raise when the call is over."""
 
     async def read(self) -> Any:
-        """The next request, or `grpc.aio.EOF`."""
+        """Returns the next request, or `grpc.aio.EOF` at the end of the stream."""
 
     async def write(self, message: pb.ConverseReply) -> None: ...
 
@@ -118,7 +118,7 @@ class EventStreamer:
 
 
 class ConverseCall(EventStreamer):
-    """One stream with its commands."""
+    """One `Converse` stream: its events out, its commands in."""
 
     def __init__(self, gateway: Gateway, principal: Principal, stream: ReplyStream, opening: pb.Open) -> None:
         key = SessionKey(principal.tenant, SessionId(opening.session))

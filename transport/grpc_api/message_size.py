@@ -28,7 +28,7 @@ def check_size(kind: Any, data: bytes) -> None:
 
 
 def malformed(kind: Any) -> BadInput:
-    """The error for bytes that are not the message that they should be."""
+    """Returns the error for bytes that do not decode as a message of this kind."""
     return BadInput("invalid_request", f"This is no {kind.DESCRIPTOR.name} of {kind.DESCRIPTOR.file.name}.")
 
 

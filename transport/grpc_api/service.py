@@ -241,7 +241,7 @@ class SessionsService(made.SessionsServicer):
         return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
 
     def client(self, context: Context) -> str | None:
-        """The address of a caller, as a trusted proxy says it."""
+        """Returns the caller's address: the peer's, or what a trusted proxy forwards."""
         forwarded = _metadata(context).get("x-forwarded-for", ())
         return self._gateway.access.origins.proxies.client(_address(str(context.peer())), forwarded)
 
@@ -301,7 +301,7 @@ def _address(peer: str) -> str | None:
 
 
 def _metadata(context: Context) -> Metadata:
-    """The texts of a call's metadata, by name."""
+    """Returns the text values of a call's metadata, by name."""
     named: dict[str, list[str]] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):

@@ -34,5 +34,5 @@ def trailing_of(error: SessileError) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def command_error(id: str, error: SessileError) -> pb.CommandError:
-    """A command's error inside a conversation."""
+    """Returns the message for a command that failed inside a conversation."""
     return pb.CommandError(id=id, status=status_of(error).name, error=message_of(error))

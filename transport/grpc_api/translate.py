@@ -50,7 +50,7 @@ _CLEARED: Final[dict[str, Any]] = {
 
 
 def event_of(session: SessionId, epoch: Epoch, span: Span) -> pb.Event:
-    """An event as readers see it. What stands in the record's `private` never leaves."""
+    """Returns an event as readers see it, without the record's `private` part."""
     record, first_offset = span
     event = record.event
     message = pb.Event(session=session, epoch=epoch, offset=record.offset, first_offset=first_offset, at=record.at)
@@ -138,7 +138,7 @@ def too_deep() -> BadInput:
 
 
 def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
-    """The command that a message is. `session`: of the conversation that it came in. Raises BadInput."""
+    """Returns the command in a message. `session` is the conversation that it came in. Raises BadInput."""
     try:
         fields = _Reading().fields_of(message)
     except BadFrame as error:
