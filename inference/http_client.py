@@ -23,6 +23,7 @@ from sessions.model.errors import Unavailable
 _CONNECT_RETRY_S = 0.02  # while a server that is behind has no room for a connection
 _CONNECT_TRIES = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
+_BODY_MAX = 16 << 20  # bytes of a body, or of one event
 
 
 class _Exchange(asyncio.Protocol):
@@ -36,6 +37,7 @@ class _Exchange(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
         self.status = 0
+        self.headers: dict[bytes, bytes] = {}  # by their names in lower case
         self.body = bytearray()
         self.events: deque[bytes] = deque()
         self.complete = False
@@ -56,10 +58,16 @@ class _Exchange(asyncio.Protocol):
             self.abort()
         if self._want_events and self.status == 200:
             self._split_events()
+        if len(self.body) > _BODY_MAX:
+            self.lost = Unavailable("engine_unavailable", "The model's engine sends more than any answer is.")
+            self.abort()
         if self.complete or self.events or self.lost:
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        framed = self.headers.keys() & {b"content-length", b"transfer-encoding"}
+        if exc is None and self.status and self._transport is not None and not framed:
+            self.complete = True  # such a body ends with its connection
         if not self.complete and self.lost is None:
             self.lost = _unavailable()
             self.lost.__cause__ = exc
@@ -68,6 +76,9 @@ class _Exchange(asyncio.Protocol):
         self._wake()
 
     # -- httptools' side -----------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -98,6 +109,8 @@ class _Exchange(asyncio.Protocol):
             self._transport = None
 
     def _split_events(self) -> None:
+        if b"\r" in self.body:
+            self.body = self.body.replace(b"\r\n", b"\n")
         end = self.body.rfind(b"\n\n")
         if end < 0:
             return
@@ -131,6 +144,10 @@ class SseReader:
         event = exchange.events.popleft()
         exchange.resume()
         return event
+
+    def header(self, name: str) -> str:
+        """Returns a header of the answer; "" if it has none of this name, which is in lower case."""
+        return self._exchange.headers.get(name.encode(), b"").decode("latin-1")
 
     def close(self) -> None:
         self._exchange.abort()

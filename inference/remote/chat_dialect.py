@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,12 +17,13 @@ from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, drawn_seed, is_free
+from sessions.model.generation import Chunk, EndReason, GenerationRequest, drawn_seed, is_free
 from sessions.model.types import Json
 
 _DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _USUAL_LIMIT: Final = "max_tokens"
 _NAMES_SHOWN: Final = 10
+_ENDS: Final[dict[str, EndReason]] = {"length": "length", "content_filter": "content_filter"}
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -31,8 +32,9 @@ class _Function(msgspec.Struct, frozen=True):
 
 
 class _Call(msgspec.Struct, frozen=True):
-    index: int = 0
-    function: _Function = _Function()
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
 
 
 class _Delta(msgspec.Struct, frozen=True):
@@ -44,23 +46,13 @@ class _Delta(msgspec.Struct, frozen=True):
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    delta: _Delta = _Delta()
+    delta: _Delta | None = None
     finish_reason: str | None = None
 
 
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    prompt_tokens_details: dict[str, Any] | None = None
-
-    def cached_of(self, num_prompt: int) -> int:
-        """Returns how many of a prompt's ids the provider says it did not compute: the same share as of its own."""
-        cached = int((self.prompt_tokens_details or {}).get("cached_tokens") or 0)
-        return min(num_prompt, num_prompt * cached // self.prompt_tokens) if self.prompt_tokens else 0
-
-
 class _Event(msgspec.Struct, frozen=True):
-    choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
+    choices: tuple[_Choice, ...] | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -128,38 +120,38 @@ class ChatDialect:
             status, answer, stream = await server.http.stream(path, msgspec.json.encode(body))
         try:
             if status != 200:
-                raise refusal(status, answer)
-            writer, reason, usage = _AnswerWriter(thoughts=is_free(sampling, None)), "", _Usage()
+                raise refusal(status, answer, stream.header("retry-after"))
+            writer, reason, cached = _AnswerWriter(thoughts=is_free(sampling, None)), "", 0
             while (raw := await stream.next()) is not None:
-                data = raw.partition(b"data:")[2].strip()
+                data = _data_of(raw)
                 if not data:
                     continue
                 if data == b"[DONE]":
                     break
                 try:
                     event = _DECODER.decode(data)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise Unavailable(
                         "engine_unavailable", "The provider sent what is no chunk of an answer."
                     ) from error
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The provider broke an answer off.")
-                usage = event.usage or usage
-                for choice in event.choices[:1]:
+                cached = _cached_of(event.usage, len(request.prompt)) or cached
+                for choice in (event.choices or ())[:1]:
                     reason = choice.finish_reason or reason
-                    for text in writer.take(choice.delta):
-                        tokens = tuple(encode(text.encode("utf-8", "surrogatepass")))
+                    for text in writer.take(choice.delta or _Delta()):
+                        tokens = tuple(encode(text.encode()))
                         left -= len(tokens)
                         yield Chunk(tokens, text)
                 if left <= 0 and sampling.max_output_tokens is None:  # a limit that only this server knows
-                    yield RemoteRunEnded("length", usage.cached_of(len(request.prompt)))
+                    yield RemoteRunEnded("length", cached)
                     return
             if not reason:
                 raise Unavailable("engine_unavailable", "The provider cut an answer short.")
-            for text in writer.close():
+            ended = _ENDS.get(reason, "stop")
+            for text in writer.close() if ended == "stop" else ():
                 yield Chunk(tuple(encode(text.encode())), text)
-            cached = usage.cached_of(len(request.prompt))
-            yield RemoteRunEnded("length" if reason == "length" else "stop", cached)
+            yield RemoteRunEnded(ended, cached)
         finally:
             stream.close()
 
@@ -196,17 +188,34 @@ class ChatDialect:
         return body
 
 
+def _data_of(event: bytes) -> bytes:
+    """Returns the data of an event: its other lines, and comments, which keep a connection open, mean nothing."""
+    lines = event.split(b"\n")
+    return b"\n".join(line[len(b"data:") :].strip() for line in lines if line.startswith(b"data:"))
+
+
+def _cached_of(usage: Any, num_prompt: int) -> int:
+    """Returns how many of a prompt's ids the provider says it did not compute: the same share as of its own."""
+    prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    if not (isinstance(prompt, int) and isinstance(cached, int)) or cached < 0 or prompt <= 0:
+        return 0
+    return min(num_prompt, num_prompt * cached // prompt)
+
+
 class _AnswerWriter:
     """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls as Hermes has them. `thoughts`:
-    the answer may have some; else they are left out."""
+    the answer may have some; else they are left out. A provider that goes back to a call that is closed is refused."""
 
     def __init__(self, *, thoughts: bool = True) -> None:
         self._thoughts = thoughts
-        self._open: str | int = ""  # "thought", or the index of a call
+        self._open: Literal["", "thought", "call"] = ""
+        self._call = _Call()  # the one that is open
         self._has_arguments = False
 
     def take(self, delta: _Delta) -> Iterator[str]:
-        """Yields the texts that a delta adds."""
+        """Yields the texts that a delta adds. Raises Unavailable."""
         if self._thoughts and (thought := delta.reasoning_content or delta.reasoning):
             if self._open != "thought":
                 yield from self._switch("thought", f"{THOUGHTS.open}\n")
@@ -216,18 +225,27 @@ class _AnswerWriter:
                 yield from self._switch("", "")
             yield text
         for call in delta.tool_calls or ():
-            if call.function.name and self._open != call.index:
-                opening = f'{CALL_OPEN}\n{{"name": {json.dumps(call.function.name)}, "arguments": '
-                yield from self._switch(call.index, opening)
-            if call.function.arguments:
+            name, arguments = (call.function.name, call.function.arguments) if call.function else (None, None)
+            if name and not self._is_open(call):
+                opening = f'{CALL_OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
+                yield from self._switch("call", opening)
+                self._call = call
+            if arguments:
+                if not self._is_open(call):
+                    raise Unavailable("engine_unavailable", "The provider mixed the calls of an answer up.")
                 self._has_arguments = True
-                yield call.function.arguments
+                yield arguments
+
+    def _is_open(self, call: _Call) -> bool:
+        """Whether a delta goes on with the call that is open. Some providers number every call 0, or none."""
+        same_id = not call.id or not self._call.id or call.id == self._call.id
+        return self._open == "call" and call.index == self._call.index and same_id
 
     def close(self) -> Iterator[str]:
         """Yields the end of what is open."""
         yield from self._switch("", "")
 
-    def _switch(self, to: str | int, opening: str) -> Iterator[str]:
+    def _switch(self, to: Literal["", "thought", "call"], opening: str) -> Iterator[str]:
         if self._open == "thought":
             yield f"\n{THOUGHTS.close}\n\n"
         elif self._open != "":

@@ -37,7 +37,6 @@ CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
 _SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
 _THOUGHT: Final = re.compile(r"\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
-_WRITTEN_CALL: Final = re.compile(rf"\s*{CALL_OPEN}\s*(\{{.*?\}})\s*{CALL_CLOSE}\s*", re.DOTALL)
 _INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multiple of three
 
 
@@ -191,20 +190,21 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _read_answer(text: str, outputs: list[str]) -> tuple[str, list[dict[str, Json]]]:
+def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str, Json]]]:
     """Returns the words of an answer, without its thought, and its calls. An answer's text has no ids: its calls get
     those of the `outputs` that follow, in order. What only looks like a call, because no output follows, is text."""
-    calls: list[dict[str, Json]] = []
-
-    def taken(found: re.Match[str]) -> str:
-        if len(calls) == len(outputs):
-            return found[0]
-        try:
-            written: Any = msgspec.json.decode(found[1])
-            calls.append(_call(outputs[len(calls)], written["name"], json.dumps(written["arguments"])))
-        except (msgspec.DecodeError, KeyError, TypeError):
-            return found[0]
-        return ""
-
     thought = _THOUGHT.match(text)
-    return _WRITTEN_CALL.sub(taken, text[thought.end() :] if thought is not None else text), calls
+    at = thought.end() if thought is not None else 0
+    words, calls = "", list[dict[str, Json]]()
+    while len(calls) < len(outputs) and (begin := text.find(CALL_OPEN, at)) >= 0:
+        end = text.find(CALL_CLOSE, begin)
+        if end < 0:
+            break
+        before, at = at, end + len(CALL_CLOSE)
+        try:
+            written: Any = msgspec.json.decode(text[begin + len(CALL_OPEN) : end])
+            calls.append(_call(outputs[len(calls)], written["name"], json.dumps(written["arguments"])))
+            words += text[before:begin].rstrip()
+        except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
+            words += text[before:at]
+    return words + (text[at:].lstrip() if calls else text[at:]), calls

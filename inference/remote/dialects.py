@@ -6,19 +6,20 @@ ids that they decoded, so that a ledger stays true whoever goes on with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks
+from sessions.model.generation import Chunk, EndReason, GenerationRequest, ThoughtMarks
 from sessions.ports import Tokenizer
 
 
 class RemoteRunEnded(NamedTuple):
-    reason: Literal["stop", "length"]
+    reason: EndReason
     cached_tokens: int
 
 
@@ -76,19 +77,21 @@ class ServerDialect(Protocol):
         ...
 
 
-def refusal(status: int, answer: bytes) -> SessileError:
-    """Returns the error for a server's refusal of a request. With 5xx, another server may take it."""
+def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
+    """Returns the error for a server's refusal of a request. With 5xx, another server may take it. `retry_after`: the
+    header of that name; of its two forms the one in seconds counts."""
     try:
         body: Any = msgspec.json.decode(answer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = {}
     error = body.get("error", body) if isinstance(body, dict) else {}
     message = str(error.get("message", "") if isinstance(error, dict) else error)[:200]
     if status == 429:
-        return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)
+        seconds = int(retry_after) if re.fullmatch("[0-9]{1,5}", retry_after) else 1
+        return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=max(1, seconds) * 1000)
     if status in (401, 403):
         return Unavailable("engine_unavailable", "The model's server refuses the key of engine_key.")
-    if status >= 500 or status == 404:
+    if status < 400 or status >= 500 or status == 404:
         return Unavailable("engine_unavailable", f"The model's server answers with {status}.")
     if "context" in message or "max_model_len" in message:
         return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")

@@ -101,14 +101,18 @@ class RemoteEngine:
         self._dialect.check(request)
         turn = GatedRun(request.key.tenant, request.priority, request.weight, len(request.prompt), pauses=False)
         await self._gate.acquire(turn)
+        room = self.info.context_window - len(request.prompt)
         try:
             async with contextlib.aclosing(self._output(request)) as items:
                 async for item in items:
                     if isinstance(item, Chunk):
+                        room -= len(item.tokens)
                         self._gate.on_output(turn, len(item.tokens))
                         self._counters["decoded_tokens"] += len(item.tokens)
                         yield item
-                        continue
+                        if room >= 0:
+                            continue
+                        item = RemoteRunEnded("length", item.cached_tokens)  # a provider may keep to no limit
                     self._counters["prefilled_tokens"] += len(request.prompt) - item.cached_tokens
                     self._counters["reused_tokens"] += item.cached_tokens
                     yield Finish(item.reason, len(request.prompt), item.cached_tokens)
@@ -122,6 +126,7 @@ class RemoteEngine:
     async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
         """Runs a request on the first server that answers. Raises Unavailable where none does."""
         name = f"{request.key.tenant}\0{request.key.session}".encode()
+        refusal: Unavailable | None = None
         for server in self._pool.in_order(name):
             begun = False
             try:
@@ -136,10 +141,13 @@ class RemoteEngine:
                 self._counters["failures"] += 1
                 if begun or not await self._lives(server):
                     self._pool.failed(server, error.public_message)
+                else:
+                    log.warning("remote_engine_refused", server=server.name, reason=error.public_message)
+                    refusal = error
                 if begun:
                     what = "The model's server has gone in the middle of an answer."
                     raise EngineLost("engine_lost", what) from error
-        raise Unavailable("engine_unavailable", "None of the model's servers answers.")
+        raise refusal or Unavailable("engine_unavailable", "None of the model's servers answers.")
 
     async def _next(
         self, server: RemoteServer, items: AsyncGenerator[Chunk | RemoteRunEnded, None]

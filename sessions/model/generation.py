@@ -196,13 +196,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
 
 
+EndReason = Literal["stop", "length", "content_filter"]  # the last: whoever runs the model filtered its answer
+
+
 class Finish(msgspec.Struct, frozen=True):
     """The last value that a generation yields.
 
     `prompt_tokens` = len(prompt); `cached_tokens` of them were not computed because their KV was there.
     """
 
-    reason: Literal["stop", "length"]
+    reason: EndReason
     prompt_tokens: int
     cached_tokens: int
 

@@ -216,8 +216,8 @@ class Attempts:
                 return await self._end(parser, "content_filter", release.message)
         if self._closed or (release is not None and release.restart):
             return None
-        cut_short = finish is not None and finish.reason == "length" and not (release and release.ended)
-        return await self._end(parser, "max_output_tokens" if cut_short else "stop")
+        ended = finish.reason if finish is not None and not (release and release.ended) else "stop"
+        return await self._end(parser, "max_output_tokens" if ended == "length" else ended)
 
     async def _attempt(
         self, request: GenerationRequest, pipeline: OutputPipeline, parser: ToolCallParser | None, *, again: bool

@@ -162,6 +162,22 @@ async def test_a_flood_of_events_is_read_as_fast_as_it_is_consumed() -> None:
     assert count == 5000
 
 
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Oh"])
+async def test_an_answer_without_an_end_is_given_up(status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "_BODY_MAX", 1 << 16)
+    async with serving(answering(b"HTTP/1.1 " + status + b"\r\n\r\n" + b"x" * (1 << 20))) as (http, _):
+        with pytest.raises(Unavailable, match="more than"):
+            await http.stream("/completion", b"{}")
+        with pytest.raises(Unavailable, match="more than"):
+            await http.call("GET", "/x")
+
+
+async def test_a_body_of_no_known_length_ends_with_its_connection() -> None:
+    async with serving(answering(b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\n\r\nlater")) as (http, _):
+        status, body, stream = await http.stream("/completion", b"{}")
+        assert (status, body, stream.header("retry-after"), stream.header("x")) == (429, b"later", "7", "")
+
+
 async def test_an_exchange_that_is_over_is_free_at_once() -> None:
     async with serving(answering(chunked(event(content="a"), event(content="b", stop=True)))) as (client, _):
         with no_cycles(_Exchange):

@@ -9,12 +9,15 @@ import pytest
 
 from inference.remote.chat_dialect import ChatDialect, _AnswerWriter, _Delta
 from inference.remote.chat_tokenizer import ChatTokenizer
+from inference.remote.dialects import RemoteRunEnded, refusal
 from inference.remote.options import RemoteOptions
+from inference.remote.pool import RemoteServer
 from inference.request_checks import trial_request
-from sessions.model.errors import BadInput
-from sessions.model.generation import drawn_seed
+from sessions.model.errors import BadInput, Overloaded, Unavailable
+from sessions.model.generation import Chunk, drawn_seed
 from sessions.model.types import Sampling, TextOptions, Tool, UnixMs
 from sessions.ports import ChatMessage
+from tests.support.engines.llama_server import answering, serving
 
 TOOL = Tool(name="look")
 
@@ -93,6 +96,105 @@ def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: 
     assert error.value.param == param
 
 
+def test_calls_that_all_have_one_number_are_told_apart_by_their_ids() -> None:
+    """Gemini's and older Ollamas number every call 0; others send no number, or the name with each piece."""
+    calls = [{"id": each, "function": {"name": each, "arguments": "{}"}} for each in ("a", "b")]
+    two = (
+        '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>'
+        '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>'
+    )
+    assert written({"tool_calls": calls}) == two
+    assert written({"tool_calls": [{**call, "index": 0} for call in calls]}) == two
+    assert written(*({"tool_calls": [{**call, "index": None}]} for call in calls)) == two
+    named = {"index": 3, "id": "a", "function": {"name": "a", "arguments": "{"}}
+    again = {"index": 3, "id": "", "function": {"name": "a", "arguments": "}"}}
+    assert written({"tool_calls": [named]}, {"tool_calls": [again]}) == two[: len(two) // 2]
+    assert written({"tool_calls": [{"index": 0, "function": None}]}) == ""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [{"content": "Hm."}, {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "b", "arguments": "{}"}}]}],
+)
+def test_arguments_of_a_call_that_is_closed_do_not_get_into_another_or_into_the_text(between: dict[str, Any]) -> None:
+    begun = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "a", "arguments": '{"at"'}}]}
+    rest = {"tool_calls": [{"index": 0, "function": {"arguments": ": 5}"}}]}
+    with pytest.raises(Unavailable, match="mixed"):
+        written(begun, between, rest)
+
+
+def event(**delta: Any) -> bytes:
+    return b"data: " + msgspec.json.encode({"choices": [{"delta": delta}]}) + b"\n\n"
+
+
+def ended(reason: str = "stop") -> bytes:
+    return b'data: {"choices":[{"delta":{},"finish_reason":"%s"}]}\n\n' % reason.encode()
+
+
+async def answer(*parts: bytes, **sampling: Any) -> tuple[str, Any]:
+    """Returns the text and the end of an answer that a provider sends so, whose body ends with its connection."""
+    asked = [ChatMessage(role="user", text="Hello")]
+    prompt = await ChatTokenizer().conversation(None, (), asked, UnixMs(0), answer=True)
+    request = msgspec.structs.replace(trial_request(Sampling(**sampling)), prompt=prompt, max_tokens=1000)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    async with serving(answering(head + b"".join(parts))) as (http, _):
+        server = RemoteServer("http://127.0.0.1:1/v1", "")
+        server.http = http
+        items = [item async for item in dialect().run(server, "m", request)]
+    return "".join(item.text for item in items if isinstance(item, Chunk)), items[-1]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (event(content="a"), event(content="b"), ended(), b"data: [DONE]\n\n"),
+        (event(content="a"), event(content="b"), ended()),
+        (event(content="a").replace(b"\n", b"\r\n"), event(content="b").replace(b"\n", b"\r\n"), ended()),
+        (
+            b": data: wait\n\n",
+            event(content="a"),
+            b": wait\nid: 7\n" + event(content="b")[:-1] + b"retry: 5\n\n",
+            ended(),
+        ),
+        (b'data: {"choices":\ndata: [{"delta":{"content":"ab"}}]}\n\n', ended()),
+        (event(content="ab", tool_calls=None), b'data: {"choices":null,"usage":null}\n\n', ended()),
+        (event(content="ab"), b'data: {"choices":[{"delta":null,"finish_reason":"stop"}]}\n\n'),
+    ],
+    ids=["usual", "no DONE", "CRLF", "comments and fields", "two lines", "no choices", "no delta"],
+)
+async def test_an_answer_is_read_however_its_events_are_framed(parts: tuple[bytes, ...]) -> None:
+    assert await answer(*parts) == ("ab", RemoteRunEnded("stop", 0))
+
+
+@pytest.mark.parametrize("junk", [b"<html>", b'{"error":' + b"[" * 9999, b'{"error":"\xff"}', b'{"choices":7}'])
+async def test_what_is_no_chunk_is_the_providers_fault(junk: bytes) -> None:
+    with pytest.raises(Unavailable):
+        await answer(event(content="a"), b"data: " + junk + b"\n\n", ended())
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"prompt_tokens":null}',
+        b'{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":-5}}',
+        b'{"prompt_tokens":-9,"prompt_tokens_details":{"cached_tokens":5}}',
+        b'{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":"many"}}',
+        b'{"prompt_tokens":9,"prompt_tokens_details":[]}',
+        b'"none"',
+    ],
+)
+async def test_a_usage_that_makes_no_sense_counts_as_nothing_cached(usage: bytes) -> None:
+    told = b'data: {"choices":[],"usage":%s}\n\n' % usage
+    assert await answer(event(content="a"), ended(), told) == ("a", RemoteRunEnded("stop", 0))
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_a_call_that_was_cut_off_is_not_made_whole(reason: str) -> None:
+    call = event(tool_calls=[{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at": 12'}}])
+    cut = ('<tool_call>\n{"name": "look", "arguments": {"at": 12', RemoteRunEnded(reason, 0))  # type: ignore[arg-type]
+    assert await answer(call, ended(reason)) == cut
+
+
 def test_an_effort_which_asks_for_thoughts_is_passed_on() -> None:
     dialect().check(trial_request(Sampling(thinking=True, effort="low")))
 
@@ -105,3 +207,15 @@ def test_an_answer_that_has_begun_is_not_gone_on_with() -> None:
 
 async def test_a_seed_that_the_server_drew_is_not_the_providers_business() -> None:
     assert "seed" not in await body(seed=drawn_seed(trial_request(Sampling()).response_id))
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_ms"), [("", 1000), ("7", 7000), ("0", 1000), ("soon", 1000), ("9" * 99, 1000)]
+)
+def test_a_busy_provider_says_when_to_try_again(header: str, wait_ms: int) -> None:
+    error = refusal(429, b"\xff", header)
+    assert isinstance(error, Overloaded) and error.retry_after_ms == wait_ms
+
+
+def test_a_redirection_is_not_the_clients_fault() -> None:
+    assert isinstance(refusal(302, b""), Unavailable)

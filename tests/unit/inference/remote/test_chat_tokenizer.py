@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.remote import chat_tokenizer
 from inference.remote.chat_tokenizer import VOCABULARY, ChatTokenizer, read_prompt
 from sessions.model.errors import BadInput
 from sessions.model.types import Tool, UnixMs
@@ -87,3 +88,13 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
     assert error.value.code == "unsupported_parameter"
     begun = [*await prompt_of(ChatMessage(role="user", text="?")), *await TOKENIZER.text("Once")]
     assert read_prompt(begun).begun == "Once"
+
+
+def test_text_full_of_marks_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history of 240 kB that opens calls without end stopped the loop for 20 s."""
+    tries: list[str] = []
+    monkeypatch.setattr(chat_tokenizer.msgspec.json, "decode", tries.append)
+    text = "<tool_call>{" * 20_000
+    assert chat_tokenizer._read_answer(text, ["a"]) == (text, []) and not tries
+    closed = text + "</tool_call>"
+    assert chat_tokenizer._read_answer(closed, ["a"]) == (closed, []) and len(tries) == 1
