@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +94,7 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
 def test_text_full_of_marks_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A history of 240 kB that opens calls without end stopped the loop for 20 s."""
     tries: list[str] = []
-    monkeypatch.setattr(chat_tokenizer.msgspec.json, "decode", tries.append)
+    monkeypatch.setattr(msgspec.json, "decode", tries.append)
     text = "<tool_call>{" * 20_000
     assert chat_tokenizer._read_answer(text, ["a"]) == (text, []) and not tries
     closed = text + "</tool_call>"
