@@ -23,6 +23,7 @@ from sessions.model.errors import Unavailable
 _CONNECT_RETRY_S = 0.02  # while a server that is behind has no room for a connection
 _CONNECT_TRIES = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
+_HEAD_MAX = 256 << 10  # bytes of status and headers
 _BODY_MAX = 16 << 20  # bytes of a body, or of one event
 
 
@@ -38,6 +39,7 @@ class _Exchange(asyncio.Protocol):
         self._paused = False
         self.status = 0
         self.headers: dict[bytes, bytes] = {}  # by their names in lower case
+        self._head_bytes = 0
         self.body = bytearray()
         self.events: deque[bytes] = deque()
         self.complete = False
@@ -58,7 +60,8 @@ class _Exchange(asyncio.Protocol):
             self.abort()
         if self._want_events and self.status == 200:
             self._split_events()
-        if len(self.body) > _BODY_MAX:
+        self._head_bytes += 0 if self.status else len(data)
+        if len(self.body) > _BODY_MAX or self._head_bytes > _HEAD_MAX:
             self.lost = Unavailable("engine_unavailable", "The model's engine sends more than any answer is.")
             self.abort()
         if self.complete or self.events or self.lost:

@@ -46,6 +46,7 @@ class _Delta(msgspec.Struct, frozen=True):
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    index: int | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
 
@@ -80,7 +81,7 @@ class ChatDialect:
         if status == 404:  # it does not list them
             return ServedModel(self._model, 0)
         if status != 200:
-            raise refusal(status, answer)
+            raise refusal(status, server.without_key(answer))
         try:
             listed = {str(each["id"]): each for each in msgspec.json.decode(answer)["data"]}
         except (msgspec.DecodeError, KeyError, TypeError):
@@ -120,7 +121,7 @@ class ChatDialect:
             status, answer, stream = await server.http.stream(path, msgspec.json.encode(body))
         try:
             if status != 200:
-                raise refusal(status, answer, stream.header("retry-after"))
+                raise refusal(status, server.without_key(answer), stream.header("retry-after"))
             writer, reason, cached = _AnswerWriter(thoughts=is_free(sampling, None)), "", 0
             while (raw := await stream.next()) is not None:
                 data = _data_of(raw)
@@ -137,7 +138,7 @@ class ChatDialect:
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The provider broke an answer off.")
                 cached = _cached_of(event.usage, len(request.prompt)) or cached
-                for choice in (event.choices or ())[:1]:
+                for choice in (each for each in event.choices or () if not each.index):
                     reason = choice.finish_reason or reason
                     for text in writer.take(choice.delta or _Delta()):
                         tokens = tuple(encode(text.encode()))

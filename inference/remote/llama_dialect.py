@@ -45,7 +45,7 @@ class LlamaDialect:
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         status, answer = await pool.question(server, "GET", "/props")
         if status != 200:
-            raise refusal(status, answer)
+            raise refusal(status, server.without_key(answer))
         props = msgspec.json.decode(answer)
         name = props.get("model_alias") or str(props.get("model_path", "")).rpartition("/")[2].removesuffix(".gguf")
         return ServedModel(name, int(props.get("default_generation_settings", {}).get("n_ctx") or 0))

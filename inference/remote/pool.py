@@ -29,12 +29,17 @@ class RemoteServer:
         assert parts.hostname is not None
         tls = ssl.create_default_context() if parts.scheme == "https" else None
         headers = {"authorization": f"Bearer {key}"} if key else None
+        self._key = key.encode()
         self.name = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         path = parts.path.rstrip("/")
         self.path = path.removesuffix("/v1")
         self.api = "/v1" if path in (self.path + "/v1", "") else ""  # OpenAI's routes, behind `path`
         self.http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
         self.away_until = 0.0
+
+    def without_key(self, answer: bytes) -> bytes:
+        """Returns a refusal as callers may see it: some servers repeat the key that they were sent."""
+        return answer.replace(self._key, b"[key]") if self._key else answer
 
 
 class RemotePool:

@@ -70,7 +70,7 @@ class VllmDialect:
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
         status, answer = await pool.question(server, "GET", "/v1/models")
         if status != 200:
-            raise refusal(status, answer)
+            raise refusal(status, server.without_key(answer))
         first = msgspec.json.decode(answer)["data"][0]
         return ServedModel(str(first["id"]), int(first.get("max_model_len") or 0))
 
@@ -106,7 +106,7 @@ class VllmDialect:
         status, answer, stream = await server.http.stream(f"{server.path}/v1/completions", body)
         try:
             if status != 200:
-                raise refusal(status, answer)
+                raise refusal(status, server.without_key(answer))
             reason = ""
             ends = self._ends.union(request.sampling.stop_token_ids)
             while (raw := await stream.next()) is not None:

@@ -294,8 +294,11 @@ def _gemma_number(word: str) -> Json:
 
 
 def _dumped(value: Json) -> str:
+    """Returns a value as JSON. Raises ValueError where JSON cannot write it: NaN, a half of a surrogate pair, a set."""
     try:
-        return json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+        return text
     except TypeError as exc:  # of Python's literals, such as a set
         raise ValueError("no JSON") from exc
 

@@ -483,8 +483,11 @@ def _is_checked(tool: Tool) -> bool:
     return tool.strict or tool.server is True
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # half a pair, which no text on the wire can hold
+
+
 def _is_name(name: object) -> TypeGuard[str]:
-    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX and not _SURROGATE.search(name)
 
 
 class _Call:

@@ -172,6 +172,13 @@ async def test_an_answer_without_an_end_is_given_up(status: bytes, monkeypatch: 
             await http.call("GET", "/x")
 
 
+@pytest.mark.parametrize("head", [b"X: y\r\n" * 100_000, b"X: " + b"y" * 600_000])
+async def test_headers_without_an_end_are_given_up(head: bytes) -> None:
+    async with serving(answering(b"HTTP/1.1 200 OK\r\n" + head)) as (http, _):
+        with pytest.raises(Unavailable, match="more than"):
+            await http.call("GET", "/x")
+
+
 async def test_a_body_of_no_known_length_ends_with_its_connection() -> None:
     async with serving(answering(b"HTTP/1.1 429 Busy\r\nRetry-After: 7\r\n\r\nlater")) as (http, _):
         status, body, stream = await http.stream("/completion", b"{}")

@@ -92,7 +92,7 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
 
 
 def test_text_full_of_marks_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history of 240 kB that opens calls without end stopped the loop for 20 s."""
+    """A history that opens calls without end was read again for each of them (24 kB: 0.2 s)."""
     tries: list[str] = []
     monkeypatch.setattr(msgspec.json, "decode", tries.append)
     text = "<tool_call>{" * 20_000

@@ -13,7 +13,7 @@ from inference.remote.chat_tokenizer import ChatTokenizer
 from inference.remote.engine import RemoteEngine
 from inference.remote.options import RemoteOptions
 from inference.request_checks import trial_request
-from sessions.model.errors import Unavailable
+from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import Sampling, UnixMs
 from sessions.ports import ChatMessage
@@ -67,3 +67,13 @@ async def test_a_provider_that_keeps_to_no_limit_is_left_where_the_window_ends()
         *chunks, end = [item async for item in engine.generate(asked)]
     assert end == Finish("length", len(asked.prompt), 0)
     assert sum(len(chunk.tokens) for chunk in chunks if isinstance(chunk, Chunk)) == WINDOW - len(asked.prompt) + 1
+
+
+async def test_a_key_that_a_refusal_repeats_is_not_shown() -> None:
+    answer = b'{"error": {"message": "bad thing sk-secret"}}'
+    head = b"HTTP/1.1 400 No\r\ncontent-length: %d\r\n\r\n" % len(answer)
+    parts = iter((answer, b""))
+    async with engine_at(head, lambda: next(parts, b"")) as engine:
+        with pytest.raises(BadInput, match=r"bad thing \[key\]"):
+            async for _ in engine.generate(await request()):
+                pass

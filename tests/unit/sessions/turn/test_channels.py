@@ -255,3 +255,11 @@ def test_a_number_that_json_has_no_word_for_is_text() -> None:
     assert read is not None
     made = read("call:f{a:NaN,b:1e999,c:-2.5,d:7}", {})
     assert made is not None and json.loads(made[0][0][1]) == {"a": "NaN", "b": "1e999", "c": -2.5, "d": 7}
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
+def test_what_json_cannot_hold_makes_no_call(value: str) -> None:
+    read = FORMATS["mistral"].read
+    assert read is not None and read('f{"a": 1}', {}) == ([("f", '{"a": 1}')], 9)
+    with pytest.raises(ValueError, match=r"."):
+        read(f'f{{"a": {value}}}', {})
