@@ -24,7 +24,7 @@ _CONNECT_RETRY_S = 0.02  # while a server that is behind has no room for a conne
 _CONNECT_TRIES = 500
 _EVENTS_UNREAD_MAX = 512  # beyond that the socket is not read, and TCP holds the server back
 _HEAD_MAX = 256 << 10  # bytes of status and headers
-_BODY_MAX = 16 << 20  # bytes of a body, or of one event
+_BODY_MAX = 64 << 20  # bytes of a body, or of one event; log probabilities of a whole vocabulary take 20 MB
 
 
 class _Exchange(asyncio.Protocol):
