@@ -37,23 +37,13 @@ def _encode(text: str) -> list[int]:
     return tokens
 
 
-async def _encode_in_parts(text: str) -> list[int]:
-    """Tokenizes a long text in parts, so that other tasks run in between."""
-    tokens: list[int] = []
-    begin = 0
-    while cut := _PIECE_BEGIN.search(text, begin + _INLINE_CHARS_MAX):
-        tokens += _encode(text[begin : cut.start()])
-        begin = cut.start()
-        await asyncio.sleep(0)
-    return tokens + _encode(text[begin:])
-
-
 class SimulatedTokenizer:
     """A tokenizer over the simulated vocabulary. Implements `Tokenizer`."""
 
     def __init__(self) -> None:
         digest = hashlib.blake2b(b"\0".join(TOKEN_BYTES) + _TEMPLATE.encode(), digest_size=8)
         self._fingerprint = f"sim-{digest.hexdigest()}"
+        self._lock = asyncio.Lock()
 
     @property
     def fingerprint(self) -> str:
@@ -74,18 +64,18 @@ class SimulatedTokenizer:
     async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
         tokens = [BEGIN]
         if instructions is not None:
-            tokens += [ROLE["system"], *await _encode_in_parts(instructions), END]
+            tokens += [ROLE["system"], *await self._in_parts(instructions), END]
         for tool in tools:
-            tokens += [TOOLS, *await _encode_in_parts(msgspec.json.encode(tool).decode()), END]
+            tokens += [TOOLS, *await self._in_parts(msgspec.json.encode(tool).decode()), END]
         return tuple(tokens)
 
     async def message(self, message: ChatMessage) -> Tokens:
         tokens = [ROLE[message.role]]
         if message.call_id is not None:
-            tokens += [CALL, *await _encode_in_parts(f"{message.call_id} {message.name or ''}\n")]
-        tokens += await _encode_in_parts(message.text)
+            tokens += [CALL, *await self._in_parts(f"{message.call_id} {message.name or ''}\n")]
+        tokens += await self._in_parts(message.text)
         for call in message.calls:
-            tokens += [CALL, *await _encode_in_parts("\n".join(call))]
+            tokens += [CALL, *await self._in_parts("\n".join(call))]
         tokens.append(END)
         return tuple(tokens)
 
@@ -93,7 +83,7 @@ class SimulatedTokenizer:
         return await self.text(text)
 
     async def text(self, text: str) -> Tokens:
-        return tuple(await _encode_in_parts(text))
+        return tuple(await self._in_parts(text))
 
     @property
     def gap(self) -> None:
@@ -117,3 +107,17 @@ class SimulatedTokenizer:
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         return [TOKEN_BYTES[token] for token in tokens]
+
+    async def _in_parts(self, text: str) -> list[int]:
+        """Tokenizes a long text in parts, so that other tasks run in between; under a lock, so that these do not
+        tokenize other long texts."""
+        if len(text) <= _INLINE_CHARS_MAX:
+            return _encode(text)
+        tokens: list[int] = []
+        begin = 0
+        async with self._lock:
+            while cut := _PIECE_BEGIN.search(text, begin + _INLINE_CHARS_MAX):
+                tokens += _encode(text[begin : cut.start()])
+                begin = cut.start()
+                await asyncio.sleep(0)
+            return tokens + _encode(text[begin:])
