@@ -81,7 +81,8 @@ class _Exchange(asyncio.Protocol):
     # -- httptools' side -----------------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        if not self.status:  # else a trailer, of which there may be any number
+            self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()

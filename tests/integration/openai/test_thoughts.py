@@ -125,7 +125,7 @@ async def test_an_effort_is_passed_on_from_every_door_or_named(
 ) -> None:
     import anthropic
 
-    async def asked() -> list[str]:
+    async def warnings_of_turns() -> list[str]:
         server.engine.script += ["Four."] * 3
         chat = await client.chat.completions.with_raw_response.create(
             model=SIMULATED, messages=ASK, reasoning_effort="low"
@@ -140,12 +140,12 @@ async def test_an_effort_is_passed_on_from_every_door_or_named(
         assert [sampling.effort for sampling in server.engine.asked[-3:]] == ["low"] * 3
         return [each.headers.get("warning", "") for each in (chat, response, message)]
 
-    warned = await asked()
+    warned = await warnings_of_turns()
     for name, warning in zip(("reasoning_effort", "reasoning.effort", "output_config.effort"), warned, strict=True):
         assert name in warning, "its template knows no degrees"
     assert server.engine.thoughts is not None
     monkeypatch.setattr(ScriptedEngine, "thoughts", msgspec.structs.replace(server.engine.thoughts, efforts=True))
-    assert await asked() == [""] * 3
+    assert await warnings_of_turns() == [""] * 3
 
 
 async def test_messages_show_a_thinking_block(server: Serving) -> None:

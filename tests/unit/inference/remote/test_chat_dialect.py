@@ -96,7 +96,7 @@ def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: 
     assert error.value.param == param
 
 
-def test_calls_that_all_have_one_number_are_told_apart_by_their_ids() -> None:
+def test_calls_that_all_have_one_number_are_kept_apart_by_their_ids() -> None:
     """Gemini's and older Ollamas number every call 0; others send no number, or the name with each piece."""
     calls = [{"id": each, "function": {"name": each, "arguments": "{}"}} for each in ("a", "b")]
     two = (
