@@ -22,7 +22,7 @@ from sessions.model.types import Principal
 from transport.auth.connection_shares import ConnectionShares, Place
 from transport.auth.contested_places import ContestedPlaces
 from transport.grpc_api.service import SessionsService, decoded
-from transport.grpc_api.status import status_of
+from transport.grpc_api.status import refuse
 
 V1ALPHA: Final = reflection.SERVICE_NAME
 V1: Final = "grpc.reflection.v1.ServerReflection"
@@ -82,7 +82,8 @@ class HealthCalls:
                         request = _small(health_pb2.HealthCheckRequest, await context.read())
                     return await call(request, context)  # a watch writes by itself
             except SessileError as error:
-                await context.abort(status_of(error), error.public_message)
+                refuse(context, error)
+                return None
             finally:
                 if place is not None:
                     place.close()

@@ -33,7 +33,7 @@ from transport.grpc_api import translate
 from transport.grpc_api.converse import ConverseCall, EventStreamer
 from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.message_size import check_size, malformed
-from transport.grpc_api.status import status_of, trailing_of
+from transport.grpc_api.status import refuse, trailing_of
 from transport.openai.log_cursor import LogCursor
 from transport.quotas import Arrival
 from transport.websocket.handshake import USER_HEADER, bearer, single_value
@@ -68,55 +68,55 @@ class SessionsService(made.SessionsServicer):
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
-    async def Create(self, _: Any, context: Context) -> pb.Ok:
+    async def Create(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("session_create", pb.SessionCreate, context)
 
-    async def Send(self, _: Any, context: Context) -> pb.Ok:
+    async def Send(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("message_create", pb.MessageCreate, context)
 
-    async def Edit(self, _: Any, context: Context) -> pb.Ok:
+    async def Edit(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("message_edit", pb.MessageEdit, context)
 
-    async def Respond(self, _: Any, context: Context) -> pb.Ok:
+    async def Respond(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("response_create", pb.ResponseCreate, context)
 
-    async def Cancel(self, _: Any, context: Context) -> pb.Ok:
+    async def Cancel(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("response_cancel", pb.ResponseCancel, context)
 
-    async def Steer(self, _: Any, context: Context) -> pb.Ok:
+    async def Steer(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("response_steer", pb.ResponseSteer, context)
 
-    async def AnswerTool(self, _: Any, context: Context) -> pb.Ok:
+    async def AnswerTool(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("tool_output", pb.ToolOutput, context)
 
-    async def Update(self, _: Any, context: Context) -> pb.Ok:
+    async def Update(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("session_update", pb.SessionUpdate, context)
 
-    async def Delete(self, _: Any, context: Context) -> pb.Ok:
+    async def Delete(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("session_delete", pb.SessionDelete, context)
 
-    async def Warm(self, _: Any, context: Context) -> pb.Ok:
+    async def Warm(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("session_warm", pb.SessionWarm, context)
 
-    async def Appeal(self, _: Any, context: Context) -> pb.Ok:
+    async def Appeal(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("review_appeal", pb.ReviewAppeal, context)
 
-    async def Rate(self, _: Any, context: Context) -> pb.Ok:
+    async def Rate(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("feedback_set", pb.FeedbackSet, context)
 
-    async def Compact(self, _: Any, context: Context) -> pb.Ok:
+    async def Compact(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("session_compact", pb.SessionCompact, context)
 
-    async def UndoCompaction(self, _: Any, context: Context) -> pb.Ok:
+    async def UndoCompaction(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("compaction_undo", pb.CompactionUndo, context)
 
-    async def Pin(self, _: Any, context: Context) -> pb.Ok:
+    async def Pin(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("item_pin", pb.ItemPin, context)
 
-    async def Approve(self, _: Any, context: Context) -> pb.Ok:
+    async def Approve(self, _: Any, context: Context) -> pb.Ok | None:
         return await self._command("tool_approve", pb.ToolApprove, context)
 
-    async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok:
+    async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok | None:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()
             request = decoded(kind, await context.read())
@@ -130,7 +130,7 @@ class SessionsService(made.SessionsServicer):
 
     # -- questions --------------------------------------------------------------------------------------------------
 
-    async def Get(self, _: Any, context: Context) -> pb.State:
+    async def Get(self, _: Any, context: Context) -> pb.State | None:
         async def work(principal: Principal) -> pb.State:
             request = decoded(pb.GetRequest, await context.read())
             done = await self._gateway.get(principal, "", session_of(request.session))
@@ -139,7 +139,7 @@ class SessionsService(made.SessionsServicer):
 
         return await self.answer(context, work)
 
-    async def List(self, _: Any, context: Context) -> pb.ListReply:
+    async def List(self, _: Any, context: Context) -> pb.ListReply | None:
         async def work(principal: Principal) -> pb.ListReply:
             request = decoded(pb.ListRequest, await context.read())
             limit = request.limit if request.HasField("limit") else LIST_DEFAULT
@@ -192,9 +192,9 @@ class SessionsService(made.SessionsServicer):
         *,
         speaks: bool = False,
         arrival: Arrival = CALL,
-    ) -> T:
-        """Runs `work` for the caller. Raises what `abort` raises where that was refused. A client that `speaks`
-        first is let finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
+    ) -> T | None:
+        """Runs `work` for the caller. Returns None where the call was refused. A client that `speaks` first is let
+        finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
         self._gateway.count("grpc_calls")
         place: Place | None = None
         metadata = _metadata(context)
@@ -211,30 +211,30 @@ class SessionsService(made.SessionsServicer):
             if speaks and place is not None:
                 with suppress(TimeoutError, grpc.aio.BaseError, grpc.aio.UsageError):
                     await asyncio.wait_for(context.read(), CROSSING_S)
-            named = (("x-request-id", self._request_id(metadata)),)  # its initial metadata would be a frame of its own
-            await context.abort(status_of(error), error.public_message, (*named, *trailing_of(error)))
-            raise AssertionError("abort raises") from error
+            # its initial metadata would be a frame of its own
+            refuse(context, error, (("x-request-id", self._request_id(metadata)), *trailing_of(error)))
+            return None
         finally:
             if place is not None:
                 place.close()
 
     async def _work(
         self, context: Context, request_id: str, principal: Principal, work: Callable[[Principal], Awaitable[T]]
-    ) -> T:
-        """Raises what `abort` raises where it was refused."""
+    ) -> T | None:
+        """Returns None where the call was refused."""
         await context.send_initial_metadata((("x-request-id", request_id),))
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 return await work(principal)
             except SessileError as error:
-                refused = error
+                refuse(context, error, trailing_of(error))
             except grpc.aio.BaseError:
                 raise  # the call is over
             except Exception:
                 log.exception("call_failed")
-                refused = Internal("internal_error", "The server failed to carry this out.")
-            await context.abort(status_of(refused), refused.public_message, trailing_of(refused))
-            raise AssertionError("abort raises")
+                failure = Internal("internal_error", "The server failed to carry this out.")
+                refuse(context, failure, trailing_of(failure))
+            return None
 
     def _request_id(self, metadata: Metadata) -> str:
         given = metadata.get("x-request-id", ())

@@ -6,9 +6,10 @@ A client reads the status by habit; one that wants to know more (the code, wheth
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import grpc
+import grpc.aio
 
 from sessions.model.errors import SessileError
 from transport import errors
@@ -20,6 +21,16 @@ PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 
 def status_of(error: SessileError) -> grpc.StatusCode:
     return grpc.StatusCode[errors.row(error.code).grpc]
+
+
+def refuse(
+    context: grpc.aio.ServicerContext[Any, Any], error: SessileError, trailing: tuple[tuple[str, str | bytes], ...] = ()
+) -> None:
+    """Has a call end with an error when its handler returns; what the handler returns is then left out. `abort` would
+    keep the call, its messages and all frames of the handler in a cycle with the exception that it raises."""
+    context.set_code(status_of(error))
+    context.set_details(error.public_message)
+    context.set_trailing_metadata(trailing)
 
 
 def message_of(error: SessileError) -> pb.Error:

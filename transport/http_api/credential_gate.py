@@ -110,7 +110,7 @@ class CredentialGate:
                     " Content-Encoding, or as gzip.",
                 )
         except SessileError as error:
-            return error
+            return error.with_traceback(None)  # else error and frames hold each other, and the connection
         return None
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:

@@ -11,7 +11,9 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from sessions.model.errors import BadInput, TooLarge
 from tests.support.doors.grpc_door import Door
+from tests.support.garbage import no_cycles
 from transport.grpc_api import sessile_pb2 as pb
 
 GARBAGE = b"\x0a\xff\xff\xff\xff\x7f"  # a field of 2 GiB that is not there
@@ -54,6 +56,16 @@ async def test_a_check_that_cannot_be_decoded_is_an_invalid_argument(door: Door,
     channel: Any = door.channel
     call = (channel.unary_stream if method == "Watch" else channel.unary_unary)(path)(GARBAGE)
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/sessile.v1.Sessions/Create"])
+async def test_a_call_that_is_refused_is_free_at_once(door: Door, path: str) -> None:
+    channel: Any = door.channel
+    with no_cycles(BadInput, TooLarge, grpc.aio.AbortError):
+        for data in (GARBAGE, b"\x0a\x00" * 70_000):  # the second has more fields than a message may have
+            call = channel.unary_unary(path)(data)
+            assert await call.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        del call
 
 
 async def test_health_is_watched(door: Door) -> None:

@@ -37,8 +37,14 @@ class Caller:
     async def read(self) -> bytes:
         return await self.message
 
-    async def abort(self, status: grpc.StatusCode, _: str) -> None:
+    def set_code(self, status: grpc.StatusCode) -> None:
         self.status = status
+
+    def set_details(self, details: str) -> None:
+        assert details
+
+    def set_trailing_metadata(self, trailing: tuple[Any, ...]) -> None:
+        assert trailing == ()
 
 
 class Sessions:

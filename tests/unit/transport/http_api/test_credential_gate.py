@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from sessions.model.errors import Limited, Unauthorized
 from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
+from tests.support.garbage import no_cycles
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import PLACE, ConnectionShares
 from transport.auth.origins import OriginPolicy
@@ -44,6 +45,12 @@ def judged(method: str, path: str, *, keyed: bool = True, upgrade: bool = False,
     gate = CredentialGate(authenticator(keyed=keyed), lambda: "1")
     error = gate.check(scope_of(method, path, **given), upgrade=upgrade)
     return "passed" if error is None else error.code
+
+
+def test_what_is_refused_is_free_at_once() -> None:
+    gate = CredentialGate(authenticator(), lambda: "1")
+    with no_cycles(HeadFields, Unauthorized):
+        assert gate.refused(scope_of("POST", "/v1/responses") | {"upgrade": False}) is not None
 
 
 @pytest.mark.parametrize(
