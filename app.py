@@ -121,7 +121,7 @@ from transport.ops.metric_sources import (
 )
 from transport.ops.opening import open_metrics, open_telemetry
 from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
-from transport.ops.process_tuning import tune_process
+from transport.ops.process_tuning import collect_when_idle, tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.peer import GrpcDialer, PeerSecurity, PeerServer
@@ -327,7 +327,13 @@ async def serve(settings: Settings) -> int:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
             works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
-            works += (prices.run(), pools.run(), retention.run(), *stores.background(reencryption))
+            works += (
+                collect_when_idle(time.process_time),
+                prices.run(),
+                pools.run(),
+                retention.run(),
+                *stores.background(reencryption),
+            )
             others = [*map(tasks.create_task, works)]
             await start_doors(server, grpc)
             tune_process()
@@ -449,6 +455,7 @@ async def replica_role(settings: Settings) -> int:
                 prices.run(),
                 pools.run(),
                 retention.run(),
+                collect_when_idle(time.process_time),
                 *stores.background(stores.reencryption(measures)),
             )
         )
@@ -530,7 +537,12 @@ async def gateway_role(settings: Settings) -> int:
             push=push_door(settings),
             retrieval=retrieval,
         )
-        works = [prices.run(), pools.run(), *(each.run() for each in certificate_watchers(settings, tls, security))]
+        works = [
+            collect_when_idle(time.process_time),
+            prices.run(),
+            pools.run(),
+            *(each.run() for each in certificate_watchers(settings, tls, security)),
+        ]
         await stack.enter_async_context(background_tasks(*works, *stores.background(None)))
         gateway = Gateway(
             router, store, access, CLOCK, quotas=limited and limited.quotas, measures=measures, services=services

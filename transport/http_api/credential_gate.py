@@ -110,7 +110,8 @@ class CredentialGate:
                     " Content-Encoding, or as gzip.",
                 )
         except SessileError as error:
-            return error.with_traceback(None)  # else error and frames hold each other, and the connection
+            error.__cause__ = error.__context__ = None  # else errors and frames hold each other, and the connection
+            return error.with_traceback(None)
         return None
 
     def answer(self, scope: Scope, error: SessileError, *, close: bool) -> bytes:

@@ -1,5 +1,9 @@
 """Tunes the interpreter and the C library once everything that lasts has been made.
 
+A full collection examines all objects and the contents of each while the loop stands still, 100 ms where a request of a
+million values is being read. So none runs by itself: the process collects when it is idle, and every ten minutes if it
+never is. The collections that run by themselves find what is not older than some 300,000 allocations.
+
 Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
 
 glibc raises its threshold for separately mapped blocks with every large block that is freed, up to 32 MiB; from then on
@@ -9,16 +13,21 @@ With a fixed threshold a large buffer is its own mapping and goes when it is fre
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 M_TRIM_THRESHOLD: Final = -1  # malloc.h
 M_MMAP_THRESHOLD: Final = -3
 LARGE_BYTES: Final = 64 * 1024
 TRIM_BYTES: Final = 256 * 1024
-GC_THRESHOLDS: Final = (50_000, 5, 200)  # a middle collection examines up to 250,000 objects, some 10 ms
+GC_THRESHOLDS: Final = (50_000, 5, 1_000_000_000)  # a middle collection examines up to 250,000 objects, some 10 ms
+LOOK_S: Final = 5.0
+IDLE_SHARE: Final = 0.1  # of one core
+COLLECT_S: Final = 600.0
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
@@ -35,3 +44,26 @@ def return_large_blocks() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, LARGE_BYTES) and mallopt(M_TRIM_THRESHOLD, TRIM_BYTES))
+
+
+def free_memory() -> None:
+    """Frees unreachable cycles, then returns free memory to the system."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+
+
+async def collect_when_idle(cpu_s: Callable[[], float], collect: Callable[[], None] = free_memory) -> NoReturn:
+    """Collects once after each busy time, and every `COLLECT_S` of one that does not end. `cpu_s` returns the CPU
+    time of this process."""
+    before, busy_s = cpu_s(), 0.0
+    while True:
+        await asyncio.sleep(LOOK_S)
+        used, before = cpu_s() - before, cpu_s()
+        idle = used < IDLE_SHARE * LOOK_S
+        if busy_s and (idle or busy_s >= COLLECT_S):
+            collect()
+            busy_s, before = 0.0, cpu_s()
+        if not idle:
+            busy_s += LOOK_S

@@ -49,8 +49,9 @@ def judged(method: str, path: str, *, keyed: bool = True, upgrade: bool = False,
 
 def test_what_is_refused_is_free_at_once() -> None:
     gate = CredentialGate(authenticator(), lambda: "1")
-    with no_cycles(HeadFields, Unauthorized):
-        assert gate.refused(scope_of("POST", "/v1/responses") | {"upgrade": False}) is not None
+    with no_cycles(HeadFields, Unauthorized, Limited):
+        for credential in ({}, *({"authorization": f"Bearer sk-{number}"} for number in range(40))):
+            assert gate.refused(scope_of("POST", "/v1/responses", **credential) | {"upgrade": False}) is not None
 
 
 @pytest.mark.parametrize(
