@@ -16,7 +16,6 @@ import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -25,6 +24,7 @@ from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, Sessi
 from transport import errors
 from transport.gateway import Gateway
 from transport.http.compression import gzipped, takes_gzip
+from transport.http.json_response import JsonResponse
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http_api.context import gateway_of
@@ -238,13 +238,13 @@ async def _no_app(*_: Any) -> None:
     raise AssertionError("a gate has no application behind it")
 
 
-def error_response(error: SessileError, path: str, request_id: str = "") -> JSONResponse:
+def error_response(error: SessileError, path: str, request_id: str = "") -> JsonResponse:
     """Returns an error in the shape that clients of this path expect."""
     body = errors.body_at(path, error, request_id)
-    return JSONResponse(body, errors.row(error.code).http, refusal_headers(error))
+    return JsonResponse(body, errors.row(error.code).http, refusal_headers(error))
 
 
-def _answered(request: Request, error: SessileError) -> JSONResponse:
+def _answered(request: Request, error: SessileError) -> JsonResponse:
     return error_response(error, request.url.path, getattr(request.state, "request_id", ""))
 
 
@@ -252,7 +252,7 @@ async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Sen
     await error_response(error, scope["path"])(scope, receive, send)
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, SessileError)
     principal = getattr(request.state, "principal", None)
     if isinstance(error, Forbidden) and principal is not None:
@@ -261,7 +261,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     return _answered(request, error)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, RequestValidationError)
     return _answered(request, invalid(error.errors()))
 
@@ -289,7 +289,7 @@ def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
     return BadInput("invalid_request", f"{what}{message}.", param=path or None)
 
 
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 405 and (allowed := await _methods_at(request)):
         error.headers = allow(allowed)
@@ -319,7 +319,7 @@ async def _client_disconnected(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+async def _failed(request: Request, error: Exception) -> JsonResponse:
     route = request.scope.get("route")  # not what stands in the path: a share's token
     log.error("request_failed", path=getattr(route, "path", request.url.path), exc_info=error)
     return _answered(request, Internal("internal_error", "The server failed to carry this out."))

@@ -17,7 +17,6 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
@@ -28,6 +27,7 @@ from sessions.turn.tool_call_parser import forced_tools
 from transport.history_index import Unit
 from transport.http import sse
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of, turn_starter_of
 from transport.http_api.strict_json import StrictRoute
 from transport.model_catalog import ModelCard, card
@@ -94,7 +94,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     )
     if not body.stream:
         whole = await sse.cancel_on_disconnect(request, completion.whole(), left)
-        return JSONResponse(whole, headers=completion.headers)
+        return JsonResponse(whole, headers=completion.headers)
     ids = event_id_format(started.responses[0], given, headers.idempotency_key) if headers.event_ids else None
     chunks = completion.stream(ids=ids, skip=seen)
     # What goes wrong before the first chunk is answered by the status.
@@ -156,7 +156,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     retryable = read_retry_headers(request).idempotency_key is not None
     if scores and needs_no_turn(body, scores, retryable=retryable):
         whole = scored_completion(gateway, model, body, prompts, scores)
-        return sse.EventStreamResponse(_at_once(whole, usage)) if body.stream else JSONResponse(whole)
+        return sse.EventStreamResponse(_at_once(whole, usage)) if body.stream else JsonResponse(whole)
     user = body.user or body.safety_identifier
     turns = [
         TurnInput(
@@ -200,7 +200,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     ]
     if not body.stream:
         wholes = await sse.cancel_on_disconnect(request, asyncio.gather(*(each.whole() for each in readers)), left)
-        return JSONResponse(merged(wholes), headers=readers[0].headers)
+        return JsonResponse(merged(wholes), headers=readers[0].headers)
     chunks = _streamed(readers)
     first = await sse.cancel_on_disconnect(request, anext(chunks), left)
     return sse.EventStreamResponse(sse.resumed(first, chunks), left=left, headers=readers[0].headers)

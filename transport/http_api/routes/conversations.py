@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound
 from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey, derived_session_id
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import command_id_of, gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
 from transport.openai import request_models, responses_render
@@ -77,12 +77,12 @@ async def create(request: Request, body: ConversationCreate | None = None) -> Re
         respond=False,
     )
     await gateway_of(request).execute(principal, turn)
-    return JSONResponse(await conversation_of(request, principal, session))
+    return JsonResponse(await conversation_of(request, principal, session))
 
 
 @routes.get("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
 async def retrieve(request: Request, conversation: str) -> Response:
-    return JSONResponse(await conversation_of(request, principal_of(request, "read"), conversation))
+    return JsonResponse(await conversation_of(request, principal_of(request, "read"), conversation))
 
 
 @routes.post("/v1/conversations/{conversation}", response_model=None, responses=answers(Conversation))
@@ -94,7 +94,7 @@ async def update(request: Request, conversation: str, body: ConversationUpdate) 
         metadata=dict(body.metadata or {}),
     )
     await gateway_of(request).execute(principal, command)
-    return JSONResponse(await conversation_of(request, principal, conversation))
+    return JsonResponse(await conversation_of(request, principal, conversation))
 
 
 @routes.delete("/v1/conversations/{conversation}", response_model=None, responses=answers(ConversationDeleted))
@@ -102,7 +102,7 @@ async def delete(request: Request, conversation: str) -> Response:
     principal = principal_of(request, "chat")
     command = cm.SessionDelete(id=command_id_of(request, principal, ROUTE), session=SessionId(conversation))
     await gateway_of(request).execute(principal, command)
-    return JSONResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
+    return JsonResponse({"id": conversation, "object": "conversation.deleted", "deleted": True})
 
 
 @routes.get("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
@@ -111,7 +111,7 @@ async def items(request: Request, conversation: str, page: ItemPageParams) -> Re
     principal = principal_of(request, "read")
     state = await state_of(request, principal, conversation)
     logprobs = await _logprobs(request, principal, conversation) if page.logprobs else None
-    return JSONResponse(item_page(branch_items(state["items"], state["head"]), page, logprobs))
+    return JsonResponse(item_page(branch_items(state["items"], state["head"]), page, logprobs))
 
 
 @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
@@ -128,7 +128,7 @@ async def add(request: Request, conversation: str, body: ItemsCreate) -> Respons
     ok = await gateway_of(request).execute(principal, turn)
     state = await state_of(request, principal, conversation)
     made = branch_items(state["items"], ok.item_id)[-len(turn.items) :] if turn.items else []
-    return JSONResponse(item_page(made, ItemPageQuery(limit=100, order="asc", after=None)))
+    return JsonResponse(item_page(made, ItemPageQuery(limit=100, order="asc", after=None)))
 
 
 @routes.get("/v1/conversations/{conversation}/items/{item_id}", response_model=None, responses=answers(ItemObject))
@@ -146,7 +146,7 @@ async def item(
     for each in state["items"]:
         if each.id == item_id:
             logprobs = await _logprobs(request, principal, conversation) if LOGPROBS in shown else None
-            return JSONResponse(responses_render.item(each, NONE if logprobs is None else logprobs.of(each.id)))
+            return JsonResponse(responses_render.item(each, NONE if logprobs is None else logprobs.of(each.id)))
     raise NotFound("item_not_found", f"There is no item {item_id!r} in this conversation.", param="item_id")
 
 
@@ -160,7 +160,7 @@ async def delete_item(request: Request, conversation: str, item_id: str) -> Resp
         item_id=ItemId(item_id),
     )
     await gateway_of(request).execute(principal, command)
-    return JSONResponse(await conversation_of(request, principal, conversation))
+    return JsonResponse(await conversation_of(request, principal, conversation))
 
 
 async def _logprobs(request: Request, principal: Principal, conversation: str) -> OutputLogprobs:

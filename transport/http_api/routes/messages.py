@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from sessions.model.inspection import PromptTokens, TokenIds
 from sessions.turn.tool_call_parser import forced_tools
@@ -18,6 +17,7 @@ from transport.anthropic.request import CountRequest, MessagesRequest
 from transport.anthropic.response_models import MESSAGE, TOKEN_COUNT
 from transport.http import sse
 from transport.http.headers import read_retry_headers
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of, turn_starter_of
 from transport.http_api.routes.texts import prompt_messages
 from transport.http_api.strict_json import StrictRoute
@@ -57,7 +57,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     message = MessageReader(completion, model=turn.model, request_id=request.state.request_id)
     if not body.stream:
         whole = await sse.cancel_on_disconnect(request, message.whole(), left)
-        return JSONResponse(whole, headers=message.headers)
+        return JsonResponse(whole, headers=message.headers)
     events = message.stream()
     # What goes wrong before the first event is answered by the status.
     first = await sse.cancel_on_disconnect(request, anext(events), left)
@@ -78,4 +78,4 @@ async def count_tokens(request: Request, body: CountRequest) -> Response:
     )
     prompt = await gateway.inspect(principal, model.id, question)
     assert isinstance(prompt, TokenIds)
-    return JSONResponse({"input_tokens": len(prompt.tokens)})
+    return JsonResponse({"input_tokens": len(prompt.tokens)})

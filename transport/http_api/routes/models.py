@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of
 from transport.model_catalog import ModelCard, card
 from transport.openai.response_models import ERRORS
@@ -69,7 +69,7 @@ routes = APIRouter(tags=["models"])
 
 
 @routes.get("/v1/models", response_model=ModelList, responses=ERRORS)
-async def models(request: Request) -> ModelList | JSONResponse:
+async def models(request: Request) -> ModelList | JsonResponse:
     """Lists the models, and the aliases of the models file, that the caller's tenant may use."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     pools = gateway.pools()
@@ -79,18 +79,18 @@ async def models(request: Request) -> ModelList | JSONResponse:
         ends = (
             {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
         )
-        return JSONResponse({"data": shown, "has_more": False, **ends})
+        return JsonResponse({"data": shown, "has_more": False, **ends})
     return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
 
 
 @routes.get("/v1/models/{model:path}", response_model=ModelObject, responses=ERRORS)
-async def model(model: str, request: Request) -> ModelObject | JSONResponse:
+async def model(model: str, request: Request) -> ModelObject | JsonResponse:
     """Returns one model or alias."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     gateway.pools().choice(principal.tenant, model)
     model_card = card(gateway.models, model)
     if VERSION_HEADER in request.headers:
-        return JSONResponse(_anthropic_object(model_card, model))
+        return JsonResponse(_anthropic_object(model_card, model))
     return _object(request, model_card, model)
 
 

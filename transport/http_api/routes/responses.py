@@ -16,7 +16,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
@@ -41,6 +40,7 @@ from sessions.model.types import (
 from sessions.turn.tool_call_parser import forced_tools
 from transport.http import sse
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
 from transport.http_api.strict_json import StrictRoute
 from transport.model_catalog import ModelCard, card
@@ -201,7 +201,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     with cursor:
         work = answer.shown_begun() if body.background else answer.shown(ended=True)
         whole = await sse.cancel_on_disconnect(request, work, left)
-    return JSONResponse(whole, headers={**named, **answer.cache})
+    return JsonResponse(whole, headers={**named, **answer.cache})
 
 
 async def _draft_behind(
@@ -340,7 +340,7 @@ async def compact(request: Request, body: CompactRequest) -> Response:
         else:
             shown = _summary_in_force(state, leaf, event)
         name = ok.compaction_id.replace("cmp_", "resp_", 1)
-        return JSONResponse(compacted(name, turn.session, shown, state, at=at))
+        return JsonResponse(compacted(name, turn.session, shown, state, at=at))
 
 
 async def _compact_turn(
@@ -436,7 +436,7 @@ async def retrieve(
                 return Response(status_code=204)  # an EventSource comes again behind anything else
         return sse.EventStreamResponse(sse.resumed(first, chunks))
     with answer.cursor:
-        return JSONResponse(await answer.shown())
+        return JsonResponse(await answer.shown())
 
 
 @routes.post("/v1/responses/{response_id}/cancel", response_model=None, responses=answers(ResponseObject))
@@ -457,8 +457,8 @@ async def cancel(request: Request, response_id: str) -> Response:
                 response_id=answer.response_id,
             )
             await gateway_of(request).execute(principal, command)
-            return JSONResponse(await answer.shown(ended=True))
-        return JSONResponse(await answer.shown())
+            return JsonResponse(await answer.shown(ended=True))
+        return JsonResponse(await answer.shown())
 
 
 @routes.post("/v1/responses/{response_id}/steer", response_model=None, responses=answers(ResponseSteered))
@@ -479,7 +479,7 @@ async def steer(request: Request, response_id: str, body: SteerRequest) -> Respo
     turns = (turn for turn in state["awaiting"] if turn["response_id"] == answer.response_id)
     missing = {call_id for turn in turns for call_id in turn["missing"]}
     calls = [item for item in state["items"] if isinstance(item, FunctionCall) and item.call_id in missing]
-    return JSONResponse(
+    return JsonResponse(
         {
             "id": f"steer_{str(ok.response_id).removeprefix('resp_')}",
             "object": "response.steer",
@@ -506,7 +506,7 @@ async def erase(request: Request, response_id: str) -> Response:
             response_id=answer.response_id,
         )
         await gateway_of(request).execute(principal, command)
-    return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+    return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
 @routes.get("/v1/responses/{response_id}/input_items", response_model=None, responses=answers(ItemList))
@@ -519,7 +519,7 @@ async def input_items(request: Request, response_id: str, page: ItemPageParams) 
         _, state = await gateway_of(request).logs.state(principal, answer.cursor.key)
     made_by = state["made_by"]
     items = branch_items(state["items"], body.parent_id, until=lambda item: item.id in made_by)
-    return JSONResponse(item_page(items, page))
+    return JsonResponse(item_page(items, page))
 
 
 def _check(body: ResponsesRequest, socket: SocketTurn | None) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from sessions.model.audit import Audited
 from sessions.model.errors import BadInput, Limited, SessileError, TooLarge, Unauthorized
@@ -19,6 +19,7 @@ from transport import errors
 from transport.auth.authenticator import Authenticator
 from transport.auth.origins import CSRF_HEADER
 from transport.auth.sign_in import SignIn
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of
 from transport.http_api.credential_gate import address_of
 from transport.websocket.handshake import single_value
@@ -78,13 +79,13 @@ def router(access: Authenticator) -> APIRouter:
         except SessileError:
             pass  # as if there were none
         about["refreshable"] = own and sign_in.can_refresh(cookies_of(request))
-        return JSONResponse(about, headers=NO_STORE)
+        return JsonResponse(about, headers=NO_STORE)
 
     @routes.post(f"{PREFIX}/refresh")
     async def refresh(request: Request) -> Response:
         check_page(sign_in, request)
         done = await sign_in.refresh(cookies_of(request), access.verify)
-        return with_cookies(JSONResponse({"expires_at": done.principal.expires_at}, headers=NO_STORE), done.cookies)
+        return with_cookies(JsonResponse({"expires_at": done.principal.expires_at}, headers=NO_STORE), done.cookies)
 
     @routes.post(f"{PREFIX}/sign-out")
     async def end(request: Request) -> Response:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
@@ -29,6 +28,7 @@ from sessions.model.inspection import (
 )
 from sessions.model.types import ItemId, Principal, SessionId, SessionKey
 from transport.history_index import Unit
+from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of
 from transport.http_api.routes.responses import answer_to
 from transport.http_api.strict_json import StrictRoute
@@ -83,7 +83,7 @@ async def moderate(request: Request, body: ModerationRequest) -> Response:
     assert isinstance(judgements, Judgements)
     results = [_result(each) for each in judgements.texts]
     name = ", ".join(judgements.detectors) or body.model or "sessile"
-    return JSONResponse({"id": f"modr_{gateway.new_id()}", "model": name, "results": results})
+    return JsonResponse({"id": f"modr_{gateway.new_id()}", "model": name, "results": results})
 
 
 def _result(judged: Judgement) -> dict[str, Any]:
@@ -119,7 +119,7 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     question = PromptTokens(instructions=instructions, tools=tools, messages=prompt_messages(units))
     prompt = await gateway.inspect(principal, model.id, question)
     assert isinstance(prompt, TokenIds)
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
 
 async def _before(
@@ -169,7 +169,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         ids = await gateway.inspect(principal, model.id, question)
     assert isinstance(ids, TokenIds)
     shown = {"count": len(ids.tokens), "max_model_len": ids.context_window, "tokens": list(ids.tokens)}
-    return JSONResponse(shown)
+    return JsonResponse(shown)
 
 
 @routes.post("/detokenize", response_model=None, responses=answers(Detokenized))
@@ -178,7 +178,7 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     decoded = await gateway.inspect(principal, card(gateway.models, body.model).id, TokenTexts((tuple(body.tokens),)))
     assert isinstance(decoded, DecodedTexts)
-    return JSONResponse({"prompt": decoded.texts[0]})
+    return JsonResponse({"prompt": decoded.texts[0]})
 
 
 @routes.get("/tokenizer_info", response_model=None, responses=answers(TokenizerCard))
@@ -188,7 +188,7 @@ async def tokenizer_info(request: Request, model: str | None = None) -> Response
     shown = card(gateway.models, model)
     tokenizer = await gateway.inspect(principal, shown.id, AboutTokenizer())
     assert isinstance(tokenizer, TokenizerInfo)
-    return JSONResponse(
+    return JsonResponse(
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": shown.context_window,
