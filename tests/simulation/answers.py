@@ -112,7 +112,18 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
         return f"before its events: the device has seen {position}"
     if ok.get("noop"):
         return ""
-    if item_id is not None:
+    match body["type"]:
+        case "item.pin":
+            item_id = None
+            if offset == rules.top and (body["item_id"] in rules.pinned) != body["pinned"]:
+                return "it is not so"
+        case "item.delete" if body["item_id"] not in rules.removed:
+            return "it is there"
+        case "response.erase":
+            response_id = None
+            if rules.responses[body["response_id"]].parts and not rules.responses[body["response_id"]].scrubbed:
+                return "its text stands"
+    if item_id is not None and item_id not in rules.removed:
         item = rules.items.get(item_id)
         if item is None:
             waiting = next((w for w in rules.responses.values() if w.queued_item and w.queued_item.id == item_id), None)
@@ -147,9 +158,8 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
 def has_another_limit(response: Response, body: dict[str, Any]) -> bool:
     """A response that has begun was begun with another limit than its command asked for."""
     asked = body.get("max_output_tokens")
-    return (
-        body["type"] != "tool.output" and response.sampling is not None and response.sampling.max_output_tokens != asked
-    )
+    inherits = body["type"] in ("tool.output", "response.steer")
+    return not inherits and response.sampling is not None and response.sampling.max_output_tokens != asked
 
 
 def _error(client: Asking, ask: Ask, error: dict[str, Any]) -> None:
@@ -202,6 +212,10 @@ def _unfounded(client: Asking, ask: Ask, code: str, account: Account) -> str:
         case "response_not_found":
             response = rules.responses.get(body["response_id"])
             return "it is there" if response is not None and rules.first_response[response.id] <= ask.top else ""
+        case "response_not_active" | "response_already_completed":
+            response = rules.responses[body["response_id"]]
+            ended = response.terminal is not None
+            return "" if ended or (code == "response_not_active" and response.created_at > ask.top) else "it goes on"
         case "call_answered" | "call_not_found":
             missing = [call for calls, _ in rules.awaiting.values() for call in calls]
             return "it is missing" if body["call_id"] in missing else ""

@@ -16,14 +16,14 @@ from sessions.model.events import Record
 from sessions.model.journal_types import Append, Head
 from sessions.model.types import FunctionCall, Message, SessionKey
 from sessions.ports import Owner
-from tests.simulation.oracle import Expected, expected, message_tokens, whole_branch
+from tests.simulation.oracle import MARKS, Expected, expected, message_tokens
 from tests.simulation.rules import TERMINALS, Broken, Response, Rules, need
 from tests.simulation.world import World
 
 # Faults after which no replica may take another for dead that is not.
 SPARING = {"directory_flushed", "directory_away", "directory_loses", "kill_replica", "kill_gateway", "pause_gateway"}
 SPARING |= {"cut_clients", "silence_clients"}
-BAD = "cancelled", "session_deleted", "tool_timeout"
+BAD = "cancelled", "session_deleted", "tool_timeout", "steered"
 
 
 class Account:
@@ -143,6 +143,7 @@ class Books:
         if append.head is not None:
             need(append.head.open == rules.busy, f"the head says open: {append.head.open}")
             need((append.head.deleted_at is not None) == rules.deleted, "the head and the log differ about deletion")
+            need(not rules.stale_title, "a title outlives the words that it is made of")
             need(rules.info is None or append.head.title == rules.info.title, "the head has another title")
         if append.snapshot is not None:
             account.snapshots += 1
@@ -154,16 +155,20 @@ class Books:
         if hasattr(event, "item") and not hasattr(event, "response_id"):
             stored = rules.item_tokens.get(event.item.id)
             if stored:
-                need(stored == packed(message_tokens(rules, event.item)), f"{event.item.id} was tokenised as another")
+                fresh = packed(message_tokens(rules, event.item, fresh=True))
+                need(stored == fresh, f"{event.item.id} was tokenised as another")
             return
+        for text in rules.lost:
+            self._world.take_back(MARKS.findall(text))
+        rules.lost.clear()
         response = rules.responses.get(getattr(event, "response_id", ""))
-        if response is not None and response.terminal is not None and response.created_at:
+        if response is not None and isinstance(event, TERMINALS) and response.created_at:
             self._judge(key, rules, response)
 
     def _judge(self, key: SessionKey, rules: Rules, response: Response) -> None:
         """An answer has ended: did it say what it had to say?"""
         self._world.count("ended_" + response.status)
-        if not whole_branch(rules, response) or response.sampling is None or response.sampling.stop:
+        if response.disturbed or response.sampling is None or response.sampling.stop:
             return
         assert response.terminal is not None
         right = expected(rules, response)

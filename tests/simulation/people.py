@@ -15,7 +15,7 @@ import msgspec
 from sessions.model.types import Message, SessionId, SessionKey
 from tests.simulation.client import Client
 from tests.simulation.nodes import ALICE
-from tests.simulation.oracle import ASKED, LOOK
+from tests.simulation.oracle import ASKED, LOOK, mark
 from tests.simulation.rules import Rules
 from tests.simulation.surroundings import Surroundings
 
@@ -78,7 +78,7 @@ class Person:
             self.client.send(ask)  # much later, the same again: the same answer
 
     def text(self) -> str:
-        words = f"{self.rng.choice(WORDS)} {self.cluster.number()}"
+        words = f"{self.rng.choice(WORDS)} {mark(self.cluster.number())}"
         if self.rules.info is not None and self.rules.info.tools and self.rng.random() < 0.5:
             return f"{ASKED} both {words}" if self.rng.random() < 0.3 else f"{ASKED} {words}"
         return words
@@ -134,6 +134,34 @@ class Person:
         if begun or (ended and self.rng.random() < 0.2):
             await self._do("response.cancel", response_id=self.rng.choice(begun or ended))
 
+    async def steer(self) -> None:
+        rules = self.rules
+        begun = [*(response.id for response in rules.open), *rules.awaiting]
+        others = [response.id for response in rules.responses.values() if response.id not in begun]
+        if begun or (others and self.rng.random() < 0.2):
+            await self._do("response.steer", response_id=self.rng.choice(begun or others), content=self.text())
+
+    async def pin(self) -> None:
+        if await self._calm() and self.rules.items:
+            item_id = self.rng.choice(list(self.rules.items))
+            await self._do("item.pin", item_id=item_id, pinned=item_id not in self.rules.pinned)
+
+    async def remove(self) -> None:
+        if await self._calm() and self.rules.items:
+            await self._do("item.delete", item_id=self.rng.choice(list(self.rules.items)))
+
+    async def erase(self) -> None:
+        ended = [response.id for response in self.rules.responses.values() if response.terminal is not None]
+        if ended:
+            await self._do("response.erase", response_id=self.rng.choice(ended))
+
+    async def _calm(self) -> bool:
+        """Waits a while for the end of a turn; whether the session is still there."""
+        for _ in range(20):
+            if self.rules.busy:
+                await asyncio.sleep(self.rng.random() * 0.2)
+        return not self.rules.deleted
+
     async def rename(self) -> None:
         await self._do("session.update", title=f"title {self.cluster.number()}", metadata={"n": str(self.actions)})
 
@@ -174,7 +202,7 @@ class Person:
         for calls, _ in list(self.rules.awaiting.values()):
             for call_id in list(calls):
                 if self.rng.random() < 0.85:
-                    await self._do("tool.output", call_id=call_id, output=f"it is {self.rng.choice(WORDS)}")
+                    await self._do("tool.output", call_id=call_id, output=f"it is {self.text()}")
 
 
 Action = Callable[[Person], Awaitable[None]]
@@ -184,6 +212,10 @@ ACTIONS: dict[str, tuple[float, Action]] = {
     "edit": (2, Person.edit),
     "regenerate": (2, Person.regenerate),
     "cancel": (2.5, Person.cancel),
+    "steer": (1.5, Person.steer),
+    "pin": (0.7, Person.pin),
+    "remove": (1.2, Person.remove),
+    "erase": (0.5, Person.erase),
     "rename": (1, Person.rename),
     "look": (1, Person.look),
     "reconnect": (2, Person.reconnect),

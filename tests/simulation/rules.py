@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from sessions.model import events as ev
 from sessions.model.types import (
     CallId,
@@ -62,6 +64,8 @@ class Response:
         self.tokens = b""  # the ledger as the deltas told it
         self.tail = ""  # what was said beyond its last whole token
         self.cut: str | None = None  # the first item of its prompt, if not all are in it
+        self.scrubbed = False  # something of it was taken back: its text is its ledger
+        self.disturbed = False  # something was taken back while it was written: its prompt is no longer known
         self.terminal: ev.Terminal | None = None
         self.moves = 0  # migrations while it was open
         self.created_at = 0  # offsets
@@ -93,6 +97,11 @@ class Rules:
         self.gave_up_at = -1  # ms
         self.created: dict[str, int] = {}  # item -> offset, of items that people made
         self.first_response: dict[str, int] = {}  # response -> offset of its first record
+        self.taken_back: list[tuple[int, str, bool]] = []  # (offset, item, by people?), each with all of its text
+        self.lost: list[str] = []  # texts that people had taken back
+        self.removed: set[str] = set()  # items that are out of the tree
+        self.stale_title = False  # the server made it before something was taken back
+        self.pinned: list[str] = []
 
     @property
     def open(self) -> list[Response]:
@@ -115,7 +124,7 @@ class Rules:
             return
         match event:
             case ev.SessionCreated() | ev.SessionUpdated():
-                self.info = event.info
+                self.info, self.stale_title = event.info, False
             case ev.SessionDeleted():
                 need(not self.open and not self.queue, "deleted with an open response")
                 self.deleted = True
@@ -134,8 +143,63 @@ class Rules:
                 response = self.responses[event.response_id]
                 need(any(item.id == record.private.cut for item in self.path(response.parent)), "a cut elsewhere")
                 response.cut = record.private.cut
+            case ev.ContentRetracted():
+                self._taken_back(event)
+            case ev.ItemPinned():
+                need(not self.busy and event.item_id in self.items, "a pin in nothing, or in a turn")
+                need((event.item_id in self.pinned) != event.pinned, "pinned twice")
+                self.pinned = [*self.pinned, event.item_id] if event.pinned else without(self.pinned, event.item_id)
             case _:
                 raise Broken(f"{type(event).__name__} is not expected here")
+
+    # -- what is taken back -----------------------------------------------------------------------------------------
+
+    def _taken_back(self, event: ev.ContentRetracted) -> None:
+        """People take back whole texts, nothing else does."""
+        item_id, item = event.item_id, self.items.get(event.item_id)
+        self.taken_back.append((self.top, item_id, True))
+        maker = self.responses.get(event.response_id)
+        need(self.made_by.get(item_id, event.response_id) == event.response_id, "of another response")
+        stands = maker is not None and any(part.item.id in self.items for part in maker.parts)
+        need(item is not None or (maker is not None and not stands), f"there is no {item_id} to take back")
+        need(event.category in ("deleted", "item_deleted"), f"taken back as {event.category}")
+        for response in self.open:
+            response.disturbed = True
+        self.stale_title = self.info is not None and self.info.title_made is True
+        if item is None:
+            return
+        text = said(item)
+        need((event.start, event.end, event.content_index) == (0, len(text), 0), f"{item_id} is taken back in part")
+        self.lost.append(text)
+        if maker is not None:
+            need(maker.terminal is not None, "taken back while it was written")
+            maker.scrubbed = True
+        if event.category == "item_deleted":
+            need(not self.busy, "an item is deleted in a turn")
+            self._remove(item)
+        elif isinstance(item, Message):
+            content = tuple(replace(part, text=event.replacement) for part in item.content)
+            self.items[item_id] = replace(item, content=content)
+        else:
+            field = "arguments" if isinstance(item, FunctionCall) else "output"
+            self.items[item_id] = replace(item, **{field: event.replacement})
+
+    def _remove(self, item: Item) -> None:
+        """What stood below it stands below the one above it."""
+        del self.items[item.id]
+        self.removed.add(item.id)
+        for other in list(self.items.values()):
+            if other.parent_id == item.id:
+                self.items[other.id] = replace(other, parent_id=item.parent_id)
+        if self.newest == item.id:
+            self.newest = item.parent_id
+        for response in self.responses.values():
+            if response.cut == item.id:
+                response.cut = None
+        self.unanswered = {of: cut for of, cut in self.unanswered.items() if item.id not in (of, cut)}
+        self.pinned = without(self.pinned, item.id)
+        self.made_by.pop(item.id, None)
+        self.item_tokens.pop(item.id, None)
 
     # -- items ------------------------------------------------------------------------------------------------------
 
@@ -195,7 +259,11 @@ class Rules:
                 response.after, response.queued_item = private.after, event.item
                 if private.tokens and event.item is not None:
                     self.item_tokens[event.item.id] = private.tokens
-                self.queue.append(response)
+                place = len(self.queue)
+                if event.steers is True:  # the next to begin, with all others behind it
+                    place = next((n for n, other in enumerate(self.queue) if other.after == private.after), place)
+                    self._follow(private.after, response.id)
+                self.queue.insert(place, response)
             case ev.ResponseCreated():
                 assert private is not None
                 need(response.status == "queued" and not response.created_at, f"{response.id} is created twice")
@@ -215,20 +283,24 @@ class Rules:
             before = self.responses.get(response.after or "")
             need(before is None or before.terminal is not None, f"{response.id} did not wait for {response.after}")
             self.queue.remove(response)
-            for waiting in self.queue:
-                if waiting.after == response.after:
-                    waiting.after = response.id
+            self._follow(response.after, response.id)
             item = response.queued_item
             need(item is None or event.response.parent_id == item.id, f"{response.id} answers something else")
+        self._follow(private.after, response.id)
         self._free(event.response.parent_id, response.id)
         response.status = "in_progress"
         response.parent = event.response.parent_id
         response.sampling, response.principal = private.sampling, private.principal
         response.created_at = offset
-        response.cut = self._cut(response.parent)
+        response.cut = self.cut_of(response.parent)
         need(response.parent is None or response.parent in self.items, "an answer to nothing")
 
-    def _cut(self, parent: str | None) -> str | None:
+    def _follow(self, ended: str | None, instead: str | None) -> None:
+        for waiting in self.queue:
+            if ended is not None and waiting.after == ended:
+                waiting.after = instead
+
+    def cut_of(self, parent: str | None) -> str | None:
         """Where the prompt begins: as that of the answer before, or of one that never came to a question since."""
         for item in reversed(self.path(parent)):
             if item.id in self.made_by:
@@ -292,9 +364,7 @@ class Rules:
         if response in self.queue:
             need(status == "incomplete", "what never began was cut short")
             self.queue.remove(response)
-            for waiting in self.queue:
-                if waiting.after == response.id:
-                    waiting.after = response.after
+            self._follow(response.id, response.after)
         else:
             need(response.open, f"{response.id} ends before it began")
             need(all(part.done for part in response.parts), "an item is open at the end")
@@ -334,7 +404,12 @@ class Rules:
             "head": self.newest,
             "title": self.info.title if self.info is not None else None,
             "metadata": self.info.metadata if self.info is not None else {},
+            "pinned": self.pinned,
         }
+
+
+def without(names: list[str], name: str) -> list[str]:
+    return [other for other in names if other != name]
 
 
 def said(item: Item) -> str:
@@ -363,4 +438,5 @@ def shown_to_client(state: dict[str, Any]) -> dict[str, Any]:
         "head": state["head"],
         "title": state["title"],
         "metadata": state["metadata"],
+        "pinned": state.get("pinned", []),
     }

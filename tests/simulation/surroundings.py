@@ -65,6 +65,7 @@ def configured(rng: Random) -> Config:
             tool_deadline_s=4.0,
             snapshot_events=rng.choice([4, 30, 512]),
             journal_patience_s=rng.choice([1.5, 30.0]),
+            titles=rng.choice([None, lambda tenant: True]),
         ),
     )
     return Config(
