@@ -119,6 +119,8 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
                 return "it is not so"
         case "item.delete" if body["item_id"] not in rules.removed:
             return "it is there"
+        case "compaction.undo" if any(one.id == ok["compaction_id"] for one in rules.in_force):
+            return "it is in force"
         case "response.erase":
             response_id = None
             if rules.responses[body["response_id"]].parts and not rules.responses[body["response_id"]].scrubbed:
@@ -212,6 +214,11 @@ def _unfounded(client: Asking, ask: Ask, code: str, account: Account) -> str:
         case "response_not_found":
             response = rules.responses.get(body["response_id"])
             return "it is there" if response is not None and rules.first_response[response.id] <= ask.top else ""
+        case "compaction_not_found":
+            stands = rules.summary_on(rules.newest) if body.get("compaction_id") is None else None
+            named = stands is not None or any(one.id == body.get("compaction_id") for one in rules.in_force)
+            changed = max(rules.compacted_at, *rules.created.values(), *(at for at, _, _ in rules.taken_back), 0)
+            return "it is there" if named and changed <= ask.top else ""
         case "response_not_active" | "response_already_completed":
             response = rules.responses[body["response_id"]]
             ended = response.terminal is not None

@@ -188,6 +188,7 @@ class Cluster(Members):
         if self.config.replica.runtime.orphan_policy == "pause":  # then an answer that nobody reads waits for a reader
             self._audit()
         await self.until(lambda: not any(a.rules.busy for a in books.accounts.values()), "every turn ends")
+        await self.until(self._summaries_end, "every summary that was asked for comes, or fails")
         await self.until(self._all_read, "every reader reaches the end by itself", limit_s=ALONE_S)
         if not self._all_read():
             views = [(client.name, view) for client in self.clients for view in client.views.values()]
@@ -197,6 +198,15 @@ class Cluster(Members):
         await self.until(self._all_read, "who reads from the start reaches the end", limit_s=ALONE_S)
         world.check(not any(client.owes() for client in self.clients), "an answer is owed")
         self._the_store_is_as_booked()
+
+    def _summaries_end(self) -> bool:
+        """Whoever was asked and lives owes nothing."""
+        lives = {(actor.key, actor.fence) for node in self.replicas.values() for actor in node.replica.runtime.actors}
+        return not any(
+            account.summaries_due and not account.rules.deleted
+            for key, account in self.books.accounts.items()
+            if self.world.faultless or (key, account.fence) in lives
+        )
 
     def _audit(self) -> None:
         """Somebody reads everything, from the start."""
@@ -247,7 +257,8 @@ class Cluster(Members):
             runtime = node.replica.runtime
             await self.until(lambda node=node: node.engine.idle, f"{node.name}'s engine is idle", limit_s=5.0)  # type: ignore[misc]
             for actor in runtime.actors:
-                world.check(not actor.busy, f"{node.name}: {actor.key} is busy with nothing")
+                at_rest = f"{node.name}: {actor.key} is at rest"  # a title or a summary may still be written
+                await self.until(lambda actor=actor: not actor.busy, at_rest, limit_s=5.0)  # type: ignore[misc]
                 world.check(runtime.readers(actor.key) == 0, f"{node.name}: {actor.key} has readers")
                 grants = self.books.account(actor.key).grants
                 world.check(actor.fence <= len(grants), "a fence from nowhere")

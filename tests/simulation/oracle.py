@@ -3,7 +3,7 @@
 The simulated model is a pure function of its prompt, so an answer that was written by three replicas, one after another
 has the text of an undisturbed run: any token that was lost, doubled or remembered wrongly changes everything behind it.
 `Speaker` is that model, with habits: asked to look, where it was given a tool, it calls it; asked for a title, it
-repeats the first mark that people have put into their words (`mark`).
+repeats the first mark that people have put into their words (`mark`); asked for a summary, several.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import msgspec
 
@@ -32,10 +32,11 @@ from inference.simulated.vocabulary import (
     next_token,
 )
 from inference.tokens import Utf8Stream
+from sessions.actor.compactor import INSTRUCTION
 from sessions.actor.title_writer import PROMPT as TITLE
 from sessions.model.generation import EngineInfo
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Message, Tool, unpack_tokens
-from tests.simulation.rules import Response, Rules
+from tests.simulation.rules import Response, Rules, Summary
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
 ASKED = "look at"  # in a message: the model calls its tool; "look at both": twice
@@ -53,10 +54,10 @@ def script(prompt: list[int]) -> str | None:
     if END not in prompt:
         return None
     end = len(prompt) - 1 - prompt[::-1].index(END)
-    begin = max(index for index in range(end) if prompt[index] in _ROLES)
+    begin = max((index for index in range(end) if prompt[index] in _ROLES), default=0)
     asked = decode(prompt[begin + 1 : end]) if prompt[begin] == ROLE["user"] else ""
-    if asked == TITLE:
-        return " ".join(["about", *MARKS.findall(decode(prompt))[:1]])
+    if asked in (TITLE, INSTRUCTION):
+        return " ".join(["about", *MARKS.findall(decode(prompt))[: 1 if asked == TITLE else 6]])
     if TOOLS not in prompt or ASKED not in asked:
         return None
     call = '<tool_call>{"name": "look", "arguments": {"at": "the %s"}}</tool_call>'
@@ -114,6 +115,10 @@ class Expected(msgspec.Struct, frozen=True):
 
 def prompt_of(rules: Rules, leaf: str | None, cut: str | None) -> list[int]:
     """What a prompt that goes on from `leaf` begins with, as PROTOCOL and template say it."""
+    return _prompt(rules, leaf, cut, rules.summary_on(leaf))
+
+
+def _prompt(rules: Rules, leaf: str | None, cut: str | None, summary: Summary | None) -> list[int]:
     assert rules.info is not None
     tokens = [BEGIN]
     if rules.info.instructions is not None:
@@ -121,9 +126,26 @@ def prompt_of(rules: Rules, leaf: str | None, cut: str | None) -> list[int]:
     for tool in rules.info.tools:
         tokens += [TOOLS, *_encode(msgspec.json.encode(tool).decode()), END]
     pieces = pieces_of(rules, leaf)
-    first = next((at for at, (items, _) in enumerate(pieces) if items[0].id == cut), 0)
+    base, ends = 0, list(accumulate(len(items) for items, _ in pieces))
+    if summary is not None and summary.count in ends:  # people may go on from the middle of an answer
+        base = ends.index(summary.count) + 1
+        tokens += unpack_tokens(summary.tokens)
+    first = max(base, next((at for at, (items, _) in enumerate(pieces) if items[0].id == cut), 0))
     kept = [*(at for at in pinned_pieces(rules, pieces) if at < first), *range(first, len(pieces))]
     return [*tokens, *(token for at in kept for token in pieces[at][1])]
+
+
+def summary_tokens(summary: Summary) -> list[int]:
+    words = f"[Summary of our conversation so far, written by {summary.model}]\n{summary.text}"
+    return [ROLE["user"], *_encode(words), END]
+
+
+def summary_text(rules: Rules, summary: Summary) -> str | None:
+    """What the model says when it is asked for this summary, the newest: it has read what was in force before."""
+    on = {item.id for item in rules.path(summary.read)}
+    before = next((one for one in reversed(rules.in_force[:-1]) if one.read in on), None)
+    asked = [ROLE["user"], *_encode(INSTRUCTION), END]
+    return script([*_prompt(rules, summary.read, None, before), *asked])
 
 
 Piece = tuple[list[Item], list[int]]  # a message or an answer, and its tokens

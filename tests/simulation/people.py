@@ -49,6 +49,8 @@ class Person:
 
     async def create(self, *, tools: bool) -> None:
         fields: dict[str, Any] = {"instructions": "say little"} if self.rng.random() < 0.5 else {}
+        if self.rng.random() < 0.3:
+            fields |= {"context_policy": "compact", "compact_threshold": self.rng.choice([60, 100, 160])}
         if tools:
             fields["tools"] = [msgspec.to_builtins(LOOK)]
         await self.client.do("session.create", self.session, **fields)
@@ -155,6 +157,18 @@ class Person:
         if ended:
             await self._do("response.erase", response_id=self.rng.choice(ended))
 
+    async def compact(self) -> None:
+        if await self._calm():
+            fields: dict[str, Any] = {"keep_turns": self.rng.choice([0, 1, 1, 2])}
+            if self.rules.items and self.rng.random() < 0.2:
+                fields["item_id"] = self.rng.choice(list(self.rules.items))
+            await self._do("session.compact", **fields)
+
+    async def undo(self) -> None:
+        if await self._calm() and (self.rules.in_force or self.rng.random() < 0.2):
+            named = [summary.id for summary in self.rules.in_force]
+            await self._do("compaction.undo", compaction_id=self.rng.choice([None, *named]))
+
     async def _calm(self) -> bool:
         """Waits a while for the end of a turn; whether the session is still there."""
         for _ in range(20):
@@ -216,6 +230,8 @@ ACTIONS: dict[str, tuple[float, Action]] = {
     "pin": (0.7, Person.pin),
     "remove": (1.2, Person.remove),
     "erase": (0.5, Person.erase),
+    "compact": (1.2, Person.compact),
+    "undo": (0.7, Person.undo),
     "rename": (1, Person.rename),
     "look": (1, Person.look),
     "reconnect": (2, Person.reconnect),

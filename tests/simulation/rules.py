@@ -76,6 +76,14 @@ class Response:
         return self.status == "in_progress"
 
 
+class Summary:
+    """What prompts have in place of the first `count` items of branches that go on from `read`."""
+
+    def __init__(self, event: ev.ContextCompacted, tokens: bytes) -> None:
+        self.id, self.text, self.model = event.summary.id, event.summary.text, event.model
+        self.count, self.read, self.tokens = event.items, event.read_item_id, tokens
+
+
 class Rules:
     """One session's log so far."""
 
@@ -102,6 +110,9 @@ class Rules:
         self.removed: set[str] = set()  # items that are out of the tree
         self.stale_title = False  # the server made it before something was taken back
         self.pinned: list[str] = []
+        self.summaries: dict[str, Summary] = {}  # all whose text is in the log
+        self.in_force: list[Summary] = []
+        self.compacted_at = 0  # offset of the last event about summaries
 
     @property
     def open(self) -> list[Response]:
@@ -145,6 +156,15 @@ class Rules:
                 response.cut = record.private.cut
             case ev.ContentRetracted():
                 self._taken_back(event)
+            case ev.ContextCompacted():
+                self._compacted(event, record.private)
+            case ev.CompactionUndone():
+                undone = self.summaries.get(event.compaction_id)
+                need(not self.busy and undone in self.in_force, "nothing to undo, or in a turn")
+                self.in_force = [summary for summary in self.in_force if summary is not undone]
+                self.compacted_at = self.top
+            case ev.CompactionFailed():
+                need(event.compaction_id not in self.summaries, "failed after it was there")
             case ev.ItemPinned():
                 need(not self.busy and event.item_id in self.items, "a pin in nothing, or in a turn")
                 need((event.item_id in self.pinned) != event.pinned, "pinned twice")
@@ -152,12 +172,50 @@ class Rules:
             case _:
                 raise Broken(f"{type(event).__name__} is not expected here")
 
+    # -- summaries --------------------------------------------------------------------------------------------------
+
+    def _compacted(self, event: ev.ContextCompacted, private: ev.Private | None) -> None:
+        need(not self.busy, "a summary in a turn")
+        need(
+            event.read_item_id in self.items and event.summary.id not in self.summaries,
+            "a summary of nothing, or twice",
+        )
+        path = self.path(event.read_item_id)
+        covered, rest = path[: event.items], path[event.items :]
+        need(covered and len(covered) == event.items, f"{event.items} items of {len(path)}")
+        need((covered[0].id, covered[-1].id) == (event.first_item_id, event.last_item_id), "other items")
+        need(not rest or getattr(rest[0], "role", "") == "user", "a turn is parted")
+        calls = {item.call_id for item in covered if isinstance(item, FunctionCall)}
+        parted = any(isinstance(item, FunctionCallOutput) and item.call_id in calls for item in rest)
+        need(not parted, "a call is parted from its output")
+        assert private is not None
+        summary = self.summaries[event.summary.id] = Summary(event, private.tokens)
+        self.in_force.append(summary)
+        self.compacted_at = self.top
+        for response in self.responses.values():  # prompts are fitted anew
+            response.cut = None
+        self.unanswered.clear()
+
+    def summary_on(self, leaf: str | None) -> Summary | None:
+        """The newest in force that holds on a branch."""
+        on = {item.id for item in self.path(leaf)}
+        return next((summary for summary in reversed(self.in_force) if summary.read in on), None)
+
     # -- what is taken back -----------------------------------------------------------------------------------------
 
     def _taken_back(self, event: ev.ContentRetracted) -> None:
         """People take back whole texts, nothing else does."""
         item_id, item = event.item_id, self.items.get(event.item_id)
-        self.taken_back.append((self.top, item_id, True))
+        self.taken_back.append((self.top, item_id, event.category != "compaction_voided"))
+        if event.category == "compaction_voided":
+            voided = self.summaries.pop(item_id, None)
+            need(voided is not None and (event.start, event.end) == (0, len(voided.text)), "a summary in part, or none")
+            self.in_force = [summary for summary in self.in_force if summary is not voided]
+            self.compacted_at = self.top
+            return
+        for summary in self.summaries.values():
+            read = any(item.id == item_id for item in self.path(summary.read))
+            need(not read, f"the summary {summary.id} outlives {item_id}, which it has read")
         maker = self.responses.get(event.response_id)
         need(self.made_by.get(item_id, event.response_id) == event.response_id, "of another response")
         stands = maker is not None and any(part.item.id in self.items for part in maker.parts)
@@ -405,6 +463,7 @@ class Rules:
             "title": self.info.title if self.info is not None else None,
             "metadata": self.info.metadata if self.info is not None else {},
             "pinned": self.pinned,
+            "summaries": [(summary.id, summary.text, summary.count, summary.read) for summary in self.in_force],
         }
 
 
@@ -439,4 +498,8 @@ def shown_to_client(state: dict[str, Any]) -> dict[str, Any]:
         "title": state["title"],
         "metadata": state["metadata"],
         "pinned": state.get("pinned", []),
+        "summaries": [
+            (one["summary"]["id"], words(one["summary"]), one["items"], one["read_item_id"])
+            for one in state.get("compactions", [])
+        ],
     }
