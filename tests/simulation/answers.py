@@ -53,6 +53,8 @@ class Asking(Protocol):
 
     def send_again(self, ask: Ask) -> None: ...
 
+    def compare(self, key: SessionKey, state: dict[str, Any], at: int) -> None: ...
+
 
 def judge(client: Asking, ask: Ask, message: dict[str, Any], position: int | None) -> None:
     """`position`: what the asking device has been shown, if it reads the session without a break since it asked."""
@@ -87,7 +89,8 @@ def _ok(client: Asking, ask: Ask, ok: dict[str, Any], position: int | None) -> N
     if ask.key is not None:
         account = client.cluster.books.account(ask.key)
         if kind == "session.get":
-            world.check(ok["offset"] >= ask.top, f"{ask.id}: what was there before is missing")
+            world.check(ask.top <= ok["offset"] <= len(account.records), f"{ask.id}: at {ok['offset']}")
+            client.compare(ask.key, ok["state"], ok["offset"])
         elif kind not in QUERIES:
             problem = _promised(client, ask, ok, account, position)
             if problem:

@@ -350,22 +350,25 @@ class Client:
             self._subscribe(view)
 
     def _snapshot(self, view: View, message: dict[str, Any], account: Account) -> None:
-        at, world = message["at"], self.world
-        if not world.check_range(view.asked_top, at, len(account.records)):
-            world.violation(f"{self.name}: a snapshot at {at}, asked for at {view.asked_top}")
+        at = message["at"]
+        if not self.world.check_range(view.asked_top, at, len(account.records)):
+            self.world.violation(f"{self.name}: a snapshot at {at}, asked for at {view.asked_top}")
             return
+        self.compare(view.key, message["state"], at)
+        view.position = at
+
+    def compare(self, key: SessionKey, state: dict[str, Any], at: int) -> None:
+        """A state that was received is the fold of the log up to there."""
+        account = self.cluster.books.account(key)
         rules = account.rules
         if at != rules.top:
             rules = Rules()
             for record in account.records[:at]:
                 rules.take(record)
-        shown, right = shown_to_client(message["state"]), rules.shown()
+        shown, right = shown_to_client(state), rules.shown()
         for name, value in right.items():
             if shown[name] != value:
-                world.violation(
-                    f"{self.name}: the snapshot of {view.key} at {at} says {name}: {shown[name]}, not {value}"
-                )
-        view.position = at
+                self.world.violation(f"{self.name}: {key} at {at} says {name}: {shown[name]}, not {value}")
 
     def _event(self, message: dict[str, Any]) -> None:
         world, view = self.world, self.views.get(message["session"])

@@ -12,11 +12,14 @@ from typing import Any
 
 from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
+from sessions.machine.state import apply, begin
 from sessions.model.types import SessionId, SessionKey
+from sessions.turn.ledger import Ledger
 from tests.simulation.client import Client
 from tests.simulation.members import Members
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.nodes import ALICE
+from tests.simulation.oracle import prompt_of
 from tests.simulation.people import Person
 from tests.simulation.surroundings import LEASE_S
 from tests.simulation.world import World
@@ -194,10 +197,13 @@ class Cluster(Members):
             views = [(client.name, view) for client in self.clients for view in client.views.values()]
             behind = [(name, v.key.session, v.position, v.caught_up, v.gone) for name, v in views]
             world.trace("behind", behind, [(key.session, len(a.records)) for key, a in books.accounts.items()])
+        world.rests = True
         self._audit()
         await self.until(self._all_read, "who reads from the start reaches the end", limit_s=ALONE_S)
+        await self._ask_for_everything()
         world.check(not any(client.owes() for client in self.clients), "an answer is owed")
         self._the_store_is_as_booked()
+        await self._ledgers_are_as_made_anew()
 
     def _summaries_end(self) -> bool:
         """Whoever was asked and lives owes nothing."""
@@ -214,6 +220,33 @@ class Cluster(Members):
         for key, account in self.books.accounts.items():
             if account.records:
                 auditor.subscribe(key.session, offset=0)
+
+    async def _ask_for_everything(self) -> None:
+        """States and lists, with their titles: `answers` compares them, `World.shown` looks for what was taken back."""
+        asking = [self.clients[-1].ask("session.list", None)]
+        asking += [self.clients[-1].ask("session.get", key.session) for key in self.books.accounts]
+        await self.until(lambda: all(ask.answered.done() for ask in asking), "what is asked at rest is answered")
+
+    async def _ledgers_are_as_made_anew(self) -> None:
+        """Who has a session in memory has what the log says, and would prompt as somebody else who begins with it."""
+        for node in self.replicas.values():
+            for actor in node.replica.runtime.actors:
+                account, live = self.books.account(actor.key), actor._machine.state
+                rules, head = account.rules, self.store.head(actor.key)
+                if head is None or actor.fence != head.fence or live.top != head.top or rules.info is None:
+                    continue  # of somebody who has not learnt of its end; or a title is being written
+                state = begin(head, None)
+                for record in account.records:
+                    apply(state, record)
+                self.world.check(live == state, f"{node.name}: the state of {actor.key} is not the fold of its log")
+                fresh = Ledger(state, node.engine.tokenizer, node.engine.info)
+                inner = {item.parent_id for item in state.items.values()}
+                for leaf in dict.fromkeys((state.newest, *(item for item in state.items if item not in inner))):
+                    has, right = await actor._ledger.whole(leaf), prompt_of(rules, leaf, rules.cut_of(leaf))
+                    self.world.check(
+                        has == await fresh.whole(leaf), f"{actor.key}: the live ledger at {leaf} is another"
+                    )
+                    self.world.check(has.tolist() == right, f"{actor.key}: the ledger at {leaf} is {has}, not {right}")
 
     def _all_read(self) -> bool:
         for client in self.clients:
