@@ -105,6 +105,7 @@ class Runtime:
         self._actors: dict[SessionKey, Actor] = {}
         self._inflight = InflightCommands()
         self._head_reads = SingleFlight[Head | None](shutting_down, ended=_log_failed_activation)
+        self._adopting = set[SessionKey]()  # sealed for us by their owners
         self._activating = SingleFlight[Actor](shutting_down, ended=_log_failed_activation)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
@@ -302,7 +303,8 @@ class Runtime:
     @property
     def num_present(self) -> int:
         """How many sessions are in memory here, or on their way."""
-        return len(self._actors) + len(self._activating)
+        adopted = sum(key not in self._actors and key not in self._activating for key in self._adopting)
+        return len(self._actors) + len(self._activating) + adopted
 
     def keys_present(self) -> list[SessionKey]:
         return list(dict.fromkeys((*self._actors, *self._activating)))
@@ -352,6 +354,13 @@ class Runtime:
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """Takes over a session in a hand-off, after the source's seal; returns its owner. Raises Moved,
         SessileError."""
+        self._adopting.add(key)
+        try:
+            return await self._adopt(key, source)
+        finally:
+            self._adopting.discard(key)
+
+    async def _adopt(self, key: SessionKey, source: Owner) -> Owner:
         for _ in range(ATTEMPTS):
             head = await self._journal.head(key)
             if head is None:
