@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sessions.model.types import FunctionCallOutput, Message, Principal, SessionKey
+from sessions.model.types import FunctionCallOutput, ItemId, Message, Principal, SessionKey
 from tests.simulation.books import Account
 from tests.simulation.members import Members
 from tests.simulation.nodes import ALICE, MALLORY
@@ -84,7 +84,7 @@ def _ok(client: Asking, ask: Ask, ok: dict[str, Any], position: int | None) -> N
     ask.ok = ok
     kind = ask.body["type"]
     world.check(client.principal is ALICE or kind == "session.list", f"{client.name} may not do {ask.body}")
-    if world.faultless and world.loop.now - ask.sent_at > 3.0:
+    if world.faultless and not client.cluster.config.paced and world.loop.now - ask.sent_at > 3.0:
         world.violation(f"{ask.id} took {world.loop.now - ask.sent_at:.1f} s while nothing was broken")
     if ask.key is not None:
         account = client.cluster.books.account(ask.key)
@@ -122,6 +122,13 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
                 return "it is not so"
         case "item.delete" if body["item_id"] not in rules.removed:
             return "it is there"
+        case "turn.create":
+            made, unchanged = (
+                rules.responses[body["after_response"]],
+                not any(at > ask.top for at, *_ in rules.taken_back),
+            )
+            if unchanged and [rules.items[ItemId(str(item_id))].parent_id] != rules.ends_of(made):
+                return f"it does not go on from {rules.ends_of(made)}"
         case "compaction.undo" if any(one.id == ok["compaction_id"] for one in rules.in_force):
             return "it is in force"
         case "response.erase":
@@ -232,6 +239,7 @@ def _unfounded(client: Asking, ask: Ask, code: str, account: Account) -> str:
         case "idempotency_conflict":
             return "" if contested(body) else "it is the same command"
         case "invalid_request":
-            return "" if body["type"] == "message.edit" else "it is valid"
+            of = rules.responses.get(body.get("after_response", ""))
+            return "" if body["type"] == "message.edit" or (of is not None and not rules.ends_of(of)) else "it is valid"
         case _:
             return "that is not expected here"

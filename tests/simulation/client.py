@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from sessions.model.commands import ItemDelete, ResponseErase
+from sessions.model.commands import ItemDelete, ResponseErase, TurnCreate
 from sessions.model.errors import SessileError
 from sessions.model.events import ArgumentsDelta, OutputTextDelta
 from sessions.model.types import SessionId, SessionKey
@@ -26,7 +26,7 @@ from tests.simulation.rules import Rules, shown_to_client
 from tests.simulation.sockets import Wire
 from transport.protocol.frames import error_frame
 
-OVER_HTTP = ("item.delete", "response.erase")  # commands that have a route and no frame
+OVER_HTTP = ("item.delete", "response.erase", "turn.create")  # commands that have a route and no frame
 TEXTS = frozenset({"text", "delta", "arguments", "output"})
 BLOT = "\u2588"
 
@@ -179,7 +179,7 @@ class Client:
         if not gateways:
             self.world.loop.call_later(0.2, self.send_again, ask)
             return
-        node, command = self.rng.choice(gateways), msgspec.convert(ask.body, ItemDelete | ResponseErase)
+        node, command = self.rng.choice(gateways), msgspec.convert(ask.body, ItemDelete | ResponseErase | TurnCreate)
         self.world.trace(self.name, "requests", ask.body)
         work = node.process.spawn(node.gateway.execute(self.principal, command))
         node.moves.append(work)

@@ -83,8 +83,6 @@ class Cluster(Members):
     async def _watch_the_clock(self) -> None:
         """While nothing is broken, what is durable is on every attached screen a moment later."""
         before: list[tuple[Client, Any, int, int, int]] = []
-        connection = self.config.connection
-        paced = connection.window_events < 64 or connection.window_bytes < 4096
         while not self.world.healed:
             for _ in range(6):
                 await asyncio.sleep(PROMPT_S / 6)
@@ -92,7 +90,7 @@ class Cluster(Members):
             if self.world.faultless:
                 for client, view, resumes, top, position in before:
                     steady = client.resumes == resumes and view.attached and view.key.session in client.views
-                    if paced and (view.position or 0) > position:
+                    if self.config.paced and (view.position or 0) > position:
                         continue  # as fast as its window opens
                     if steady and (view.position or 0) < top and client.views[view.key.session] is view:
                         self.world.violation(f"{client.name} waits for {view.key.session} {top} for {PROMPT_S} s")

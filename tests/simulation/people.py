@@ -143,6 +143,15 @@ class Person:
         if begun or (others and self.rng.random() < 0.2):
             await self._do("response.steer", response_id=self.rng.choice(begun or others), content=self.text())
 
+    async def follow(self) -> None:
+        """Goes on from a response, as `previous_response_id` does."""
+        if await self._calm() and self.rules.responses:
+            rare = [response.id for response in self.rules.responses.values() if not response.parts]
+            after = self.rng.choice(rare if rare and self.rng.random() < 0.5 else list(self.rules.responses))
+            text = self.text()
+            items = [{"type": "message", "content": text}]
+            await self._do("turn.create", after_response=after, items=items, content=text)
+
     async def pin(self) -> None:
         if await self._calm() and self.rules.items:
             item_id = self.rng.choice(list(self.rules.items))
@@ -227,6 +236,7 @@ ACTIONS: dict[str, tuple[float, Action]] = {
     "regenerate": (2, Person.regenerate),
     "cancel": (2.5, Person.cancel),
     "steer": (1.5, Person.steer),
+    "follow": (0.7, Person.follow),
     "pin": (0.7, Person.pin),
     "remove": (1.2, Person.remove),
     "erase": (0.5, Person.erase),

@@ -25,6 +25,7 @@ import sessions.machine.machine
 import sessions.machine.responses
 import sessions.machine.session_commands
 import sessions.machine.state
+import sessions.machine.turn_commands
 import sessions.turn.ledger
 import sessions.turn.output_accumulator
 import sessions.turn.prompt_rendering
@@ -35,6 +36,7 @@ import transport.reading.reader_set
 from actors.routing.router import Router
 from sessions.actor.actor import Actor, Phase
 from sessions.machine.inputs_and_effects import Activated, TitleWritten
+from sessions.model.errors import BadInput
 from sessions.model.events import SessionUpdated
 from sessions.model.journal_types import Append, Head
 from sessions.model.request import request_of
@@ -366,3 +368,16 @@ def a_tail_outlives_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
         self._entries = entries
 
     patch.setattr(transport.reading.feeds.Feed, "remember", remember)
+
+
+@planted(200)
+def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatch) -> None:
+    right = sessions.machine.turn_commands._last_of
+
+    def last_of(state: Any, response_id: Any) -> Any:
+        try:
+            return right(state, response_id)
+        except BadInput:
+            return None
+
+    patch.setattr(sessions.machine.turn_commands, "_last_of", last_of)

@@ -7,6 +7,7 @@ and answers can be compared with what the log says. What an answer must say is i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,6 +65,7 @@ class Response:
         self.tokens = b""  # the ledger as the deltas told it
         self.tail = ""  # what was said beyond its last whole token
         self.cut: str | None = None  # the first item of its prompt, if not all are in it
+        self.took_place = False  # it has a place on a branch: it began, or its message was taken up by another turn
         self.scrubbed = False  # something of it was taken back: its text is its ledger
         self.disturbed = False  # something was taken back while it was written: its prompt is no longer known
         self.terminal: ev.Terminal | None = None
@@ -254,6 +256,8 @@ class Rules:
         for response in self.responses.values():
             if response.cut == item.id:
                 response.cut = None
+            if response.parent == item.id:
+                response.parent = item.parent_id
         self.unanswered = {of: cut for of, cut in self.unanswered.items() if item.id not in (of, cut)}
         self.pinned = without(self.pinned, item.id)
         self.made_by.pop(item.id, None)
@@ -349,9 +353,15 @@ class Rules:
         response.status = "in_progress"
         response.parent = event.response.parent_id
         response.sampling, response.principal = private.sampling, private.principal
-        response.created_at = offset
+        response.created_at, response.took_place = offset, True
         response.cut = self.cut_of(response.parent)
         need(response.parent is None or response.parent in self.items, "an answer to nothing")
+
+    def ends_of(self, response: Response) -> Sequence[str | None]:
+        """What goes on from a response stands below this item; nothing: it never began, or is deleted."""
+        if response.parts:
+            return [part.item.id for part in response.parts if part.item.id in self.items][-1:]
+        return [response.parent] if response.took_place else []
 
     def _follow(self, ended: str | None, instead: str | None) -> None:
         for waiting in self.queue:
@@ -419,10 +429,13 @@ class Rules:
         status = STATUS[type(event)]
         need(body.status == status, "the body says something else")
         need(body.usage is not None, "no usage")
+        need(body.parent_id == response.parent, "another parent")
         if response in self.queue:
             need(status == "incomplete", "what never began was cut short")
             self.queue.remove(response)
             self._follow(response.id, response.after)
+            if (body.incomplete_details or {}).get("reason") == "steered" and response.queued_item is not None:
+                response.parent, response.took_place = response.queued_item.id, True
         else:
             need(response.open, f"{response.id} ends before it began")
             need(all(part.done for part in response.parts), "an item is open at the end")
@@ -430,7 +443,6 @@ class Rules:
             need(private is not None and private.tokens == response.tokens, "the ledger differs from the deltas'")
             if status == "completed":
                 need(all(part.item.status == "completed" for part in response.parts), "an unfinished item")
-        need(body.parent_id == response.parent, "another parent")
         if status == "failed":
             code = (body.error or {}).get("code")
             given_up = self.stale_moves >= 2 or self.gave_up_at == self.at  # all that are open are given up together
