@@ -114,6 +114,7 @@ class Replica:
             peers=Peers(
                 must_confirm=lambda: self.membership.must_confirm,
                 find_owner=self.previous_owner.find_owner,
+                question_owner=self.previous_owner.question_owner,
                 announce_deletion=lambda key: announce_deletion(key, member, self.membership.view, self.links),
                 pool_states=self._pools,
                 switch_model=lambda key, plan: self._switching.switch(key, plan),

@@ -125,11 +125,25 @@ class PreviousOwnerQuery:
             return None
         try:
             async with asyncio.timeout(self._query_timeout_s):
-                owner = await (await self._links.get(member)).holds(key)
+                owner = await (await self._links.get(member)).holds(key, head.fence)
         except (LinkDown, SessileError, TimeoutError) as error:
             log.info("owner_query_failed", session=key.session, tenant=key.tenant, replica=replica, error=str(error))
             return None
         return owner if owner is not None and owner_label(owner) == head.owner else None
+
+    async def question_owner(self, key: SessionKey, owner: Owner, fence: int) -> None:
+        """Asks an owner that the directory names whether it has a session that was granted under `fence` to another: it
+        asks the journal, and leaves. Raises nothing."""
+        member = self._members.get(owner.replica)
+        if member is None or member.incarnation != owner.incarnation or self._links.suspect(member):
+            return
+        try:
+            async with asyncio.timeout(self._query_timeout_s):
+                await (await self._links.get(member)).holds(key, fence)
+        except (LinkDown, SessileError, TimeoutError) as error:
+            log.info(
+                "owner_query_failed", session=key.session, tenant=key.tenant, replica=owner.replica, error=str(error)
+            )
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
         """Returns whether a replica that the directory may have forgotten may run, as a process unknown to us."""

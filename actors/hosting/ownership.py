@@ -65,17 +65,23 @@ async def _no_announcement(key: SessionKey) -> None:
     return
 
 
+async def _nobody_to_question(key: SessionKey, owner: Owner, fence: int) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class Peers:
     """The functions by which a replica's actors reach the rest of the cluster. The defaults: there is no other replica.
 
     `must_confirm`: whether our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the
-    owner that still has a session which the directory may have forgotten (`actors.cluster.previous_owner`).
+    owner that still has a session which the directory may have forgotten; `question_owner`: has an owner that the
+    directory names, and that was replaced under this fence, find that out (`actors.cluster.previous_owner`).
     `announce_deletion`: has other replicas release their KV of a deleted session. `pool_states`: the replicas that
     there are, by model. `switch_model`: takes a session to another model (`actors.handoff.model_switch`)."""
 
     must_confirm: Callable[[], bool] = lambda: False
     find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
+    question_owner: Callable[[SessionKey, Owner, int], Awaitable[None]] = _nobody_to_question
     announce_deletion: Callable[[SessionKey], Awaitable[None]] = _no_announcement
     pool_states: Callable[[], Mapping[str, PoolState]] | None = None
     switch_model: Callable[[SessionKey, ModelSwitchPlan], Awaitable[Owner | None]] | None = None
@@ -291,13 +297,13 @@ class Ownership:
                 await self._directory.release(key, owner)
                 self._unreleased.pop((key, owner), None)
 
-    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> list[SessionKey]:
+    async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> dict[SessionKey, Owner]:
         """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Returns those for which it names another owner: they are claimed again next time, and need the
-        journal's confirmation meanwhile. Raises Unavailable."""
+        claimed before. Returns those for which it names another owner, with that owner: they are claimed again next
+        time, and need the journal's confirmation meanwhile. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
-        contested = list[SessionKey]()
+        contested = dict[SessionKey, Owner]()
         for key in keys:
             owner = self._held.get(key)
             if owner is None:
@@ -312,7 +318,7 @@ class Ownership:
             else:
                 log.info("claim_contested", session=key.session, tenant=key.tenant, owner=claim.owner.replica)
                 self._confirmed.pop(key, None)
-                contested.append(key)
+                contested[key] = claim.owner
         return contested
 
     async def reclaim_one(self, key: SessionKey) -> None:

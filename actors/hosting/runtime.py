@@ -99,11 +99,13 @@ class Runtime:
         self._engine = inference.engine
         self._accounting = accounting
         self._announce_deletion = peers.announce_deletion
+        self._question_owner = peers.question_owner
         self._switch_model = peers.switch_model
         self.ownership = Ownership(identity, journal=journal, directory=directory, clock=clock, peers=peers)
         self._actors: dict[SessionKey, Actor] = {}
         self._inflight = InflightCommands()
         self._head_reads = SingleFlight[Head | None](shutting_down, ended=_log_failed_activation)
+        self._adopting = set[SessionKey]()  # sealed for us by their owners
         self._activating = SingleFlight[Actor](shutting_down, ended=_log_failed_activation)
         self._activation_slots = asyncio.Semaphore(limits.activations_max)
         self._passivation_slots = asyncio.Semaphore(limits.passivations_max)
@@ -287,18 +289,22 @@ class Runtime:
     def actors(self) -> list[Actor]:
         return list(self._actors.values())
 
-    async def confirmed_owner(self, key: SessionKey) -> Owner | None:
-        """Returns our ownership of a session in memory here, confirmed by the journal if in doubt; else None. Raises
-        Unavailable."""
+    async def confirmed_owner(self, key: SessionKey, *, fence: int) -> Owner | None:
+        """Returns our ownership of a session in memory here, confirmed by the journal if in doubt, as where somebody
+        knows of a newer `fence`; else None. Raises Unavailable."""
         actor = self._actors.get(key)
-        if actor is None or not (self.ownership.is_confirmed(key) or await self._confirm(actor)):
+        if actor is None:
+            return None
+        certain = self.ownership.is_confirmed(key) and actor.fence >= fence
+        if not (certain or await self._confirm(actor)):
             return None
         return self.ownership.owner(key)
 
     @property
     def num_present(self) -> int:
         """How many sessions are in memory here, or on their way."""
-        return len(self._actors) + len(self._activating)
+        adopted = sum(key not in self._actors and key not in self._activating for key in self._adopting)
+        return len(self._actors) + len(self._activating) + adopted
 
     def keys_present(self) -> list[SessionKey]:
         return list(dict.fromkeys((*self._actors, *self._activating)))
@@ -348,6 +354,13 @@ class Runtime:
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
         """Takes over a session in a hand-off, after the source's seal; returns its owner. Raises Moved,
         SessileError."""
+        self._adopting.add(key)
+        try:
+            return await self._adopt(key, source)
+        finally:
+            self._adopting.discard(key)
+
+    async def _adopt(self, key: SessionKey, source: Owner) -> Owner:
         for _ in range(ATTEMPTS):
             head = await self._journal.head(key)
             if head is None:
@@ -492,9 +505,13 @@ class Runtime:
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
         """Runs `Ownership.reclaim`. A session that another replica has claimed leaves, unless the journal says that it
-        is still ours; one that waits for a tool would otherwise stay for long. Raises Unavailable."""
+        is still ours; one that waits for a tool would otherwise stay for long. If it is, the other one was replaced
+        without hearing of it, and is told: readers would wait there. Raises Unavailable."""
         contested = await self.ownership.reclaim(among)
-        await self._confirm_all([actor for key in contested if (actor := self._actors.get(key)) is not None])
+        actors = [actor for key in contested if (actor := self._actors.get(key)) is not None]
+        await self._confirm_all(actors)
+        ours = [actor for actor in actors if self.ownership.is_confirmed(actor.key)]
+        await asyncio.gather(*(self._question_owner(each.key, contested[each.key], each.fence) for each in ours))
 
     async def _confirm_all(self, actors: list[Actor]) -> None:
         slots = asyncio.Semaphore(CONFIRMATIONS_AT_ONCE)

@@ -110,9 +110,9 @@ class PeerClient:
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
         return (await self._request(pf.SessionTaken, pf.TakeOver, key, instead_of, priority)).owner
 
-    async def holds(self, key: SessionKey) -> Owner | None:
+    async def holds(self, key: SessionKey, fence: int) -> Owner | None:
         try:
-            return (await self._request(pf.SessionTaken, pf.Holds, key)).owner
+            return (await self._request(pf.SessionTaken, pf.Holds, key, fence)).owner
         except Moved:
             return None
 

@@ -367,9 +367,11 @@ class Move(RequestFrame, frozen=True, tag=44):
 
 class Holds(RequestFrame, frozen=True, tag=45):
     """Asks whether `key` is in memory there, and owned. Answered by `SessionTaken` with this id, or `MovedTo`. Sent by
-    a replica that is to take the session because the directory has no owner for it."""
+    a replica that is to take the session because the directory has no owner for it, and by one that owns it where the
+    directory names another. `fence`: the newest that the sender knows of; who has an older one asks the journal."""
 
     key: SessionKey
+    fence: int = 0
 
 
 class Deleted(RequestFrame, frozen=True, tag=46):

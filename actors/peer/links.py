@@ -163,9 +163,9 @@ class PeerLink(Protocol):
         """Has the session activated there; returns its owner. Raises SessileError or Moved."""
         ...
 
-    async def holds(self, key: SessionKey) -> Owner | None:
-        """Returns the owner of a session that is in memory there, and certainly owned; else None. Raises
-        SessileError."""
+    async def holds(self, key: SessionKey, fence: int) -> Owner | None:
+        """Returns the owner of a session that is in memory there, and certainly owned, under no older fence than this;
+        else None. Raises SessileError."""
         ...
 
     def deleted(self, key: SessionKey) -> None:

@@ -312,7 +312,7 @@ class PeerSession:
         self.post(pf.SessionTaken(frame.id, owner))
 
     async def _holds(self, frame: pf.Holds) -> None:
-        owner = await self.endpoint.runtime.confirmed_owner(frame.key)
+        owner = await self.endpoint.runtime.confirmed_owner(frame.key, fence=frame.fence)
         if owner is None:
             raise Moved(None)
         self.post(pf.SessionTaken(frame.id, owner))

@@ -121,8 +121,10 @@ class MessageTokens:
         return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
 
     async def pinned_too_long(self, item_id: ItemId) -> bool:
-        """Returns whether an item would make the pinned pieces of its branch too long for the window's share for
-        them."""
+        """Returns whether an item would make the pinned pieces of its branch too long for the window's share for them;
+        False if there is no such item."""
+        if item_id not in self._state.items:
+            return False
         leaf = self._state.newest
         if not stands_below(self._state, leaf, item_id):
             leaf = item_id

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from sessions.model.types import FunctionCallOutput, Message, Principal, SessionKey
+from sessions.model.types import FunctionCallOutput, ItemId, Message, Principal, SessionKey
 from tests.simulation.books import Account
 from tests.simulation.members import Members
 from tests.simulation.nodes import ALICE, MALLORY
@@ -53,6 +53,8 @@ class Asking(Protocol):
 
     def send_again(self, ask: Ask) -> None: ...
 
+    def compare(self, key: SessionKey, state: dict[str, Any], at: int) -> None: ...
+
 
 def judge(client: Asking, ask: Ask, message: dict[str, Any], position: int | None) -> None:
     """`position`: what the asking device has been shown, if it reads the session without a break since it asked."""
@@ -82,12 +84,13 @@ def _ok(client: Asking, ask: Ask, ok: dict[str, Any], position: int | None) -> N
     ask.ok = ok
     kind = ask.body["type"]
     world.check(client.principal is ALICE or kind == "session.list", f"{client.name} may not do {ask.body}")
-    if world.faultless and world.loop.now - ask.sent_at > 3.0:
+    if world.faultless and not client.cluster.config.paced and world.loop.now - ask.sent_at > 3.0:
         world.violation(f"{ask.id} took {world.loop.now - ask.sent_at:.1f} s while nothing was broken")
     if ask.key is not None:
         account = client.cluster.books.account(ask.key)
         if kind == "session.get":
-            world.check(ok["offset"] >= ask.top, f"{ask.id}: what was there before is missing")
+            world.check(ask.top <= ok["offset"] <= len(account.records), f"{ask.id}: at {ok['offset']}")
+            client.compare(ask.key, ok["state"], ok["offset"])
         elif kind not in QUERIES:
             problem = _promised(client, ask, ok, account, position)
             if problem:
@@ -112,7 +115,27 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
         return f"before its events: the device has seen {position}"
     if ok.get("noop"):
         return ""
-    if item_id is not None:
+    match body["type"]:
+        case "item.pin":
+            item_id = None
+            if offset == rules.top and (body["item_id"] in rules.pinned) != body["pinned"]:
+                return "it is not so"
+        case "item.delete" if body["item_id"] not in rules.removed:
+            return "it is there"
+        case "turn.create":
+            made, unchanged = (
+                rules.responses[body["after_response"]],
+                not any(at > ask.top for at, *_ in rules.taken_back),
+            )
+            if unchanged and [rules.items[ItemId(str(item_id))].parent_id] != rules.ends_of(made):
+                return f"it does not go on from {rules.ends_of(made)}"
+        case "compaction.undo" if any(one.id == ok["compaction_id"] for one in rules.in_force):
+            return "it is in force"
+        case "response.erase":
+            response_id = None
+            if rules.responses[body["response_id"]].parts and not rules.responses[body["response_id"]].scrubbed:
+                return "its text stands"
+    if item_id is not None and item_id not in rules.removed:
         item = rules.items.get(item_id)
         if item is None:
             waiting = next((w for w in rules.responses.values() if w.queued_item and w.queued_item.id == item_id), None)
@@ -147,9 +170,8 @@ def _promised(client: Asking, ask: Ask, ok: dict[str, Any], account: Account, po
 def has_another_limit(response: Response, body: dict[str, Any]) -> bool:
     """A response that has begun was begun with another limit than its command asked for."""
     asked = body.get("max_output_tokens")
-    return (
-        body["type"] != "tool.output" and response.sampling is not None and response.sampling.max_output_tokens != asked
-    )
+    inherits = body["type"] in ("tool.output", "response.steer")
+    return not inherits and response.sampling is not None and response.sampling.max_output_tokens != asked
 
 
 def _error(client: Asking, ask: Ask, error: dict[str, Any]) -> None:
@@ -202,12 +224,22 @@ def _unfounded(client: Asking, ask: Ask, code: str, account: Account) -> str:
         case "response_not_found":
             response = rules.responses.get(body["response_id"])
             return "it is there" if response is not None and rules.first_response[response.id] <= ask.top else ""
+        case "compaction_not_found":
+            stands = rules.summary_on(rules.newest) if body.get("compaction_id") is None else None
+            named = stands is not None or any(one.id == body.get("compaction_id") for one in rules.in_force)
+            changed = max(rules.compacted_at, *rules.created.values(), *(at for at, _, _ in rules.taken_back), 0)
+            return "it is there" if named and changed <= ask.top else ""
+        case "response_not_active" | "response_already_completed":
+            response = rules.responses[body["response_id"]]
+            ended = response.terminal is not None
+            return "" if ended or (code == "response_not_active" and response.created_at > ask.top) else "it goes on"
         case "call_answered" | "call_not_found":
             missing = [call for calls, _ in rules.awaiting.values() for call in calls]
             return "it is missing" if body["call_id"] in missing else ""
         case "idempotency_conflict":
             return "" if contested(body) else "it is the same command"
         case "invalid_request":
-            return "" if body["type"] == "message.edit" else "it is valid"
+            of = rules.responses.get(body.get("after_response", ""))
+            return "" if body["type"] == "message.edit" or (of is not None and not rules.ends_of(of)) else "it is valid"
         case _:
             return "that is not expected here"

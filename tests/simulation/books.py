@@ -12,18 +12,18 @@ from typing import Any
 
 from actors.peer import frames as pf
 from sessions.actor.journal_writer import MARK
-from sessions.model.events import Record
+from sessions.model.events import CompactionFailed, CompactionUndone, ContextCompacted, Record
 from sessions.model.journal_types import Append, Head
 from sessions.model.types import FunctionCall, Message, SessionKey
 from sessions.ports import Owner
-from tests.simulation.oracle import Expected, expected, message_tokens, whole_branch
+from tests.simulation.oracle import MARKS, Expected, expected, message_tokens, summary_text, summary_tokens
 from tests.simulation.rules import TERMINALS, Broken, Response, Rules, need
 from tests.simulation.world import World
 
 # Faults after which no replica may take another for dead that is not.
 SPARING = {"directory_flushed", "directory_away", "directory_loses", "kill_replica", "kill_gateway", "pause_gateway"}
 SPARING |= {"cut_clients", "silence_clients"}
-BAD = "cancelled", "session_deleted", "tool_timeout"
+BAD = "cancelled", "session_deleted", "tool_timeout", "steered"
 
 
 class Account:
@@ -42,6 +42,7 @@ class Account:
         self.applied: dict[tuple[str, str], Any] = {}  # (principal, command) -> its record
         self.applied_at: dict[tuple[str, str], int] = {}  # -> the top after it
         self.billed: dict[str, Any] = {}
+        self.summaries_due: set[str] = set()  # asked for; dies with the activation that was asked
         self.grants: list[tuple[float, str, str]] = []  # (when, writer, owner)
         self.snapshots = 0
         self.sealed: Seal | None = None
@@ -88,6 +89,9 @@ class Books:
         if seal is None and account.writer != writer and world.faults <= SPARING:
             robbed = self.spared(writer, account.writer, key, account.owner)
             world.check(not robbed, f"{key}: {writer} takes it from {account.writer}, which lives and has it in memory")
+        promised = account.summaries_due and not account.rules.deleted and (world.faultless or seal is not None)
+        world.check(not promised, f"{key}: moves, and {account.summaries_due} came to nothing")
+        account.summaries_due.clear()
         if seal is not None and seal.target == writer:
             world.count("handed_off_open" if account.rules.open else "handed_off_idle")
         account.fence, account.owner, account.writer, account.epoch = head.fence, head.owner, writer, head.epoch
@@ -105,7 +109,7 @@ class Books:
             for record in append.records:
                 account.rules.take(record)
                 account.records.append(record)
-                self._look_at(key, account.rules, record)
+                self._look_at(key, account, record)
             self._beside(account, append)
         except Broken as broken:
             world.violation(f"{key}: {broken} (offset {account.rules.top}, written by {writer})")
@@ -131,6 +135,9 @@ class Books:
             need(again is None or same, f"the command {command.command_id} is applied twice")
             account.applied[name] = command
             account.applied_at[name] = rules.top
+            undone = any(isinstance(record.event, CompactionUndone) for record in append.records)
+            if command.answer.compaction_id is not None and again is None and not undone:
+                account.summaries_due.add(command.answer.compaction_id)
         ended = [event.response_id for record in append.records if isinstance(event := record.event, TERMINALS)]
         for row in append.usage:
             need(row.response_id not in account.billed, f"{row.response_id} is billed twice")
@@ -143,27 +150,43 @@ class Books:
         if append.head is not None:
             need(append.head.open == rules.busy, f"the head says open: {append.head.open}")
             need((append.head.deleted_at is not None) == rules.deleted, "the head and the log differ about deletion")
+            need(not rules.stale_title, "a title outlives the words that it is made of")
             need(rules.info is None or append.head.title == rules.info.title, "the head has another title")
         if append.snapshot is not None:
             account.snapshots += 1
             need(append.snapshot.offset == rules.top, "a snapshot of another place")
 
-    def _look_at(self, key: SessionKey, rules: Rules, record: Record) -> None:
+    def _look_at(self, key: SessionKey, account: Account, record: Record) -> None:
         """What rules cannot know: tokens and the model's words."""
-        event = record.event
+        event, rules = record.event, account.rules
+        if isinstance(event, ContextCompacted):
+            self._world.count("compacted_" + event.cause)
+            summary = rules.summaries[event.summary.id]
+            right = summary_text(rules, summary)
+            need(summary.text == right, f"{summary.id} says {summary.text!r} for {right!r}")
+            need(summary.tokens == packed(summary_tokens(summary)), f"{summary.id} was tokenised as another")
+            account.summaries_due.discard(summary.id)
+        if isinstance(event, CompactionFailed):
+            self._world.count("compaction_failed")
+            need(event.compaction_id in account.summaries_due, f"{event.compaction_id} fails, which nobody waits for")
+            account.summaries_due.discard(event.compaction_id)
         if hasattr(event, "item") and not hasattr(event, "response_id"):
             stored = rules.item_tokens.get(event.item.id)
             if stored:
-                need(stored == packed(message_tokens(rules, event.item)), f"{event.item.id} was tokenised as another")
+                fresh = packed(message_tokens(rules, event.item, fresh=True))
+                need(stored == fresh, f"{event.item.id} was tokenised as another")
             return
+        for text in rules.lost:
+            self._world.take_back(MARKS.findall(text))
+        rules.lost.clear()
         response = rules.responses.get(getattr(event, "response_id", ""))
-        if response is not None and response.terminal is not None and response.created_at:
+        if response is not None and isinstance(event, TERMINALS) and response.created_at:
             self._judge(key, rules, response)
 
     def _judge(self, key: SessionKey, rules: Rules, response: Response) -> None:
         """An answer has ended: did it say what it had to say?"""
         self._world.count("ended_" + response.status)
-        if not whole_branch(rules, response) or response.sampling is None or response.sampling.stop:
+        if response.disturbed or response.sampling is None or response.sampling.stop:
             return
         assert response.terminal is not None
         right = expected(rules, response)

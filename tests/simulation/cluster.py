@@ -12,11 +12,14 @@ from typing import Any
 
 from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
+from sessions.machine.state import apply, begin
 from sessions.model.types import SessionId, SessionKey
+from sessions.turn.ledger import Ledger
 from tests.simulation.client import Client
 from tests.simulation.members import Members
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.nodes import ALICE
+from tests.simulation.oracle import prompt_of
 from tests.simulation.people import Person
 from tests.simulation.surroundings import LEASE_S
 from tests.simulation.world import World
@@ -80,8 +83,6 @@ class Cluster(Members):
     async def _watch_the_clock(self) -> None:
         """While nothing is broken, what is durable is on every attached screen a moment later."""
         before: list[tuple[Client, Any, int, int, int]] = []
-        connection = self.config.connection
-        paced = connection.window_events < 64 or connection.window_bytes < 4096
         while not self.world.healed:
             for _ in range(6):
                 await asyncio.sleep(PROMPT_S / 6)
@@ -89,7 +90,7 @@ class Cluster(Members):
             if self.world.faultless:
                 for client, view, resumes, top, position in before:
                     steady = client.resumes == resumes and view.attached and view.key.session in client.views
-                    if paced and (view.position or 0) > position:
+                    if self.config.paced and (view.position or 0) > position:
                         continue  # as fast as its window opens
                     if steady and (view.position or 0) < top and client.views[view.key.session] is view:
                         self.world.violation(f"{client.name} waits for {view.key.session} {top} for {PROMPT_S} s")
@@ -188,15 +189,28 @@ class Cluster(Members):
         if self.config.replica.runtime.orphan_policy == "pause":  # then an answer that nobody reads waits for a reader
             self._audit()
         await self.until(lambda: not any(a.rules.busy for a in books.accounts.values()), "every turn ends")
+        await self.until(self._summaries_end, "every summary that was asked for comes, or fails")
         await self.until(self._all_read, "every reader reaches the end by itself", limit_s=ALONE_S)
         if not self._all_read():
             views = [(client.name, view) for client in self.clients for view in client.views.values()]
             behind = [(name, v.key.session, v.position, v.caught_up, v.gone) for name, v in views]
             world.trace("behind", behind, [(key.session, len(a.records)) for key, a in books.accounts.items()])
+        world.rests = True
         self._audit()
         await self.until(self._all_read, "who reads from the start reaches the end", limit_s=ALONE_S)
+        await self._ask_for_everything()
         world.check(not any(client.owes() for client in self.clients), "an answer is owed")
         self._the_store_is_as_booked()
+        await self._ledgers_are_as_made_anew()
+
+    def _summaries_end(self) -> bool:
+        """Whoever was asked and lives owes nothing."""
+        lives = {(actor.key, actor.fence) for node in self.replicas.values() for actor in node.replica.runtime.actors}
+        return not any(
+            account.summaries_due and not account.rules.deleted
+            for key, account in self.books.accounts.items()
+            if self.world.faultless or (key, account.fence) in lives
+        )
 
     def _audit(self) -> None:
         """Somebody reads everything, from the start."""
@@ -204,6 +218,33 @@ class Cluster(Members):
         for key, account in self.books.accounts.items():
             if account.records:
                 auditor.subscribe(key.session, offset=0)
+
+    async def _ask_for_everything(self) -> None:
+        """States and lists, with their titles: `answers` compares them, `World.shown` looks for what was taken back."""
+        asking = [self.clients[-1].ask("session.list", None)]
+        asking += [self.clients[-1].ask("session.get", key.session) for key in self.books.accounts]
+        await self.until(lambda: all(ask.answered.done() for ask in asking), "what is asked at rest is answered")
+
+    async def _ledgers_are_as_made_anew(self) -> None:
+        """Who has a session in memory has what the log says, and would prompt as somebody else who begins with it."""
+        for node in self.replicas.values():
+            for actor in node.replica.runtime.actors:
+                account, live = self.books.account(actor.key), actor._machine.state
+                rules, head = account.rules, self.store.head(actor.key)
+                if head is None or actor.fence != head.fence or live.top != head.top or rules.info is None:
+                    continue  # of somebody who has not learnt of its end; or a title is being written
+                state = begin(head, None)
+                for record in account.records:
+                    apply(state, record)
+                self.world.check(live == state, f"{node.name}: the state of {actor.key} is not the fold of its log")
+                fresh = Ledger(state, node.engine.tokenizer, node.engine.info)
+                inner = {item.parent_id for item in state.items.values()}
+                for leaf in dict.fromkeys((state.newest, *(item for item in state.items if item not in inner))):
+                    has, right = await actor._ledger.whole(leaf), prompt_of(rules, leaf, rules.cut_of(leaf))
+                    self.world.check(
+                        has == await fresh.whole(leaf), f"{actor.key}: the live ledger at {leaf} is another"
+                    )
+                    self.world.check(has.tolist() == right, f"{actor.key}: the ledger at {leaf} is {has}, not {right}")
 
     def _all_read(self) -> bool:
         for client in self.clients:
@@ -247,7 +288,8 @@ class Cluster(Members):
             runtime = node.replica.runtime
             await self.until(lambda node=node: node.engine.idle, f"{node.name}'s engine is idle", limit_s=5.0)  # type: ignore[misc]
             for actor in runtime.actors:
-                world.check(not actor.busy, f"{node.name}: {actor.key} is busy with nothing")
+                at_rest = f"{node.name}: {actor.key} is at rest"  # a title or a summary may still be written
+                await self.until(lambda actor=actor: not actor.busy, at_rest, limit_s=5.0)  # type: ignore[misc]
                 world.check(runtime.readers(actor.key) == 0, f"{node.name}: {actor.key} has readers")
                 grants = self.books.account(actor.key).grants
                 world.check(actor.fence <= len(grants), "a fence from nowhere")

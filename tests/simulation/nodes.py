@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from actors.cluster.placement import BoundedRendezvous
@@ -17,6 +17,7 @@ from actors.peer.links import LinkLimits
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica
 from actors.routing.router import Router
+from inference.simulated.vocabulary import decode
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
@@ -62,7 +63,7 @@ class Node:
         )
         self.ready: asyncio.Future[None] = self.world.loop.create_future()
         self.leave = asyncio.Event()
-        self.moves: list[asyncio.Task[None]] = []
+        self.moves: list[asyncio.Task[Any]] = []  # what others had it do, that ends with it
         self.gone = False  # dead, or ended in order
         self.born_at = self.world.loop.now
         self.woke_at = 0.0  # from its last long sleep
@@ -127,6 +128,7 @@ class Node:
 class ReplicaNode(Node):
     def __init__(self, cluster: Surroundings, name: str) -> None:
         self.engine = Speaker(cluster.config.engine)
+        self.engine.on_prompt = self._prompted
         self.replica: Replica
         self.draining = False
         super().__init__(cluster, name)
@@ -167,6 +169,10 @@ class ReplicaNode(Node):
         finally:
             await self.replica.__aexit__(None, None, None)
         await self.engine.close()
+
+    def _prompted(self, prompt: Iterable[int]) -> None:
+        if self.world.taken_back:
+            self.world.shown(decode(prompt).encode(), f"a prompt at {self.name}")
 
     async def _listen(self, host: PeerEndpoint) -> str:
         self.cluster.network.listen(self.name, self.process, host.accept)

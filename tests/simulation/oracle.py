@@ -2,12 +2,16 @@
 
 The simulated model is a pure function of its prompt, so an answer that was written by three replicas, one after another
 has the text of an undisturbed run: any token that was lost, doubled or remembered wrongly changes everything behind it.
-`Speaker` is that model, with a habit: asked to look, where it was given a tool, it calls it.
+`Speaker` is that model, with habits: asked to look, where it was given a tool, it calls it; asked for a title, it
+repeats the first mark that people have put into their words (`mark`); asked for a summary, several.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections.abc import Callable, Iterable
+from itertools import accumulate, groupby
 
 import msgspec
 
@@ -28,30 +32,36 @@ from inference.simulated.vocabulary import (
     next_token,
 )
 from inference.tokens import Utf8Stream
+from sessions.actor.compactor import INSTRUCTION
+from sessions.actor.title_writer import PROMPT as TITLE
 from sessions.model.generation import EngineInfo
 from sessions.model.types import FunctionCall, FunctionCallOutput, Item, Message, Tool, unpack_tokens
-from tests.simulation.rules import Response, Rules
+from tests.simulation.rules import Response, Rules, Summary
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
 ASKED = "look at"  # in a message: the model calls its tool; "look at both": twice
+MARKS = re.compile(r"~\d+~")  # each text of a person has one that no other has
 ANSWER_TOKENS_MEAN = 20
 OPTIONS = SimulatedOptions(answer_tokens_mean=ANSWER_TOKENS_MEAN, step_base_s=0.02, slots=6, context_window=2048)
 
 
-def script(prompt: str, tools: bool) -> str | None:
-    """What the model says to the last message, where that is not left to chance."""
-    if not tools or ASKED not in prompt:
+def mark(number: int) -> str:
+    return f"~{number}~"
+
+
+def script(prompt: list[int]) -> str | None:
+    """What the model says to a prompt, up to its answer, where that is not left to chance."""
+    if END not in prompt:
+        return None
+    end = len(prompt) - 1 - prompt[::-1].index(END)
+    begin = max((index for index in range(end) if prompt[index] in _ROLES), default=0)
+    asked = decode(prompt[begin + 1 : end]) if prompt[begin] == ROLE["user"] else ""
+    if asked in (TITLE, INSTRUCTION):
+        return " ".join(["about", *MARKS.findall(decode(prompt))[: 1 if asked == TITLE else 6]])
+    if TOOLS not in prompt or ASKED not in asked:
         return None
     call = '<tool_call>{"name": "look", "arguments": {"at": "the %s"}}</tool_call>'
-    return "well " + call % "sea" + (call % "sky" if "both" in prompt else "")
-
-
-def _last_message(prompt: list[int]) -> tuple[str, bool]:
-    """The text of the last message before the answer, if a person wrote it; and whether there are tools."""
-    end = len(prompt) - 1 - prompt[::-1].index(END)
-    begin = max(index for index in range(end) if prompt[index] in _ROLES)
-    text = decode(prompt[begin + 1 : end]) if prompt[begin] == ROLE["user"] else ""
-    return text, TOOLS in prompt
+    return "well " + call % "sea" + (call % "sky" if "both" in asked else "")
 
 
 _ROLES = frozenset(ROLE.values())
@@ -61,6 +71,7 @@ class Speaker(SimulatedEngine):
     def __init__(self, options: SimulatedOptions) -> None:
         super().__init__(options)
         self._scripts: dict[SimulatedStream, list[int] | None] = {}
+        self.on_prompt: Callable[[Iterable[int]], None] = lambda prompt: None
 
     @property
     def info(self) -> EngineInfo:
@@ -75,12 +86,16 @@ class Speaker(SimulatedEngine):
         if stream not in self._scripts:
             tokens = stream.tokens.tolist()
             opening = len(tokens) - 1 - tokens[::-1].index(ROLE["assistant"])
-            text = script(*_last_message(tokens[:opening]))
+            text = script(tokens[:opening])
             said = decode(tokens[opening + 1 :])
             left = self._scripts[stream] = None if text is None else _encode(text[len(said) :])[::-1]
         if left is None:
             return super().draw(stream)
         return left.pop() if left else None
+
+    def _submit(self, stream: SimulatedStream) -> None:
+        self.on_prompt(stream.tokens)
+        super()._submit(stream)
 
     def _retire(self, stream: SimulatedStream) -> None:
         self._scripts.pop(stream, None)
@@ -98,62 +113,109 @@ class Expected(msgspec.Struct, frozen=True):
     scripted: bool = False
 
 
-def prompt_of(rules: Rules, response: Response) -> list[int]:
-    """The prompt of an answer, as PROTOCOL and template say it."""
+def prompt_of(rules: Rules, leaf: str | None, cut: str | None) -> list[int]:
+    """What a prompt that goes on from `leaf` begins with, as PROTOCOL and template say it."""
+    return _prompt(rules, leaf, cut, rules.summary_on(leaf))
+
+
+def _prompt(rules: Rules, leaf: str | None, cut: str | None, summary: Summary | None) -> list[int]:
     assert rules.info is not None
     tokens = [BEGIN]
     if rules.info.instructions is not None:
         tokens += [ROLE["system"], *_encode(rules.info.instructions), END]
     for tool in rules.info.tools:
         tokens += [TOOLS, *_encode(msgspec.json.encode(tool).decode()), END]
-    path = rules.path(response.parent)
-    if response.cut is not None:
-        path = path[next(index for index, item in enumerate(path) if item.id == response.cut) :]
-    at = 0
-    while at < len(path):
-        maker = rules.made_by.get(path[at].id)
+    pieces = pieces_of(rules, leaf)
+    base, ends = 0, list(accumulate(len(items) for items, _ in pieces))
+    if summary is not None and summary.count in ends:  # people may go on from the middle of an answer
+        base = ends.index(summary.count) + 1
+        tokens += unpack_tokens(summary.tokens)
+    first = max(base, next((at for at, (items, _) in enumerate(pieces) if items[0].id == cut), 0))
+    kept = [*(at for at in pinned_pieces(rules, pieces) if at < first), *range(first, len(pieces))]
+    return [*tokens, *(token for at in kept for token in pieces[at][1])]
+
+
+def summary_tokens(summary: Summary) -> list[int]:
+    words = f"[Summary of our conversation so far, written by {summary.model}]\n{summary.text}"
+    return [ROLE["user"], *_encode(words), END]
+
+
+def summary_text(rules: Rules, summary: Summary) -> str | None:
+    """What the model says when it is asked for this summary, the newest: it has read what was in force before."""
+    on = {item.id for item in rules.path(summary.read)}
+    before = next((one for one in reversed(rules.in_force[:-1]) if one.read in on), None)
+    asked = [ROLE["user"], *_encode(INSTRUCTION), END]
+    return script([*_prompt(rules, summary.read, None, before), *asked])
+
+
+Piece = tuple[list[Item], list[int]]  # a message or an answer, and its tokens
+
+
+def pieces_of(rules: Rules, leaf: str | None) -> list[Piece]:
+    pieces: list[Piece] = []
+    for maker, group in groupby(rules.path(leaf), lambda item: rules.made_by.get(item.id)):
+        items = list(group)
         if maker is None:
-            tokens += message_tokens(rules, path[at])
-            at += 1
-            continue
-        made = rules.responses[maker]
-        tokens += [ROLE["assistant"], *answer_tokens(made), END]
-        while at < len(path) and rules.made_by.get(path[at].id) == maker:
-            at += 1
-    return [*tokens, ROLE["assistant"]]
+            pieces += (([item], message_tokens(rules, item)) for item in items)
+        else:
+            pieces.append((items, answer_tokens(rules.responses[maker], items)))
+    return pieces
 
 
-def message_tokens(rules: Rules, item: Item) -> list[int]:
+def pinned_pieces(rules: Rules, pieces: list[Piece]) -> list[int]:
+    """Those that stay in prompts whatever is left out: calls and their outputs together, a quarter of the window."""
+    where = {str(item.id): at for at, (items, _) in enumerate(pieces) for item in items}
+    kept = {where[name] for name in rules.pinned if name in where}
+    calls = {item.call_id: where[item.id] for items, _ in pieces for item in items if isinstance(item, FunctionCall)}
+    outputs = [
+        (calls[item.call_id], where[item.id])
+        for items, _ in pieces
+        for item in items
+        if isinstance(item, FunctionCallOutput) and item.call_id in calls
+    ]
+    kept |= {call for call, output in outputs if output in kept}
+    kept |= {output for call, output in outputs if call in kept}
+    room, newest = OPTIONS.context_window // 4, list[int]()
+    for at in sorted(kept, reverse=True):
+        room -= len(pieces[at][1])
+        if room < 0:
+            break
+        newest.insert(0, at)
+    return newest
+
+
+def message_tokens(rules: Rules, item: Item, *, fresh: bool = False) -> list[int]:
+    """The tokens of a message by a person or a tool: as they were when it came (a tool's output names its call)."""
+    if (stored := rules.item_tokens.get(item.id)) and not fresh:
+        return unpack_tokens(stored).tolist()
     if isinstance(item, FunctionCallOutput):
         above = rules.path(item.parent_id)
-        call = next(i for i in above if isinstance(i, FunctionCall) and i.call_id == item.call_id)
-        return [ROLE["tool"], CALL, *_encode(f"{item.call_id} {call.name}\n"), *_encode(item.output), END]
+        names = [i.name for i in above if isinstance(i, FunctionCall) and i.call_id == item.call_id]
+        return [ROLE["tool"], CALL, *_encode(f"{item.call_id} {(names or [''])[0]}\n"), *_encode(item.output), END]
     assert isinstance(item, Message)
     return [ROLE[item.role], *_encode(item.text), END]
 
 
-def answer_tokens(made: Response) -> list[int]:
-    """The ledger of an answer that has ended: what its engine said, then what was said beyond its last whole token."""
+def answer_tokens(made: Response, items: list[Item]) -> list[int]:
+    """The ledger of an answer that has ended: what its engine said, then what was said beyond its last whole token. Of
+    one that was rewritten, or of which a branch has the beginning only: its texts."""
     assert made.terminal is not None
-    tail = made.tail
-    return [*unpack_tokens(made.tokens), *_encode(tail)]
-
-
-def whole_branch(rules: Rules, response: Response) -> bool:
-    """No answer on the branch was cut in its middle (people may go on from any item): ledgers stand as they are."""
-    path = rules.path(response.parent)
-    on_path = {item.id for item in path}
-    makers = {rules.made_by[item.id] for item in path if item.id in rules.made_by}
-    return all(part.item.id in on_path for maker in makers for part in rules.responses[maker].parts)
+    if not made.scrubbed and [part.item.id for part in made.parts] == [item.id for item in items]:
+        return [ROLE["assistant"], *unpack_tokens(made.tokens), *_encode(made.tail), END]
+    tokens = [ROLE["assistant"], *_encode("".join(item.text for item in items if isinstance(item, Message)))]
+    for item in items:
+        if isinstance(item, FunctionCall):
+            tokens += [CALL, *_encode(f"{item.call_id}\n{item.name}\n{item.arguments}")]
+    return [*tokens, END]
 
 
 def expected(rules: Rules, response: Response) -> Expected:
     """What the undisturbed model says."""
-    prompt = prompt_of(rules, response)
+    prompt = [*prompt_of(rules, response.parent, response.cut), ROLE["assistant"]]
     wanted = response.sampling.max_output_tokens if response.sampling is not None else None
     room = OPTIONS.context_window - len(prompt)
     most = min(room, wanted) if wanted is not None else room
-    text = script(*_last_message(prompt[:-1]))
+    text = script(prompt[:-1])
     if text is not None:
         tokens = _encode(text)
         whole = decode(tokens[:most])

@@ -15,7 +15,7 @@ import msgspec
 from sessions.model.types import Message, SessionId, SessionKey
 from tests.simulation.client import Client
 from tests.simulation.nodes import ALICE
-from tests.simulation.oracle import ASKED, LOOK
+from tests.simulation.oracle import ASKED, LOOK, mark
 from tests.simulation.rules import Rules
 from tests.simulation.surroundings import Surroundings
 
@@ -49,6 +49,8 @@ class Person:
 
     async def create(self, *, tools: bool) -> None:
         fields: dict[str, Any] = {"instructions": "say little"} if self.rng.random() < 0.5 else {}
+        if self.rng.random() < 0.3:
+            fields |= {"context_policy": "compact", "compact_threshold": self.rng.choice([60, 100, 160])}
         if tools:
             fields["tools"] = [msgspec.to_builtins(LOOK)]
         await self.client.do("session.create", self.session, **fields)
@@ -78,7 +80,7 @@ class Person:
             self.client.send(ask)  # much later, the same again: the same answer
 
     def text(self) -> str:
-        words = f"{self.rng.choice(WORDS)} {self.cluster.number()}"
+        words = f"{self.rng.choice(WORDS)} {mark(self.cluster.number())}"
         if self.rules.info is not None and self.rules.info.tools and self.rng.random() < 0.5:
             return f"{ASKED} both {words}" if self.rng.random() < 0.3 else f"{ASKED} {words}"
         return words
@@ -134,6 +136,55 @@ class Person:
         if begun or (ended and self.rng.random() < 0.2):
             await self._do("response.cancel", response_id=self.rng.choice(begun or ended))
 
+    async def steer(self) -> None:
+        rules = self.rules
+        begun = [*(response.id for response in rules.open), *rules.awaiting]
+        others = [response.id for response in rules.responses.values() if response.id not in begun]
+        if begun or (others and self.rng.random() < 0.2):
+            await self._do("response.steer", response_id=self.rng.choice(begun or others), content=self.text())
+
+    async def follow(self) -> None:
+        """Goes on from a response, as `previous_response_id` does."""
+        if await self._calm() and self.rules.responses:
+            rare = [response.id for response in self.rules.responses.values() if not response.parts]
+            after = self.rng.choice(rare if rare and self.rng.random() < 0.5 else list(self.rules.responses))
+            text = self.text()
+            items = [{"type": "message", "content": text}]
+            await self._do("turn.create", after_response=after, items=items, content=text)
+
+    async def pin(self) -> None:
+        if await self._calm() and self.rules.items:
+            item_id = self.rng.choice(list(self.rules.items))
+            await self._do("item.pin", item_id=item_id, pinned=item_id not in self.rules.pinned)
+
+    async def remove(self) -> None:
+        if await self._calm() and self.rules.items:
+            await self._do("item.delete", item_id=self.rng.choice(list(self.rules.items)))
+
+    async def erase(self) -> None:
+        ended = [response.id for response in self.rules.responses.values() if response.terminal is not None]
+        if ended:
+            await self._do("response.erase", response_id=self.rng.choice(ended))
+
+    async def compact(self) -> None:
+        if await self._calm():
+            fields: dict[str, Any] = {"keep_turns": self.rng.choice([0, 1, 1, 2])}
+            if self.rules.items and self.rng.random() < 0.2:
+                fields["item_id"] = self.rng.choice(list(self.rules.items))
+            await self._do("session.compact", **fields)
+
+    async def undo(self) -> None:
+        if await self._calm() and (self.rules.in_force or self.rng.random() < 0.2):
+            named = [summary.id for summary in self.rules.in_force]
+            await self._do("compaction.undo", compaction_id=self.rng.choice([None, *named]))
+
+    async def _calm(self) -> bool:
+        """Waits a while for the end of a turn; whether the session is still there."""
+        for _ in range(20):
+            if self.rules.busy:
+                await asyncio.sleep(self.rng.random() * 0.2)
+        return not self.rules.deleted
+
     async def rename(self) -> None:
         await self._do("session.update", title=f"title {self.cluster.number()}", metadata={"n": str(self.actions)})
 
@@ -174,7 +225,7 @@ class Person:
         for calls, _ in list(self.rules.awaiting.values()):
             for call_id in list(calls):
                 if self.rng.random() < 0.85:
-                    await self._do("tool.output", call_id=call_id, output=f"it is {self.rng.choice(WORDS)}")
+                    await self._do("tool.output", call_id=call_id, output=f"it is {self.text()}")
 
 
 Action = Callable[[Person], Awaitable[None]]
@@ -184,6 +235,13 @@ ACTIONS: dict[str, tuple[float, Action]] = {
     "edit": (2, Person.edit),
     "regenerate": (2, Person.regenerate),
     "cancel": (2.5, Person.cancel),
+    "steer": (1.5, Person.steer),
+    "follow": (0.7, Person.follow),
+    "pin": (0.7, Person.pin),
+    "remove": (1.2, Person.remove),
+    "erase": (0.5, Person.erase),
+    "compact": (1.2, Person.compact),
+    "undo": (0.7, Person.undo),
     "rename": (1, Person.rename),
     "look": (1, Person.look),
     "reconnect": (2, Person.reconnect),

@@ -7,7 +7,10 @@ and answers can be compared with what the log says. What an answer must say is i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from sessions.model import events as ev
 from sessions.model.types import (
@@ -62,6 +65,9 @@ class Response:
         self.tokens = b""  # the ledger as the deltas told it
         self.tail = ""  # what was said beyond its last whole token
         self.cut: str | None = None  # the first item of its prompt, if not all are in it
+        self.took_place = False  # it has a place on a branch: it began, or its message was taken up by another turn
+        self.scrubbed = False  # something of it was taken back: its text is its ledger
+        self.disturbed = False  # something was taken back while it was written: its prompt is no longer known
         self.terminal: ev.Terminal | None = None
         self.moves = 0  # migrations while it was open
         self.created_at = 0  # offsets
@@ -70,6 +76,14 @@ class Response:
     @property
     def open(self) -> bool:
         return self.status == "in_progress"
+
+
+class Summary:
+    """What prompts have in place of the first `count` items of branches that go on from `read`."""
+
+    def __init__(self, event: ev.ContextCompacted, tokens: bytes) -> None:
+        self.id, self.text, self.model = event.summary.id, event.summary.text, event.model
+        self.count, self.read, self.tokens = event.items, event.read_item_id, tokens
 
 
 class Rules:
@@ -93,6 +107,14 @@ class Rules:
         self.gave_up_at = -1  # ms
         self.created: dict[str, int] = {}  # item -> offset, of items that people made
         self.first_response: dict[str, int] = {}  # response -> offset of its first record
+        self.taken_back: list[tuple[int, str, bool]] = []  # (offset, item, by people?), each with all of its text
+        self.lost: list[str] = []  # texts that people had taken back
+        self.removed: set[str] = set()  # items that are out of the tree
+        self.stale_title = False  # the server made it before something was taken back
+        self.pinned: list[str] = []
+        self.summaries: dict[str, Summary] = {}  # all whose text is in the log
+        self.in_force: list[Summary] = []
+        self.compacted_at = 0  # offset of the last event about summaries
 
     @property
     def open(self) -> list[Response]:
@@ -115,7 +137,7 @@ class Rules:
             return
         match event:
             case ev.SessionCreated() | ev.SessionUpdated():
-                self.info = event.info
+                self.info, self.stale_title = event.info, False
             case ev.SessionDeleted():
                 need(not self.open and not self.queue, "deleted with an open response")
                 self.deleted = True
@@ -134,8 +156,112 @@ class Rules:
                 response = self.responses[event.response_id]
                 need(any(item.id == record.private.cut for item in self.path(response.parent)), "a cut elsewhere")
                 response.cut = record.private.cut
+            case ev.ContentRetracted():
+                self._taken_back(event)
+            case ev.ContextCompacted():
+                self._compacted(event, record.private)
+            case ev.CompactionUndone():
+                undone = self.summaries.get(event.compaction_id)
+                need(not self.busy and undone in self.in_force, "nothing to undo, or in a turn")
+                self.in_force = [summary for summary in self.in_force if summary is not undone]
+                self.compacted_at = self.top
+            case ev.CompactionFailed():
+                need(event.compaction_id not in self.summaries, "failed after it was there")
+            case ev.ItemPinned():
+                need(not self.busy and event.item_id in self.items, "a pin in nothing, or in a turn")
+                need((event.item_id in self.pinned) != event.pinned, "pinned twice")
+                self.pinned = [*self.pinned, event.item_id] if event.pinned else without(self.pinned, event.item_id)
             case _:
                 raise Broken(f"{type(event).__name__} is not expected here")
+
+    # -- summaries --------------------------------------------------------------------------------------------------
+
+    def _compacted(self, event: ev.ContextCompacted, private: ev.Private | None) -> None:
+        need(not self.busy, "a summary in a turn")
+        need(
+            event.read_item_id in self.items and event.summary.id not in self.summaries,
+            "a summary of nothing, or twice",
+        )
+        path = self.path(event.read_item_id)
+        covered, rest = path[: event.items], path[event.items :]
+        need(covered and len(covered) == event.items, f"{event.items} items of {len(path)}")
+        need((covered[0].id, covered[-1].id) == (event.first_item_id, event.last_item_id), "other items")
+        need(not rest or getattr(rest[0], "role", "") == "user", "a turn is parted")
+        calls = {item.call_id for item in covered if isinstance(item, FunctionCall)}
+        parted = any(isinstance(item, FunctionCallOutput) and item.call_id in calls for item in rest)
+        need(not parted, "a call is parted from its output")
+        assert private is not None
+        summary = self.summaries[event.summary.id] = Summary(event, private.tokens)
+        self.in_force.append(summary)
+        self.compacted_at = self.top
+        for response in self.responses.values():  # prompts are fitted anew
+            response.cut = None
+        self.unanswered.clear()
+
+    def summary_on(self, leaf: str | None) -> Summary | None:
+        """The newest in force that holds on a branch."""
+        on = {item.id for item in self.path(leaf)}
+        return next((summary for summary in reversed(self.in_force) if summary.read in on), None)
+
+    # -- what is taken back -----------------------------------------------------------------------------------------
+
+    def _taken_back(self, event: ev.ContentRetracted) -> None:
+        """People take back whole texts, nothing else does."""
+        item_id, item = event.item_id, self.items.get(event.item_id)
+        self.taken_back.append((self.top, item_id, event.category != "compaction_voided"))
+        if event.category == "compaction_voided":
+            voided = self.summaries.pop(item_id, None)
+            need(voided is not None and (event.start, event.end) == (0, len(voided.text)), "a summary in part, or none")
+            self.in_force = [summary for summary in self.in_force if summary is not voided]
+            self.compacted_at = self.top
+            return
+        for summary in self.summaries.values():
+            read = any(item.id == item_id for item in self.path(summary.read))
+            need(not read, f"the summary {summary.id} outlives {item_id}, which it has read")
+        maker = self.responses.get(event.response_id)
+        need(self.made_by.get(item_id, event.response_id) == event.response_id, "of another response")
+        stands = maker is not None and any(part.item.id in self.items for part in maker.parts)
+        need(item is not None or (maker is not None and not stands), f"there is no {item_id} to take back")
+        need(event.category in ("deleted", "item_deleted"), f"taken back as {event.category}")
+        for response in self.open:
+            response.disturbed = True
+        self.stale_title = self.info is not None and self.info.title_made is True
+        if item is None:
+            return
+        text = said(item)
+        need((event.start, event.end, event.content_index) == (0, len(text), 0), f"{item_id} is taken back in part")
+        self.lost.append(text)
+        if maker is not None:
+            need(maker.terminal is not None, "taken back while it was written")
+            maker.scrubbed = True
+        if event.category == "item_deleted":
+            need(not self.busy, "an item is deleted in a turn")
+            self._remove(item)
+        elif isinstance(item, Message):
+            content = tuple(replace(part, text=event.replacement) for part in item.content)
+            self.items[item_id] = replace(item, content=content)
+        else:
+            field = "arguments" if isinstance(item, FunctionCall) else "output"
+            self.items[item_id] = replace(item, **{field: event.replacement})
+
+    def _remove(self, item: Item) -> None:
+        """What stood below it stands below the one above it."""
+        del self.items[item.id]
+        self.removed.add(item.id)
+        for other in list(self.items.values()):
+            if other.parent_id == item.id:
+                self.items[other.id] = replace(other, parent_id=item.parent_id)
+        if self.newest == item.id:
+            self.newest = item.parent_id
+        for response in self.responses.values():
+            if response.cut == item.id:
+                response.cut = None
+            if response.parent == item.id:
+                response.parent = item.parent_id
+        self.unanswered = {of: cut for of, cut in self.unanswered.items() if item.id not in (of, cut)}
+        self.pinned = without(self.pinned, item.id)
+        self.made_by.pop(item.id, None)
+        self.item_tokens.pop(item.id, None)
 
     # -- items ------------------------------------------------------------------------------------------------------
 
@@ -195,7 +321,11 @@ class Rules:
                 response.after, response.queued_item = private.after, event.item
                 if private.tokens and event.item is not None:
                     self.item_tokens[event.item.id] = private.tokens
-                self.queue.append(response)
+                place = len(self.queue)
+                if event.steers is True:  # the next to begin, with all others behind it
+                    place = next((n for n, other in enumerate(self.queue) if other.after == private.after), place)
+                    self._follow(private.after, response.id)
+                self.queue.insert(place, response)
             case ev.ResponseCreated():
                 assert private is not None
                 need(response.status == "queued" and not response.created_at, f"{response.id} is created twice")
@@ -215,20 +345,30 @@ class Rules:
             before = self.responses.get(response.after or "")
             need(before is None or before.terminal is not None, f"{response.id} did not wait for {response.after}")
             self.queue.remove(response)
-            for waiting in self.queue:
-                if waiting.after == response.after:
-                    waiting.after = response.id
+            self._follow(response.after, response.id)
             item = response.queued_item
             need(item is None or event.response.parent_id == item.id, f"{response.id} answers something else")
+        self._follow(private.after, response.id)
         self._free(event.response.parent_id, response.id)
         response.status = "in_progress"
         response.parent = event.response.parent_id
         response.sampling, response.principal = private.sampling, private.principal
-        response.created_at = offset
-        response.cut = self._cut(response.parent)
+        response.created_at, response.took_place = offset, True
+        response.cut = self.cut_of(response.parent)
         need(response.parent is None or response.parent in self.items, "an answer to nothing")
 
-    def _cut(self, parent: str | None) -> str | None:
+    def ends_of(self, response: Response) -> Sequence[str | None]:
+        """What goes on from a response stands below this item; nothing: it never began, or is deleted."""
+        if response.parts:
+            return [part.item.id for part in response.parts if part.item.id in self.items][-1:]
+        return [response.parent] if response.took_place else []
+
+    def _follow(self, ended: str | None, instead: str | None) -> None:
+        for waiting in self.queue:
+            if ended is not None and waiting.after == ended:
+                waiting.after = instead
+
+    def cut_of(self, parent: str | None) -> str | None:
         """Where the prompt begins: as that of the answer before, or of one that never came to a question since."""
         for item in reversed(self.path(parent)):
             if item.id in self.made_by:
@@ -289,12 +429,13 @@ class Rules:
         status = STATUS[type(event)]
         need(body.status == status, "the body says something else")
         need(body.usage is not None, "no usage")
+        need(body.parent_id == response.parent, "another parent")
         if response in self.queue:
             need(status == "incomplete", "what never began was cut short")
             self.queue.remove(response)
-            for waiting in self.queue:
-                if waiting.after == response.id:
-                    waiting.after = response.after
+            self._follow(response.id, response.after)
+            if (body.incomplete_details or {}).get("reason") == "steered" and response.queued_item is not None:
+                response.parent, response.took_place = response.queued_item.id, True
         else:
             need(response.open, f"{response.id} ends before it began")
             need(all(part.done for part in response.parts), "an item is open at the end")
@@ -302,7 +443,6 @@ class Rules:
             need(private is not None and private.tokens == response.tokens, "the ledger differs from the deltas'")
             if status == "completed":
                 need(all(part.item.status == "completed" for part in response.parts), "an unfinished item")
-        need(body.parent_id == response.parent, "another parent")
         if status == "failed":
             code = (body.error or {}).get("code")
             given_up = self.stale_moves >= 2 or self.gave_up_at == self.at  # all that are open are given up together
@@ -334,7 +474,13 @@ class Rules:
             "head": self.newest,
             "title": self.info.title if self.info is not None else None,
             "metadata": self.info.metadata if self.info is not None else {},
+            "pinned": self.pinned,
+            "summaries": [(summary.id, summary.text, summary.count, summary.read) for summary in self.in_force],
         }
+
+
+def without(names: list[str], name: str) -> list[str]:
+    return [other for other in names if other != name]
 
 
 def said(item: Item) -> str:
@@ -363,4 +509,9 @@ def shown_to_client(state: dict[str, Any]) -> dict[str, Any]:
         "head": state["head"],
         "title": state["title"],
         "metadata": state["metadata"],
+        "pinned": state.get("pinned", []),
+        "summaries": [
+            (one["summary"]["id"], words(one["summary"]), one["items"], one["read_item_id"])
+            for one in state.get("compactions", [])
+        ],
     }

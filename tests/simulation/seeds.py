@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from sessions.turn import prompt_rendering
 from tests.simulation.cluster import Cluster
 from tests.simulation.loop import Deadlock
 from tests.simulation.world import World
@@ -44,7 +45,7 @@ def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = 
     does, instead of what the seed says."""
     world = World(seed, keep_trace=keep_trace)
     world.bent_on = bent_on
-    with _logged(world):
+    with _around(world):
         try:
             world.loop.run(_day(world))
         except Deadlock as nothing:
@@ -88,8 +89,9 @@ class _Quiet:
 
 
 @contextmanager
-def _logged(world: World) -> Iterator[None]:
-    before = structlog.get_config()
+def _around(world: World) -> Iterator[None]:
+    before, whole = structlog.get_config(), prompt_rendering.JOINED_PIECES_MIN
+    prompt_rendering.JOINED_PIECES_MIN = 2  # type: ignore[misc]  # no life is long enough to reach what it is
     structlog.configure(
         processors=[lambda logger, name, event: ((), event)],
         wrapper_class=structlog.make_filtering_bound_logger(40),
@@ -100,6 +102,7 @@ def _logged(world: World) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+        prompt_rendering.JOINED_PIECES_MIN = whole  # type: ignore[misc]
 
 
 # -- many ----------------------------------------------------------------------------------------------------------

@@ -217,6 +217,7 @@ class Wire:
                 self.cut()
                 self._on_end(code)
                 return
+            self._world.shown(body, "a client's socket")
             self._on_message(self._decode(body))
             if self.over:
                 return

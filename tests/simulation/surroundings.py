@@ -43,6 +43,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     connection: ConnectionLimits
     engine: SimulatedOptions
 
+    @property
+    def paced(self) -> bool:
+        """Whether readers get events, and answers behind these, only as fast as they acknowledge."""
+        return self.connection.window_events < 64 or self.connection.window_bytes < 4096
+
 
 OrphanPolicy = Literal["continue", "pause", "cancel"]
 ORPHAN_POLICIES: Final[tuple[OrphanPolicy, ...]] = (*("continue",) * 6, "cancel", "pause")
@@ -65,6 +70,7 @@ def configured(rng: Random) -> Config:
             tool_deadline_s=4.0,
             snapshot_events=rng.choice([4, 30, 512]),
             journal_patience_s=rng.choice([1.5, 30.0]),
+            titles=rng.choice([None, lambda tenant: True]),
         ),
     )
     return Config(

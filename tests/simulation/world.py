@@ -14,6 +14,7 @@ from sessions.model.types import UnixMs
 from tests.simulation.loop import SimLoop
 
 BEGAN_MS = 1_700_000_000_000
+KNOWN_S = 1.0  # after which everybody knows what was taken back, while nothing is broken
 
 
 class Violation(AssertionError):
@@ -34,6 +35,8 @@ class World:
         self.broken: asyncio.Future[None] | None = None  # done with the first violation
         self.lines: list[tuple[float, str, tuple[Any, ...]]] | None = [] if keep_trace else None
         self.problems: list[str] = []
+        self.rests = False  # everything has come to rest after all was mended
+        self.taken_back: dict[bytes, float] = {}  # marks of texts that people had taken back -> when that was durable
         self._ids = self.chance("ids")
         self._skew: dict[str, int] = {}
         self._clocks = self.chance("clocks")
@@ -67,6 +70,17 @@ class World:
     def check(self, holds: bool, text: str) -> None:
         if not holds:
             self.violation(text)
+
+    def take_back(self, marks: list[str]) -> None:
+        self.taken_back.update((mark.encode(), self.loop.now) for mark in marks)
+
+    def shown(self, data: bytes, where: str) -> None:
+        """Somebody is given these bytes: while nothing is broken, and when all is at rest, none of them is a word that
+        was taken back."""
+        for mark, at in self.taken_back.items():
+            known = self.faultless and self.loop.now > at + KNOWN_S
+            if mark in data and (known or self.rests):
+                self.violation(f"{where} has {mark.decode()}, which was taken back at {at:.3f} s")
 
     @staticmethod
     def check_range(low: int, value: int, high: int) -> bool:

@@ -211,8 +211,8 @@ class Feed:
                 reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, retractions: Iterable[Retraction]) -> None:
-        """Notes that these are all retractions of (after, top]. Of two ranges with a gap between them the later one is
-        kept."""
+        """Notes that these are all retractions of (after, top], and drops a tail from before one of them, whose owner
+        this gateway did not hear. Of two ranges with a gap between them the later one is kept."""
         if top < self._seen_from:
             return
         if self._seen_to < after:
@@ -221,6 +221,8 @@ class Feed:
         self._seen_to = max(self._seen_to, top)
         known = {offset: (offset, event) for offset, event in (*self.retractions, *retractions)}
         self.retractions = [known[offset] for offset in sorted(known)]
+        if self._entries and self.retracted_after(self._base):
+            self.drop_tail()
 
     def retracted_after(self, offset: int) -> bool:
         """Returns whether text at or before `offset` is known to be retracted after it."""

@@ -121,3 +121,53 @@ async def test_copies_of_a_command_get_one_answer_also_while_a_refusal_waits_for
         assert [await first, await second] == ["response_in_progress"] * 2
         assert made.top(key) == top
         assert await said() == "ok", "sent again after the refusal it is another attempt"
+
+
+@virtual
+async def test_an_owner_that_was_replaced_unheard_is_told_by_its_successor() -> None:
+    """A cut-off owner was replaced while the directory was away. It lives, at rest, and the directory names it: readers
+    who attach to it would wait for ever."""
+    async with cluster(replicas=2, gateways=2) as made:
+        near, far = made.gateways["g1"], made.gateways["g2"]
+        key = await near.create("one")
+        owner, other = holder_and_other(made, key)
+        lost = made.replicas[owner].replica.runtime.ownership.owner(key)
+        assert lost is not None
+        reader = far.read(key)
+        await advance(0.1)
+        made.directory_away = True
+        say = cm.MessageCreate(id=made.command_id(), session=key.session, content="Hello?", max_output_tokens=3)
+        await made.replicas[other].replica.runtime.execute(request_of(ALICE, say), instead_of=lost)
+        made.directory_away = False
+        top = await made.at_rest(key)
+        await reader.reaches(top, limit_s=6 * made.replica_limits.sweeps.sweep_s)
+        await advance(2 * made.replica_limits.sweeps.sweep_s)
+        assert made.replicas[owner].replica.runtime.actor(key) is None and made.owner(key) == other
+
+
+@virtual
+async def test_a_drain_waits_for_a_session_that_is_being_taken_in() -> None:
+    """A hand-off had sealed the session for a replica that was drained before it had read the head: the process would
+    have ended in the middle."""
+    async with cluster(replicas=2) as made:
+        key = await made.gateways["g1"].create("one")
+        owner, other = holder_and_other(made, key)
+        source, target = made.replicas[owner].replica, made.replicas[other].replica
+        member, journal, journal_answers = target.membership.member, target.runtime._journal, asyncio.Event()
+        assert member is not None
+        read = journal.head
+
+        async def late(of: SessionKey) -> Any:
+            await journal_answers.wait()
+            return await read(of)
+
+        journal.head = late  # type: ignore[method-assign]
+        moving = asyncio.create_task(source.handoff.hand_off(key, member))
+        await advance(0.1)
+        draining = asyncio.create_task(target.drain())
+        await advance(0.5)
+        assert not draining.done()
+        journal_answers.set()
+        await moving
+        await draining
+        assert made.owner(key) != other

@@ -45,7 +45,7 @@ class OneLink:
         self.down: LinkDown | None = None
         self._owner = owner
 
-    async def holds(self, key: SessionKey) -> Owner | None:
+    async def holds(self, key: SessionKey, fence: int) -> Owner | None:
         return self._owner
 
     async def run(self) -> LinkDown:

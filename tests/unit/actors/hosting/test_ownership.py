@@ -206,7 +206,7 @@ async def test_what_was_taken_without_the_directory_is_claimed_when_it_is_back()
     with pytest.raises(Unavailable):
         await first.reclaim()
     assert world.directory.locate(KEY, now=0.0) is None
-    assert await first.reclaim() == []
+    assert await first.reclaim() == {}
     assert world.directory.locate(KEY, now=0.0) == taken.owner
 
 
@@ -217,7 +217,7 @@ async def test_a_session_that_another_has_claimed_is_answered_for_only_with_the_
     taken = await first.acquire(KEY, None)
     assert first.is_confirmed(KEY)
     world.directory.claim(KEY, Owner(ReplicaId("r2"), "i", ActivationId("x")), instead_of=taken.owner, now=0.0)
-    assert await first.reclaim(lambda key: True) == [KEY]
+    assert list(await first.reclaim(lambda key: True)) == [KEY]
     assert not first.is_confirmed(KEY)
     assert await first.confirm(KEY, taken.head.fence) and first.is_confirmed(KEY)
     assert second.owner(KEY) is None
@@ -347,7 +347,7 @@ async def test_an_entry_of_our_own_past_does_not_stand_against_us() -> None:
     new = await first.acquire(KEY, world.head)
     await first.retry_releases()
     assert world.directory.locate(KEY, now=0.0) == old.owner, "what is left is not worth a moment without an owner"
-    assert await first.reclaim() == []
+    assert await first.reclaim() == {}
     assert world.directory.locate(KEY, now=0.0) == new.owner
 
 
@@ -379,5 +379,5 @@ async def test_a_session_that_leaves_while_it_is_claimed_again_leaves_no_entry()
     world.directory.release(KEY, owner)
 
     world.faults.meanwhile["claim"] = lambda: first.drop(KEY)  # its release has come before the claim
-    assert await first.reclaim(lambda key: True) == []
+    assert await first.reclaim(lambda key: True) == {}
     assert world.directory.locate(KEY, now=0.0) is None

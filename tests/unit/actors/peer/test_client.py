@@ -173,9 +173,9 @@ async def test_the_end_of_a_link_reaches_all_who_wait_and_too_many_are_refused()
     waiting = asyncio.create_task(link.execute(REQUEST, activate=True))
     await replica.gets(pf.Execute)
     with pytest.raises(Overloaded):
-        await link.holds(KEY)
+        await link.holds(KEY, 1)
     replica.network.cut("far")
-    for work in (waiting, link.holds(KEY)):
+    for work in (waiting, link.holds(KEY, 1)):
         assert isinstance(await outcome(work), LinkDown)
     with pytest.raises(LinkDown):
         link.attach(KEY, Watcher())

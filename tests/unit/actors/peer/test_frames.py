@@ -62,7 +62,7 @@ FRAMES = [
     pf.Executed(4, cm.Ok(id=CommandId("c"), offset=3), OWNER),
     pf.Executed(4, cm.Ok(id=CommandId("c"), noop=True), None),
     pf.MovedTo(5, None),
-    pf.Holds(5, KEY),
+    pf.Holds(5, KEY, 3),
     pf.Deleted(5, KEY),
     pf.SessionTaken(6, OWNER),
     pf.Attach(7, KEY),

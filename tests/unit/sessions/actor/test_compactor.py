@@ -520,6 +520,15 @@ async def test_pinned_messages_stay_word_by_word() -> None:
 
 
 @virtual
+async def test_a_pin_of_an_item_that_is_not_there_is_refused_as_such() -> None:
+    async with Place() as place:
+        _, replica, _ = await filled(place, "Ana is 7.", "Four.")
+        pin = replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=ItemId("msg_deleted")))
+        refused = await outcome(pin)
+        assert isinstance(refused, NotFound) and refused.code == "item_not_found"
+
+
+@virtual
 async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "Ana is 7.", "Another.")

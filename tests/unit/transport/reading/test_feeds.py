@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sessions.model.types import SessionKey
+from sessions.model.events import Record
+from sessions.model.types import Epoch, SessionKey, UnixMs
+from sessions.ports import Published
 from tests.support.cluster.replicas import KEY
-from tests.support.doors.transport import retracted
+from tests.support.doors.transport import message_created, retracted
 from tests.support.garbage import no_cycles
 from transport.protocol.frames import JSON
 from transport.reading.feeds import Feed, FeedReader, Feeds
@@ -46,3 +48,17 @@ def test_retractions_are_not_taken_for_known_across_a_gap() -> None:
     feed.remember(7, 13, [(11, retracted(3, 11))])
     assert feed.covers(7, 14)
     assert [offset for offset, _ in feed.retractions] == [11, 14]
+
+
+class Listener:
+    def readable(self, reader: FeedReader) -> None: ...
+
+
+def test_a_tail_ends_when_the_journal_tells_of_a_retraction_behind_it() -> None:
+    """The owner that retracted it was not heard here, so the tail holds what was taken back."""
+    feed = Feeds(Sessions()).acquire(KEY, Listener(), JSON).feed  # type: ignore[arg-type]
+    records = tuple(Record(offset, UnixMs(0), message_created("my PIN", f"msg_{offset}")) for offset in (1, 2))
+    feed.publish(Published(KEY, Epoch("e"), records))
+    assert feed.after(1) is not None
+    feed.remember(0, 3, [(3, retracted(0, 6, item="msg_2"))])
+    assert feed.after(1) is None, "read from the journal, scrubbed"
