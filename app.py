@@ -619,16 +619,18 @@ def settlement_listener(limited: LimitServices | None) -> Callable[[Published], 
     return (lambda _: None) if limited is None else limited.settler.published
 
 
-def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission | None:
-    """Admission by service level, where there is a limits file, whose targets metrics follow, and KV its ceilings."""
+def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission:
+    """Admission by the engine's queue and, where there is a limits file, by service level; metrics follow the file's
+    targets, and KV its ceilings."""
+    about = "Turns that the queue had no place for, or that would have missed a target, by which."
+    refused = measures.counter("admission_refused", about, "target")
+    about = "Turns that the smaller model took, by the target that the model would have missed."
+    replaced = measures.counter("admission_smaller_model", about, "target")
     if limited is None:
-        return None
+        return Admission(engine, lambda: UNLIMITED, time.monotonic, refused.add, replaced.add)
     measures.targets_s = latency_targets(limited.now)
     if isinstance(engine, HoldsKV):
         engine.holdings.ceiling = lambda tenant: limited.now().of(tenant).kv_bytes
-    refused = measures.counter("admission_refused", "Turns that would have missed a target, by which.", "target")
-    about = "Turns that the smaller model took, by the target that the model would have missed."
-    replaced = measures.counter("admission_smaller_model", about, "target")
     admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
     register_limit_metrics(measures, limited.settler, admission)
     return admission

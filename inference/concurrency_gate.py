@@ -65,11 +65,15 @@ class ConcurrencyGate:
         """How many runs wait. Counted anew each time: a cancelled task has left before it runs once more to say so."""
         return sum(claim.holder.waits for claim in self.queue.waiting)
 
+    def is_full(self, tenant: TenantId) -> bool:
+        """Whether one more run of a tenant would be refused."""
+        return (self.held or self._idle() <= self.waiting) and self.queue.is_full(tenant)
+
     async def acquire(self, run: GatedRun) -> None:
         """Waits until the run is let in. Raises Overloaded when the queue is full, and the error of `refuse_all`; after
         either, and when cancelled, the run has left."""
         if not run.claim.arrival:
-            if (self.held or self._idle() <= self.waiting) and self.queue.is_full(run.claim.tenant):
+            if self.is_full(run.claim.tenant):
                 run.left = True
                 self.num_shed += 1
                 raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=_RETRY_AFTER_MS)

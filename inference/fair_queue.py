@@ -161,12 +161,13 @@ class FairQueue(Generic[T]):
             ahead += better + min(len(other.waiting.get(priority, ())), max(0, turns - behind))
         return ahead + own
 
-    def is_full(self, tenant: TenantId) -> bool:
-        """Whether no more of this tenant's claims may wait. One tenant can fill most of the queue and never all of it,
-        so that there is room for another (dynamic thresholds, Choudhury and Hahne, 1998)."""
+    def is_full(self, tenant: TenantId, *, coming: int = 0, own: int = 0) -> bool:
+        """Whether no more of this tenant's claims may wait, once `coming` claims more wait, `own` of them this tenant's.
+        One tenant can fill most of the queue and never all of it, so that there is room for another (dynamic
+        thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
-        own = known.num_waiting if known is not None else 0
-        return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting)
+        own += known.num_waiting if known is not None else 0
+        return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting - coming)
 
     # -- coming and going -------------------------------------------------------------------------------------
 

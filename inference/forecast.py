@@ -104,6 +104,7 @@ class LoadForecast:
         slot_s = self.slot_s.value
         if slot_s is None and position:  # nobody has ended yet: it takes longer than it has taken so far
             slot_s = max((now - begun for begun, _ in self._started.values()), default=0.0)
+        ahead = max(0, coming - max(0, idle - queue.num_waiting))  # of those that will come, how many will wait
         wait_s = position * (slot_s or 0.0) / queue.slots
         return Forecast(
             position=position,
@@ -111,4 +112,5 @@ class LoadForecast:
             ttft_s=wait_s + new_tokens * self.prompt_token_s.or_zero,
             tpot_s=self.token_s.or_zero if queue.num_running else 0.0,
             idle=not (queue.num_running or queue.num_waiting or coming),
+            full=not free and queue.is_full(tenant, coming=ahead, own=min(own, ahead)),
         )

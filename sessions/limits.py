@@ -87,6 +87,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float
     tpot_s: float  # at the engine's present pace
     idle: bool = False  # the engine has nothing else to do
+    full: bool = False  # the queue has no place for it
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -225,7 +225,9 @@ class RemoteEngine:
         return 0
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        return None
+        """Forecasts only that there is no place: the pace is that of other servers."""
+        full = self._gate.is_full(key.tenant)
+        return Forecast(position=1, wait_s=0.0, ttft_s=0.0, tpot_s=0.0, full=True) if full else None
 
     def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None: ...
 

@@ -339,7 +339,7 @@ class SimulatedEngine:
         if self._unavailable is not None:
             raise self._unavailable
         check_prompt(stream.prompt_tokens, stream.max_tokens, self.options.context_window)
-        busy = len(self._running) >= self.options.slots or self._waiting
+        busy = len(self._running) + len(self._waiting) >= self.options.slots
         if busy and self._queue.is_full(stream.key.tenant):
             self._counters["sheds"] += 1
             raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=1000)

@@ -26,7 +26,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 32
     context_window: int = 8192
     kv_tokens_max: int = 262_144
-    waiting_max: int = 1024
+    waiting_max: int = 64
     step_base_s: float = 0.02
     step_per_stream_s: float = 0.0
     prefill_tokens_per_s: float = 20_000.0

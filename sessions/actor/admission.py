@@ -1,8 +1,9 @@
-"""Admission by service level: whether a turn that came now would meet its target, and the refusal where it would not.
+"""Admission: whether a turn that came now finds a place in the engine's queue and would meet its target, or is refused.
 
     forecast (engine) + target (limits file) ──> let in now · let in, waiting, with its place · refused, with a time
 
-A turn is let in as long as it is expected to begin its answer within its priority's TTFT target and answers go on
+A turn that the queue has no place for is refused, with targets or without. With targets, a turn is let in as long as it
+is expected to begin its answer within its priority's TTFT target and answers go on
 within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
 whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
 
@@ -50,6 +51,7 @@ log = structlog.get_logger(__name__)
 MARGIN: Final = 0.8  # share of a target at which a turn counts as late, for forecasts err
 RETRY_MIN_MS: Final = 250
 RETRY_MAX_MS: Final = 30_000
+FULL_RETRY_MS: Final = 1_000
 STRETCH_S: Final = 5.0
 TOO_MANY: Final = 0.10  # share of a stretch's turns that were refused: one step down
 HARDLY_ANY: Final = 0.02  # share of turns too late for the model, for `CALM` stretches: one step up
@@ -147,10 +149,15 @@ class Admission:
         self._look(limits)
         share = limits.share(input.principal)
         target = limits.target(share.priority)
-        if target is None:
-            return input
         forecast = self._engine.forecast(key, share, new_tokens)
         if forecast is None:
+            return input
+        if target is None:
+            if forecast.full:
+                self._refused("queue")
+                raise Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=FULL_RETRY_MS)
+            if expected:
+                self._engine.expect(key.tenant, response_id_of(key, input.principal, input.command.id))
             return input
         now, levels = self._clock(), len(limits.brownout)
         self.brownout.advance(now, levels)
@@ -226,8 +233,10 @@ class Admission:
 
 
 def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
-    """Returns the target that a turn would miss: "ttft", "tpot", or "" for none. `sure`: with a margin for the pace
-    too, which is a mean; for turns that another model can take."""
+    """Returns what a turn would miss: "queue" (a place in it), the target "ttft" or "tpot", or "" for none. `sure`: with
+    a margin for the pace too, which is a mean; for turns that another model can take."""
+    if forecast.full:
+        return "queue"
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
         return "ttft"
     return "tpot" if forecast.tpot_s > (MARGIN if sure else 1.0) * target.tpot_ms / 1000 else ""

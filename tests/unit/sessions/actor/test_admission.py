@@ -61,7 +61,7 @@ def forecast(ttft_s: float, *, tpot_s: float = 0.01, position: int = 0) -> Forec
 
 def made(told: Forecast | None, **limits: Any) -> tuple[Admission, FakeEngine, list[float], list[str]]:
     engine, clock, refused = FakeEngine(told), [0.0], list[str]()
-    given = Limits(targets=TARGETS, **limits)
+    given = Limits(**{"targets": TARGETS, **limits})
     return Admission(engine, lambda: given, lambda: clock[0], refused.append), engine, clock, refused  # type: ignore[arg-type]
 
 
@@ -91,6 +91,16 @@ def test_one_that_would_miss_a_target_is_refused_with_a_time(told: Forecast, why
     error = admitted(admission, KEY, say()).refused
     assert isinstance(error, Overloaded) and error.retry_after_ms == after_ms and error.retryable
     assert refused == [why] and not engine.expected
+
+
+@pytest.mark.parametrize("targets", [{}, TARGETS])
+def test_one_that_finds_the_queue_full_is_refused_with_targets_or_without(targets: dict[str, Target]) -> None:
+    admission, engine, _, refused = made(msgspec.structs.replace(forecast(0.5), full=True), targets=targets)
+    error = admitted(admission, KEY, say()).refused
+    assert isinstance(error, Overloaded) and error.retryable and error.retry_after_ms
+    assert refused == ["queue"] and not engine.expected
+    engine.told = forecast(0.5)
+    assert admitted(admission, KEY, say()).refused is None and len(engine.expected) == 1
 
 
 def test_one_that_finds_the_engine_idle_is_let_in_however_long_its_prompt_takes() -> None:
