@@ -162,7 +162,7 @@ class FairQueue(Generic[T]):
         return ahead + own
 
     def is_full(self, tenant: TenantId, *, coming: int = 0, own: int = 0) -> bool:
-        """Whether no more of this tenant's claims may wait, once `coming` claims more wait, `own` of them this tenant's.
+        """Whether no more of this tenant's claims may wait, after `coming` more claims, `own` of them of this tenant.
         One tenant can fill most of the queue and never all of it, so that there is room for another (dynamic
         thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)

@@ -233,7 +233,7 @@ class Admission:
 
 
 def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
-    """Returns what a turn would miss: "queue" (a place in it), the target "ttft" or "tpot", or "" for none. `sure`: with
+    """Returns what a turn would miss: a place in the "queue", the target "ttft" or "tpot", or "" for none. `sure`: with
     a margin for the pace too, which is a mean; for turns that another model can take."""
     if forecast.full:
         return "queue"
