@@ -64,7 +64,7 @@ class ChatDialect:
     """Talks to a provider of chat completions. Implements `ServerDialect`."""
 
     build = "remote-chat/1"
-    sampling = frozenset({*_DIRECT, "seed", "max_output_tokens", "text"})
+    sampling = frozenset({*_DIRECT, "seed", "text"})
     holds_to_formats = True
 
     def __init__(self, options: RemoteOptions) -> None:
@@ -101,9 +101,9 @@ class ChatDialect:
         sampling = request.sampling
         what = "How this model thinks is its provider's business: leave it out."
         if sampling.thinking_tokens is not None:
-            raise BadInput("unsupported_parameter", what, param="thinking_token_budget")
+            raise BadInput("unsupported_parameter", what, param="thinking_tokens")
         if sampling.thinking is not None and sampling.effort is None:  # an effort is passed on
-            raise BadInput("unsupported_parameter", what, param="chat_template_kwargs")
+            raise BadInput("unsupported_parameter", what, param="thinking")
         if request.emitted:
             what = "This answer cannot be continued: its provider begins every answer anew."
             raise BadInput("recovery_incompatible", what)

@@ -88,7 +88,7 @@ def test_thoughts_words_and_calls_become_text_with_marks() -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "param"),
-    [(Sampling(thinking=False), "chat_template_kwargs"), (Sampling(thinking_tokens=9), "thinking_token_budget")],
+    [(Sampling(thinking=False), "thinking"), (Sampling(thinking_tokens=9), "thinking_tokens")],
 )
 def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: str) -> None:
     with pytest.raises(BadInput) as error:
