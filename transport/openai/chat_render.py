@@ -38,7 +38,6 @@ _GIVEN_UP = {  # a repeat of the request would not help
     "cancelled": "it was cancelled.",
     "orphaned": "nobody read it any more.",
     "steered": "it was steered, and another goes on in its place.",
-    "quarantined": "its server ended several times while working on it.",
     "recovery_incompatible": "its server ended, and no other can go on with it as it was requested.",
 }
 
