@@ -69,6 +69,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions file_quota_exceeded",
     ErrorRow(500, "INTERNAL"): "tool_call_invalid compaction_failed",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
+    ErrorRow(502, "UNAVAILABLE"): "answer_cut_short",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full embeddings_full",
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
