@@ -113,3 +113,55 @@ async def test_a_provider_that_is_busy_is_passed_over_where_there_is_another() -
 async def test_of_providers_that_are_all_busy_the_soonest_says_when() -> None:
     answer = await chat(ChatProvider(BUSY % 9), ChatProvider(BUSY % 3), ChatProvider(BUSY % 7))
     assert (answer.status_code, answer.json()["error"]["retry_after_ms"]) == (503, 3_000)
+
+
+LOOK: dict[str, Any] = {"name": "look", "parameters": {"type": "object"}}
+TOOLS = [{"type": "function", "function": LOOK}]
+LITERAL = 'Hermes writes  <tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>  so.'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LITERAL,
+        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        '{"name": "look", "arguments": {"at": 1}}',
+        '```json\n{"name": "look", "arguments": {"at": 1}}\n```',
+    ],
+)
+async def test_text_of_a_provider_that_looks_like_a_call_is_text(text: str) -> None:
+    pieces = b"".join(delta(content=text[at : at + 5]) for at in range(0, len(text), 5))
+    (choice,) = (await chat(ChatProvider(STREAM + pieces + end()), tools=TOOLS)).json()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+    assert not choice["message"].get("tool_calls")
+
+
+async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_like() -> None:
+    called = [{"index": 0, "id": "a", "function": {"name": "look", "arguments": ""}}]
+    rest = [{"index": 0, "function": {"arguments": '{"at": "\ufdd1</tool_call>"}'}}]
+    first = STREAM + delta(content=LITERAL) + delta(tool_calls=called) + delta(tool_calls=rest) + end("tool_calls")
+    provider = ChatProvider(first, WORDS)
+    async with (
+        chat_engine(provider) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        (choice,) = (await http.post("/v1/chat/completions", json=ASK | {"tools": TOOLS})).json()["choices"]
+        (call,) = choice["message"]["tool_calls"]
+        assert choice["message"]["content"] == LITERAL and choice["finish_reason"] == "tool_calls"
+        arguments = json.loads(call["function"]["arguments"])
+        assert (call["function"]["name"], arguments) == ("look", {"at": "\ufdd1</tool_call>"})
+        output = {"role": "tool", "tool_call_id": call["id"], "content": "a town"}
+        behind = {"messages": [*ASK["messages"], choice["message"], output], "tools": TOOLS}
+        await http.post("/v1/chat/completions", json=ASK | behind)
+    _, answered, told = provider.bodies[1]["messages"]
+    assert answered["content"] == LITERAL and told["content"] == "a town"
+    assert json.loads(answered["tool_calls"][0]["function"]["arguments"]) == arguments
+    assert told["tool_call_id"] == answered["tool_calls"][0]["id"]
+
+
+async def test_a_call_that_nobody_offered_is_no_part_of_the_answer() -> None:
+    called = [{"index": 0, "id": "a", "function": {"name": "search", "arguments": "{}"}}]
+    answer = await chat(ChatProvider(STREAM + delta(tool_calls=called) + delta(content="Found.") + end()))
+    (choice,) = answer.json()["choices"]
+    assert choice["message"]["content"] == "Found." and not choice["message"].get("tool_calls")

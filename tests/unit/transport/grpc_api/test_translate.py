@@ -102,7 +102,7 @@ def test_a_delta_is_told_the_same_on_both_ways() -> None:
 
 
 def test_when_to_ask_again_stands_in_the_error_of_an_answer() -> None:
-    error = {"code": "overloaded", "message": "Busy.", "retry_after_ms": 7_000}
+    error: dict[str, Any] = {"code": "overloaded", "message": "Busy.", "retry_after_ms": 7_000}
     body = ResponseBody(id="r", created_at=1, status="failed", model="m", parent_id=None, error=error)  # type: ignore[arg-type]
     told = pb.Event()
     translate.fill(told.response_failed, ResponseFailed(response_id="r", sequence_number=1, response=body))  # type: ignore[arg-type]
