@@ -23,7 +23,7 @@ DIRECT: Final = (
 HONOURED: Final = frozenset(
     {
         *DIRECT,
-        *("seed", "max_output_tokens", "logit_bias", "logprobs", "top_logprobs", "text"),
+        *("seed", "logit_bias", "logprobs", "top_logprobs", "text"),
         *("ignore_eos", "min_tokens", "stop_token_ids"),
     }
 )

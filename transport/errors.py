@@ -69,6 +69,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions file_quota_exceeded",
     ErrorRow(500, "INTERNAL"): "tool_call_invalid compaction_failed",
     ErrorRow(500, "INTERNAL", INTERNAL): "internal_error",
+    ErrorRow(502, "UNAVAILABLE"): "answer_cut_short",
     ErrorRow(503, "RESOURCE_EXHAUSTED"): "queue_full embeddings_full",
     ErrorRow(503, "UNAVAILABLE"): (
         "limits_unavailable directory_unavailable engine_unavailable outcome_unknown fenced sign_in_unavailable "
@@ -95,8 +96,7 @@ _INNER: Final = {
     "invalid_request": "invalid_format invalid_logit_bias invalid_schema invalid_text not_encrypted",
     "journal_unavailable": (
         "journal_away journal_broken journal_closed journal_damaged journal_disk_full journal_read_only "
-        "journal_refused journal_slow journal_taken audit_not_kept keys_unavailable reviews_not_kept "
-        "usage_not_kept usage_stream_away push_service_away"
+        "journal_refused journal_slow journal_taken keys_unavailable usage_stream_away push_service_away"
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
     "overloaded": "documents_unavailable file_folder_unavailable journal_overloaded mailbox_full schemas_unavailable",

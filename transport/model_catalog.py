@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from sessions.model.errors import BadInput, NotFound, Unavailable
-from sessions.model.generation import EngineInfo, unsupported_tools
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import EngineInfo, unhonoured_fields, unsupported_field, unsupported_tools
 from sessions.model.types import Json, Sampling, Tool
 from sessions.ports import Member, View
 from sessions.routing.models_file import ModelsFile, PoolsNow
 
-OPTIONAL: Final = ("top_k", "min_p", "repeat_penalty", "ignore_eos", "min_tokens", "stop_token_ids")
-"""Sampling parameters of llama.cpp and vLLM that an engine may lack."""
+FORM: Final = ("text", "logprobs")
+"""Sampling parameters that change the form of an answer: they are never ignored."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,23 +43,18 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
-        """Returns the optional parameters that a request sets and the engine does not support."""
-        known = self.sampling
-        return [] if known is None else [name for name in OPTIONAL if name not in known and getattr(sampling, name)]
+        """Returns the parameters that a request sets and the engine does not support."""
+        return [] if self.sampling is None else unhonoured_fields(sampling, self.sampling)
 
     def check(self, sampling: Sampling, tools: Sequence[Tool] = (), *, format_param: str) -> None:
         """Raises BadInput for parameters that the engine does not support and that change the answer's form."""
-        known = self.sampling
-        if known is None:
+        if self.sampling is None:
             return
         if tools and not self.tools and sampling.tool_choice != "none":
             raise unsupported_tools(self.id)
-        if sampling.text is not None and "text" not in known:
-            raise BadInput(
-                "unsupported_parameter", f"The model {self.id!r} has no structured output.", param=format_param
-            )
-        if sampling.logprobs and "logprobs" not in known:
-            raise BadInput("unsupported_parameter", f"The model {self.id!r} gives no logprobs.", param="logprobs")
+        for name in self.unhonoured(sampling):
+            if name in FORM:
+                raise unsupported_field(self.id, name, param=format_param if name == "text" else name)
 
     @property
     def names(self) -> tuple[str, ...]:

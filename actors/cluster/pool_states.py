@@ -65,6 +65,6 @@ def pool_state(engines: list[EngineInfo], loads: list[float]) -> PoolState:
         load=sum(loads) / max(1, len(loads)),
         window=min((each.context_window for each in engines), default=UNKNOWN_WINDOW),
         tools=all(each.takes_tools for each in engines),
-        json=all("text" in each.sampling for each in engines),
+        sampling=frozenset.intersection(*(each.sampling for each in engines)) if engines else None,
         aliases=frozenset(alias for each in engines for alias in each.aliases),
     )

@@ -27,7 +27,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.request import Request
-from sessions.model.types import ActivationId, ReplicaId, SessionKey
+from sessions.model.types import ActivationId, ReplicaId, Sampling, SessionKey
 from sessions.ports import Directory, Journal, Member, Owner, View
 from sessions.routing.decision import TurnSituation, decide
 from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
@@ -267,7 +267,7 @@ class RouteTable:
         choice = pools.choice(request.key.tenant, settings.model)
         if choice is None:
             return settings.model
-        facts = facts_of(request.command) or TurnFacts("", len(settings.tools), False, 0)
+        facts = facts_of(request.command) or TurnFacts("", len(settings.tools), Sampling(), 0)
         score = score_turn(facts.text, tools=facts.tools, wish=pools.wish(request.key.tenant))
         candidates = [candidate_of(name, pools, self.pool_states(), facts) for name in choice.models]
         decided = decide(TurnSituation("", score.value, facts.tokens), candidates, pools.file.routing)

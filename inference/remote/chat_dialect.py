@@ -12,13 +12,21 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from inference.remote.chat_tokenizer import CALL_CLOSE, CALL_OPEN, THOUGHTS, ChatTokenizer, encode, read_prompt
+from inference.remote.chat_tokenizer import (
+    THOUGHTS,
+    UNMARKED,
+    UNMARKED_JSON,
+    ChatTokenizer,
+    encode,
+    read_prompt,
+)
 from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, EndReason, GenerationRequest, drawn_seed, is_free
 from sessions.model.types import Json
+from sessions.turn.call_formats import FIELD_CLOSE, FIELD_OPEN
 
 _DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _USUAL_LIMIT: Final = "max_tokens"
@@ -64,7 +72,7 @@ class ChatDialect:
     """Talks to a provider of chat completions. Implements `ServerDialect`."""
 
     build = "remote-chat/1"
-    sampling = frozenset({*_DIRECT, "seed", "max_output_tokens", "text"})
+    sampling = frozenset({*_DIRECT, "seed", "text"})
     holds_to_formats = True
 
     def __init__(self, options: RemoteOptions) -> None:
@@ -101,9 +109,9 @@ class ChatDialect:
         sampling = request.sampling
         what = "How this model thinks is its provider's business: leave it out."
         if sampling.thinking_tokens is not None:
-            raise BadInput("unsupported_parameter", what, param="thinking_token_budget")
+            raise BadInput("unsupported_parameter", what, param="thinking_tokens")
         if sampling.thinking is not None and sampling.effort is None:  # an effort is passed on
-            raise BadInput("unsupported_parameter", what, param="chat_template_kwargs")
+            raise BadInput("unsupported_parameter", what, param="thinking")
         if request.emitted:
             what = "This answer cannot be continued: its provider begins every answer anew."
             raise BadInput("recovery_incompatible", what)
@@ -122,7 +130,10 @@ class ChatDialect:
         try:
             if status != 200:
                 raise refusal(status, server.without_key(answer), stream.header("retry-after"))
-            writer, reason, cached = _AnswerWriter(thoughts=is_free(sampling, None)), "", 0
+            writer = _AnswerWriter(
+                thoughts=is_free(sampling, None), calls="tools" in body and sampling.tool_choice != "none"
+            )
+            reason, cached = "", 0
             while (raw := await stream.next()) is not None:
                 data = _data_of(raw)
                 if not data:
@@ -206,11 +217,13 @@ def _cached_of(usage: Any, num_prompt: int) -> int:
 
 
 class _AnswerWriter:
-    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls as Hermes has them. `thoughts`:
-    the answer may have some; else they are left out. A provider that goes back to a call that is closed is refused."""
+    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls between marks that no text has.
+    `thoughts`, `calls`: the answer may have some; else they are left out. A provider that goes back to a call that is
+    closed is refused."""
 
-    def __init__(self, *, thoughts: bool = True) -> None:
+    def __init__(self, *, thoughts: bool = True, calls: bool = True) -> None:
         self._thoughts = thoughts
+        self._calls = calls
         self._open: Literal["", "thought", "call"] = ""
         self._call = _Call()  # the one that is open
         self._has_arguments = False
@@ -220,22 +233,22 @@ class _AnswerWriter:
         if self._thoughts and (thought := delta.reasoning_content or delta.reasoning):
             if self._open != "thought":
                 yield from self._switch("thought", f"{THOUGHTS.open}\n")
-            yield thought
+            yield thought.translate(UNMARKED)
         if text := (delta.content or "") + (delta.refusal or ""):
             if self._open != "":
                 yield from self._switch("", "")
-            yield text
-        for call in delta.tool_calls or ():
+            yield text.translate(UNMARKED)
+        for call in (delta.tool_calls or ()) if self._calls else ():
             name, arguments = (call.function.name, call.function.arguments) if call.function else (None, None)
             if name and not self._is_open(call):
-                opening = f'{CALL_OPEN}\n{{"name": {json.dumps(name)}, "arguments": '
+                opening = f'{FIELD_OPEN}{{"name": {json.dumps(name)}, "arguments": '
                 yield from self._switch("call", opening)
                 self._call = call
             if arguments:
                 if not self._is_open(call):
                     raise Unavailable("engine_unavailable", "The provider mixed the calls of an answer up.")
                 self._has_arguments = True
-                yield arguments
+                yield arguments.translate(UNMARKED_JSON)
 
     def _is_open(self, call: _Call) -> bool:
         """Whether a delta goes on with the call that is open. Some providers number every call 0, or none."""
@@ -250,7 +263,7 @@ class _AnswerWriter:
         if self._open == "thought":
             yield f"\n{THOUGHTS.close}\n\n"
         elif self._open != "":
-            yield f"{'' if self._has_arguments else '{}'}}}\n{CALL_CLOSE}"
+            yield f"{'' if self._has_arguments else '{}'}}}{FIELD_CLOSE}"
         self._open, self._has_arguments = to, False
         if opening:
             yield opening

@@ -7,12 +7,14 @@ Sessile's ledger needs ids, so each stands for up to three bytes of text. Ids be
     assistant Let me look. CALL ["call_1", "weather", "{}"] END
 
 `read_prompt` makes messages of such a prompt again. Lengths, usage and windows are therefore counted at three bytes a
-token, not as the provider counts. Calls and thoughts of an answer stand in its text as Hermes writes them.
+token, not as the provider counts. Thoughts of an answer stand in its text as Hermes writes them, and so do its calls,
+but between marks that no text has: what looks like a call in the provider's text is text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import re
@@ -26,13 +28,15 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks, TokenizerInfo
 from sessions.model.types import Json, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
+from sessions.turn.call_formats import FIELD_CLOSE, FIELD_OPEN
 
 BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
 ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}
 SPECIALS_END: Final = 10
 VOCABULARY: Final = 4 << 24  # ids: the number of bytes (1 to 3) in the upper byte, the bytes below
 THOUGHTS: Final = ThoughtMarks("<think>", "</think>", efforts=True)
-CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+UNMARKED: Final = str.maketrans(dict.fromkeys((FIELD_OPEN, FIELD_CLOSE), "\ufffd"))  # texts have no marks of calls
+UNMARKED_JSON: Final = str.maketrans({mark: json.dumps(mark)[1:-1] for mark in (FIELD_OPEN, FIELD_CLOSE)})
 
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
 _SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
@@ -77,7 +81,7 @@ class ChatTemplateFacts:
     foldings: tuple[str, ...] = ()
 
     def call_format(self) -> str:
-        return "hermes"
+        return "field"
 
     def thoughts(self) -> ThoughtMarks | None:
         return THOUGHTS
@@ -86,7 +90,7 @@ class ChatTemplateFacts:
 class ChatTokenizer:
     """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
 
-    fingerprint = "chat-3-bytes/1"
+    fingerprint = "chat-3-bytes/2"
     starts: Tokens = (BEGIN,)
     answer_opening: Tokens = (ROLES["assistant"],)
     answer_closing: Tokens = (END,)
@@ -103,7 +107,7 @@ class ChatTokenizer:
         return tuple(tokens)
 
     async def message(self, message: ChatMessage) -> Tokens:
-        tokens = [ROLES[message.role], *await _encode_in_parts(message.text)]
+        tokens = [ROLES[message.role], *await _encode_in_parts(message.text.translate(UNMARKED))]
         if message.call_id is not None:
             tokens += [CALL, *await _encode_in_parts(message.call_id)]
         for call in message.calls:
@@ -192,19 +196,15 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
 
 def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str, Json]]]:
     """Returns the words of an answer, without its thought, and its calls. An answer's text has no ids: its calls get
-    those of the `outputs` that follow, in order. What only looks like a call, because no output follows, is text."""
+    those of the `outputs` that follow, in order. A call without an output, or that is not whole, is left out."""
     thought = _THOUGHT.match(text)
-    at = thought.end() if thought is not None else 0
-    words, calls = "", list[dict[str, Json]]()
-    while len(calls) < len(outputs) and (begin := text.find(CALL_OPEN, at)) >= 0:
-        end = text.find(CALL_CLOSE, begin)
-        if end < 0:
-            break
-        before, at = at, end + len(CALL_CLOSE)
-        try:
-            written: Any = msgspec.json.decode(text[begin + len(CALL_OPEN) : end])
-            calls.append(_call(outputs[len(calls)], written["name"], json.dumps(written["arguments"])))
-            words += text[before:begin].rstrip()
-        except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
-            words += text[before:at]
-    return words + (text[at:].lstrip() if calls else text[at:]), calls
+    words, *marked = text[thought.end() if thought is not None else 0 :].split(FIELD_OPEN)
+    calls = list[dict[str, Json]]()
+    for each in marked:
+        written, _, behind = each.partition(FIELD_CLOSE)
+        words = words.rstrip() + behind.lstrip()
+        if len(calls) < len(outputs):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
+                call: Any = msgspec.json.decode(written)
+                calls.append(_call(outputs[len(calls)], call["name"], json.dumps(call["arguments"])))
+    return words, calls

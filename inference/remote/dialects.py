@@ -78,21 +78,22 @@ class ServerDialect(Protocol):
 
 
 def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
-    """Returns the error for a server's refusal of a request. With 5xx, another server may take it. `retry_after`: the
-    header of that name; of its two forms the one in seconds counts."""
+    """Returns the error for a server's refusal of a request. With 429 and 5xx, another server may take it.
+    `retry_after`: the header of that name; of its two forms the one in seconds counts."""
     try:
         body: Any = msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = {}
     error = body.get("error", body) if isinstance(body, dict) else {}
     message = str(error.get("message", "") if isinstance(error, dict) else error)[:200]
+    wait_ms = max(1, int(retry_after)) * 1000 if re.fullmatch("[0-9]{1,5}", retry_after) else None
     if status == 429:
-        seconds = int(retry_after) if re.fullmatch("[0-9]{1,5}", retry_after) else 1
-        return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=max(1, seconds) * 1000)
+        return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=wait_ms or 1000)
     if status in (401, 403):
         return Unavailable("engine_unavailable", "The model's server refuses the key of engine_key.")
     if status < 400 or status >= 500 or status == 404:
-        return Unavailable("engine_unavailable", f"The model's server answers with {status}.")
+        what = f"The model's server answers with {status}."
+        return Unavailable("engine_unavailable", what, retry_after_ms=wait_ms)
     if "context" in message or "max_model_len" in message:
         return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
     return BadInput("engine_refused", f"The model's engine refused the request: {message}")

@@ -25,7 +25,7 @@ from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.request_checks import check_model, check_prompt, trial_request
 from sessions.limits import Forecast, Share
-from sessions.model.errors import BadInput, EngineLost, SessileError, Unavailable
+from sessions.model.errors import BadInput, EngineLost, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, EngineInfo, EngineStats, Finish, GenerationRequest, KVExport, KVPlace
 from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tokens
 
@@ -124,9 +124,11 @@ class RemoteEngine:
         self._dialect.check(trial_request(sampling))
 
     async def _output(self, request: GenerationRequest) -> AsyncGenerator[Chunk | RemoteRunEnded, None]:
-        """Runs a request on the first server that answers. Raises Unavailable where none does."""
+        """Runs a request on the first server that answers and has room. Raises Unavailable where none answers,
+        Overloaded where those that do are busy, with the shortest wait."""
         name = f"{request.key.tenant}\0{request.key.session}".encode()
         refusal: Unavailable | None = None
+        busy: list[Overloaded] = []
         for server in self._pool.in_order(name):
             begun = False
             try:
@@ -137,6 +139,8 @@ class RemoteEngine:
                         begun = True
                         yield item
                 return
+            except Overloaded as error:
+                busy.append(error)
             except Unavailable as error:
                 self._counters["failures"] += 1
                 if begun or not await self._lives(server):
@@ -147,6 +151,8 @@ class RemoteEngine:
                 if begun:
                     what = "The model's server has gone in the middle of an answer."
                     raise EngineLost("engine_lost", what) from error
+        if busy:
+            raise min(busy, key=lambda error: error.retry_after_ms or 0)
         raise refusal or Unavailable("engine_unavailable", "None of the model's servers answers.")
 
     async def _next(

@@ -106,7 +106,7 @@ class VllmDialect:
         status, answer, stream = await server.http.stream(f"{server.path}/v1/completions", body)
         try:
             if status != 200:
-                raise refusal(status, server.without_key(answer))
+                raise refusal(status, server.without_key(answer), stream.header("retry-after"))
             reason = ""
             ends = self._ends.union(request.sampling.stop_token_ids)
             while (raw := await stream.next()) is not None:

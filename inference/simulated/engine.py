@@ -141,7 +141,7 @@ class SimulatedEngine:
             model_fingerprint=self._fingerprint,
             context_window=self.options.context_window,
             slots=self.options.slots,
-            sampling=frozenset({"temperature", "seed", "max_output_tokens", "ignore_eos", "min_tokens"}),
+            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens"}),
             tool_format="hermes" if self.options.tools else "none",
             aliases=self.options.model_aliases,
         )

@@ -21,9 +21,9 @@ from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
-from sessions.model.generation import ITEMS_LEFT_OUT
+from sessions.model.generation import ITEMS_LEFT_OUT, unhonoured_fields, unhonoured_thoughts, unsupported_field
 from sessions.model.types import CallId, Principal, Role
-from sessions.ports import ChatMessage, ChecksSampling, FilterSet
+from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
 from sessions.turn.ledger import Ledger
 from sessions.turn.past_texts import PromptText, goes_on_from, name_of, role_of, texts_before
 
@@ -46,8 +46,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
         async with asyncio.timeout(context.limits.prepare_s):
             command = await with_server_tools(command, context.tools, principal.tenant, takes_tools=takes_tools)
             if isinstance(command, cm.TurnCommand):
-                if isinstance(context.engine, ChecksSampling):
-                    context.engine.check_sampling(cm.sampling_of(command))
+                _check_sampling(command, context.engine)
                 await preparation.filter.format(command.text)
             if isinstance(command, cm.TurnCreate):
                 memories = await preparation.memories(context.memories, command)
@@ -91,6 +90,19 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
     except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
         log.exception("preparation_failed", command=command.id)
         return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
+
+
+def _check_sampling(command: cm.TurnCommand, engine: Engine) -> None:
+    """Raises BadInput for a field that the engine would drop. OpenAI's endpoints send `turn.create`, and name those
+    about thoughts in a `Warning`."""
+    sampling, info = cm.sampling_of(command), engine.info
+    names = unhonoured_fields(sampling, info.sampling)
+    if not isinstance(command, cm.TurnCreate):
+        names += unhonoured_thoughts(sampling, info.thoughts)
+    if names:
+        raise unsupported_field(info.model, names[0])
+    if isinstance(engine, ChecksSampling):
+        engine.check_sampling(sampling)
 
 
 class InputPreparation:

@@ -23,7 +23,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Conflict, NotFound, SessileError, Unavailable
 from sessions.model.request import Request
-from sessions.model.types import Json, Message, UnixMs
+from sessions.model.types import Json, Message, Sampling, UnixMs
 from sessions.ports import Engine
 from sessions.routing.decision import RoutingDecision, TurnSituation, decide
 from sessions.routing.models_file import ModelChoice, PoolsNow
@@ -137,7 +137,7 @@ class ModelRouter:
             raise Conflict("response_in_progress", text, param="model", retryable=True, retry_after_ms=250)
         directed = Directed(adopts=here)
         if alias is not None:
-            nothing = TurnFacts("", len(info.tools), False, TEMPLATE_TOKENS)
+            nothing = TurnFacts("", len(info.tools), Sampling(), TEMPLATE_TOKENS)
             facts = facts_of(request.command, info.tools) or nothing
             directed = self._routed(state, request, alias, facts, keep_model)._replace(adopts=alias.alias)
         elif model is not None and model != here and not keep_model:

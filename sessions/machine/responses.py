@@ -281,6 +281,12 @@ def end_incomplete(
     end(build, open_, Ending(_used(build, open_), reason, successor), go_on=go_on)
 
 
+def _shown_error(error: SessileError) -> dict[str, Json]:
+    """Returns the `error` of a response that failed."""
+    shown: dict[str, Json] = {"code": error.code, "message": error.public_message}
+    return shown if error.retry_after_ms is None else {**shown, "retry_after_ms": error.retry_after_ms}
+
+
 def _details(reason: IncompleteReason, successor: ResponseId | None) -> dict[str, Json]:
     return {"reason": reason} if successor is None else {"reason": reason, "response_id": successor}
 
@@ -323,7 +329,7 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
         output=tuple(draft.item for draft in open_.drafts),
         usage=usage.public() if cost is None else {**usage.public(), "cost": cost.public()},
         incomplete_details=None if ending.reason is None else _details(ending.reason, ending.successor),
-        error={"code": error.code, "message": error.public_message} if error is not None else None,
+        error=_shown_error(error) if error is not None else None,
     )
     calls = [item for item in body.output if isinstance(item, FunctionCall)]
     if status == "completed" and calls and all(call.server is True for call in calls):

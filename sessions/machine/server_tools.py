@@ -131,7 +131,7 @@ def time_out(build: StepBuilder, input: ToolDeadline) -> None:
     if waiting is None:
         return
     if waiting.server is None or not waiting.server.calls.keys() >= set(waiting.missing):
-        end_tool_turn(build, waiting, "tool_timeout", "tool_timeout")
+        end_tool_turn(build, waiting, "tool_timeout")
         return
     build.out.effects.append(StopTools(waiting.response_id))
     for call_id in list(waiting.missing):

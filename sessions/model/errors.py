@@ -9,6 +9,7 @@
     ├── NotFound            unknown here (also: not yours to know of)     404
     ├── Gone                deleted                                       410
     ├── Limited             a quota; wait and come again                  429
+    ├── CutShort            an answer broke off and cannot go on              502
     ├── Overloaded          shed; wait and come again                     503
     ├── Unavailable         something we need is away                     503
     │   └── OutcomeUnknown  it may have happened: read before anything    503
@@ -100,6 +101,10 @@ class Limited(SessileError):
     type = "rate_limit_error"
     status = 429
     retryable = True
+
+
+class CutShort(SessileError):
+    status = 502
 
 
 class Overloaded(SessileError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -22,6 +22,50 @@ GENERATE: Final = "generate"  # in a response's request: false where it only bri
 
 
 TOOL_CALLS_MADE: Final = "tool_calls_made"  # in a response's request: server calls of the answer that it goes on with
+HONOURED_BY_TURNS: Final = frozenset(
+    {"max_output_tokens", "stop", "tool_choice", "parallel_tool_calls", "thinking", "thinking_tokens", "effort"}
+)
+"""Fields of `Sampling` that the turn itself honours; an engine lists the others that it honours in its `EngineInfo`."""
+_NO_EFFECT: Final[dict[str, Any]] = {
+    **dict.fromkeys(("top_k", "min_p", "frequency_penalty", "presence_penalty", "min_tokens", "top_logprobs"), 0),
+    **dict.fromkeys(("top_p", "repeat_penalty"), 1),
+    "logit_bias": {},
+}
+"""Values that ask for nothing: any engine honours them."""
+
+
+def unhonoured_fields(sampling: Sampling, honoured: Collection[str]) -> list[str]:
+    """Returns the fields that a request sets and an engine would drop that honours only these: the one rule, at every
+    door. A new field of `Sampling` is dropped by every engine that does not list it."""
+    defaults = Sampling()
+    return [
+        name
+        for name in Sampling.__struct_fields__
+        if name not in HONOURED_BY_TURNS
+        and name not in honoured
+        and getattr(sampling, name) not in (getattr(defaults, name), _NO_EFFECT.get(name))
+        and (name != "text" or has_format(sampling))
+    ]
+
+
+def unhonoured_thoughts(sampling: Sampling, thoughts: ThoughtMarks | None) -> list[str]:
+    """Returns the fields about thoughts that a request sets and a model with these thoughts cannot follow."""
+    names = [] if thoughts is not None else ["thinking", "thinking_tokens"]
+    names += [] if thoughts is not None and thoughts.efforts else ["effort"]
+    return [name for name in names if getattr(sampling, name)]
+
+
+def without_fields(sampling: Sampling, names: Iterable[str]) -> Sampling:
+    """Returns a request's sampling as if it had not set these fields."""
+    defaults = Sampling()
+    return msgspec.structs.replace(sampling, **{name: getattr(defaults, name) for name in names})
+
+
+def has_format(sampling: Sampling) -> bool:
+    """Returns whether an answer is to have a format: JSON, by a schema or not."""
+    return sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
+
+
 ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
 
 
@@ -94,7 +138,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     model_fingerprint: str  # of the weights, and of what else decides what they compute
     context_window: int  # tokens that prompt and answer may take together, per session
     slots: int  # answers that run at the same time
-    sampling: frozenset[str]  # names of the Sampling fields that are honoured
+    sampling: frozenset[str]  # fields of Sampling that it honours, besides HONOURED_BY_TURNS
     # `none`: no tool calls. Else they are text, in `call_format`; `hermes`: a grammar of ours holds the model to a call
     # or format that is asked for; `engine`: the engine does.
     tool_format: Literal["none", "hermes", "engine"] = "none"
@@ -124,15 +168,20 @@ def thinks(sampling: Sampling, request: Json) -> bool:
 def is_free(sampling: Sampling, request: Json) -> bool:
     """Returns whether an answer is in the model's own form: no completed text, and not held to a format or a call."""
     raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
-    formatted = sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
     forced = sampling.tool_choice not in (None, "auto", "none")
-    return not (raw or formatted or forced)
+    return not (raw or has_format(sampling) or forced)
 
 
 def unsupported_scores(model: str) -> BadInput:
     """Returns the error for log probabilities of a prompt where the engine cannot compute them."""
     message = f"The model {model!r} has no log probabilities of prompts here: leave out 'echo' or 'logprobs'."
     return BadInput("unsupported_parameter", message, param="echo")
+
+
+def unsupported_field(model: str, name: str, *, param: str = "") -> BadInput:
+    """Returns the error for a field of `Sampling` that a model's engine does not honour, the same at every door."""
+    what = {"text": "has no structured output", "logprobs": "gives no logprobs"}.get(name, f"does not know {name!r}")
+    return BadInput("unsupported_parameter", f"The model {model!r} {what}.", param=param or name)
 
 
 def unsupported_tools(model: str) -> BadInput:

@@ -49,9 +49,7 @@ IncompleteReason = Literal[
     "steered",
     "session_deleted",
     "recovery_incompatible",
-    "tool_timeout",
     "orphaned",
-    "quarantined",
 ]
 
 ContextPolicy = Literal["off", "truncate", "compact"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sessions.model import commands as cm
+from sessions.model.generation import has_format, unhonoured_fields
 from sessions.model.types import Sampling, Tool
 from sessions.routing.decision import CandidateModel
 from sessions.routing.models_file import ModelPools, PoolModel
@@ -21,14 +22,14 @@ class PoolState(NamedTuple):
     load: float  # the mean of the replicas
     window: int
     tools: bool
-    json: bool
+    sampling: frozenset[str] | None  # fields of Sampling that they honour; None: unknown
     aliases: frozenset[str] = frozenset()
 
 
 class TurnFacts(NamedTuple):
     text: str
     tools: int
-    json: bool
+    sampling: Sampling
     tokens: int  # about how many tokens the command adds
 
 
@@ -61,8 +62,8 @@ def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts 
         case _:
             return None
     called = tools if not isinstance(command, Sampling) or command.tool_choice != "none" else ()
-    json = command.text is not None if isinstance(command, Sampling) else False
-    return TurnFacts(text, len(called), json, whole // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS)
+    sampling = cm.sampling_of(command) if isinstance(command, Sampling) else Sampling()
+    return TurnFacts(text, len(called), sampling, whole // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS)
 
 
 def candidate_of(
@@ -99,5 +100,6 @@ def _able(model: PoolModel, state: PoolState | None, facts: TurnFacts) -> bool:
     """Returns whether a model can do what the turn needs. The models file decides; where it says nothing, the replicas
     do."""
     tools = model.tools is not False and (state is None or state.tools)
-    json = model.json is not False and (state is None or state.json)
-    return (tools or not facts.tools) and (json or not facts.json)
+    json = model.json is not False or not has_format(facts.sampling)
+    known = state.sampling if state is not None else None
+    return (tools or not facts.tools) and json and (known is None or not unhonoured_fields(facts.sampling, known))

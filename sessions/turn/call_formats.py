@@ -13,6 +13,7 @@ reader here: `tool_call_parser` follows its arguments as they come.
     deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
     lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
     gemma4     <|tool_call>call:f{p:<|"|>v<|"|>,q:[1,true]}<tool_call|>
+    field      as hermes, between marks that no text has: the calls came in a field of their own
 
 OpenAI's harmony has no reader either: there a call is a message of its own kind (`sessions.turn.channels`).
 
@@ -86,6 +87,8 @@ def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
     return done[0], closing.end() if closing is not None else end
 
 
+FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode: what writes calls between them keeps them out of texts
+FIELD_CLOSE: Final = "\ufdd1"
 _DECODER: Final = json.JSONDecoder()
 _STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)  # of JSON: whole strings and brackets
 _FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments
@@ -322,6 +325,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
         specials=("<|tool_call>", "<tool_call|>", _GEMMA_QUOTE, "<|channel>"),
     ),
     "harmony": CallFormat((), channels=True, specials=MARKS),
+    "field": CallFormat((FIELD_OPEN,), closes=(FIELD_CLOSE,)),
 }
 
 _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest first

@@ -42,7 +42,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
-from sessions.turn.call_formats import FORMATS, CallFormat, Reader
+from sessions.turn.call_formats import FIELD_CLOSE, FORMATS, CallFormat, Reader
 from sessions.turn.channels import ANSWER_ENDS, CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START, Header, read_header
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
@@ -186,6 +186,7 @@ class ToolCallParser:
         self._format = written
         self._starts = written.starts if calls and not bare else ""
         self._opens = written.opens if calls else ()
+        self._closes = written.closes or (CLOSE,)  # of a call that is followed
         first = (thoughts.open,) if thoughts is not None else ()
         self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
         self._in_channels = written.channels or (thoughts is not None and thoughts.channels)
@@ -385,7 +386,7 @@ class ToolCallParser:
 
     def _begin_call(self, name: str, pieces: list[event_writer.Piece]) -> None:
         """Begins a call whose head was read; that of a checked tool is held back until it is whole."""
-        self._call, self._last = _Call(self._tool(name)), None
+        self._call, self._last = _Call(self._tool(name), FIELD_CLOSE if FIELD_CLOSE in self._closes else ""), None
         if not _is_checked(self._call.tool):
             self._in_text, self._skipped = False, 0
             pieces.append(event_writer.CallBegin(name))
@@ -422,7 +423,7 @@ class ToolCallParser:
         return bool(self._text)
 
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
-        marks = () if self._bare else (START, END, *ANSWER_ENDS) if self._in_channels else (CLOSE,)
+        marks = () if self._bare else (START, END, *ANSWER_ENDS) if self._in_channels else self._closes
         at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
         if at < 0:
             return False
@@ -459,7 +460,7 @@ class ToolCallParser:
             body = None
         name = body.get("name") if isinstance(body, dict) else None
         if not isinstance(body, dict) or not _is_name(name):
-            pieces.append(event_writer.Text(raw if self._bare else OPEN + raw + tag))
+            pieces.append(event_writer.Text(raw if self._bare or self._format.closes else OPEN + raw + tag))
             self._in_text = True
             return False
         arguments = body.get("arguments", body.get("parameters", {}))
@@ -493,8 +494,10 @@ def _is_name(name: object) -> TypeGuard[str]:
 class _Call:
     """The arguments of a call as they come: a JSON object, followed to its last brace."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool, end: str = "") -> None:
+        """`end`: a character that no argument has, which ends the call wherever it stands."""
         self.tool = tool
+        self._end = end
         self.text = ""  # the part that was passed on
         self.whole = False  # only the last brace is left
         self.cut = False  # whether what comes is no JSON: most likely the closing tag
@@ -506,6 +509,10 @@ class _Call:
         if self.whole or self.cut:
             return ""
         for index, character in enumerate(text):
+            if character == self._end:
+                self.cut = True
+                text = text[:index]
+                break
             if self._escaped:
                 self._escaped = False
             elif self._quoted:

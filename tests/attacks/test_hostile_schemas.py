@@ -15,6 +15,7 @@ from sessions.model import commands as cm
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, TextOptions, Tool
 from tests.support.doors.grpc_door import ENDS, Door, error_of, opened
+from tests.support.doors.openai_server import ScriptedEngine
 from tests.support.doors.schema_doors import schema_doors, send_all
 from tests.support.doors.server_process import ServerProcess
 from tests.support.hostile_schemas import KINDS, hostile_schemas
@@ -87,7 +88,7 @@ async def test_a_reader_over_grpc_learns_that_a_schema_of_another_door_nests_too
 @pytest.mark.parametrize("where", ["tools", "format"])
 async def test_a_turn_that_was_stored_with_such_a_schema_fails_and_its_session_goes_on(where: str) -> None:
     """As a server without bounds would have let it in: past the gateway."""
-    async with opened(FAST) as door:
+    async with opened(ScriptedEngine(FAST)) as door:
         assembly, session = door.assembly, SessionId("s")
         tools = (Tool(name="f", parameters=DOUBLED, strict=True),) if where == "tools" else ()
         text = TextOptions({"type": "json_schema", "schema": COUNTED}) if where == "format" else None

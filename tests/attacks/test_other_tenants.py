@@ -114,7 +114,7 @@ async def test_what_cannot_be_written_down_in_both_tenants_is_not_shown_or_done(
 
     async def refuse(tenant: TenantId, rows: Sequence[Audited]) -> None:
         if tenant == full:
-            raise Unavailable("audit_not_kept", "The audit log cannot be written.")
+            raise Unavailable("journal_away", "The audit log cannot be written.")
         await record(tenant, rows)
 
     monkeypatch.setattr(audit, "record", refuse)

@@ -23,7 +23,7 @@ from tests.simulation.world import World
 # Faults after which no replica may take another for dead that is not.
 SPARING = {"directory_flushed", "directory_away", "directory_loses", "kill_replica", "kill_gateway", "pause_gateway"}
 SPARING |= {"cut_clients", "silence_clients"}
-BAD = "cancelled", "session_deleted", "tool_timeout", "steered"
+BAD = "cancelled", "session_deleted", "steered"
 
 
 class Account:

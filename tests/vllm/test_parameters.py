@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from inference.sampling import HONOURED
 from inference.vllm.sampling import sampling_params
+from sessions.model.generation import GenerationRequest
 from sessions.model.types import Sampling
 from tests.support.engines.engines import key, request
+from tests.support.engines.sampling_fields import fields_read
 
 pytestmark = [pytest.mark.vllm]
 
@@ -28,3 +31,12 @@ def test_ends_and_least_lengths() -> None:
     assert made(Sampling(min_tokens=10)).min_tokens == 10
     assert made(Sampling(min_tokens=10), emitted=(3, 4, 5)).min_tokens == 7  # what was written counts
     assert made(Sampling(min_tokens=1000)).min_tokens == 50
+
+
+def test_what_the_engine_lists_is_what_vllm_is_told() -> None:
+    def told(given: GenerationRequest) -> Any:
+        return msgspec.structs.asdict(
+            sampling_params(given, max_tokens=50, vocabulary_size=100, end_tokens=(2,), transfer={})
+        )
+
+    assert fields_read(told) == HONOURED

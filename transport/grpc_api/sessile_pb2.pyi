@@ -848,12 +848,14 @@ class IncompleteDetails(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., response_id: _Optional[str] = ...) -> None: ...
 
 class ResponseError(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    retry_after_ms: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
     __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens", "title_made", "context_policy", "compact_threshold", "memories")

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from sessions.billing.prices import sum_public
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Gone, Internal, SessileError, Unavailable
+from sessions.model.errors import BadInput, CutShort, Gone, Internal, SessileError, Unavailable
 from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
@@ -38,8 +38,6 @@ _GIVEN_UP = {  # a repeat of the request would not help
     "cancelled": "it was cancelled.",
     "orphaned": "nobody read it any more.",
     "steered": "it was steered, and another goes on in its place.",
-    "quarantined": "its server ended several times while working on it.",
-    "recovery_incompatible": "its server ended, and no other can go on with it as it was requested.",
 }
 
 
@@ -215,10 +213,13 @@ def error_of(body: ev.ResponseBody) -> SessileError | None:
     """Returns the error that a response ended with, or None."""
     if body.status == "failed":
         error = body.error or {"code": "internal_error", "message": "The server failed to carry this out."}
-        return as_error(error["code"], error["message"])
+        return as_error(error["code"], error["message"], retry_after_ms=error.get("retry_after_ms"))
     reason = (body.incomplete_details or {}).get("reason")
     if body.status == "incomplete" and reason == "session_deleted":
         return session_deleted()
+    if body.status == "incomplete" and reason == "recovery_incompatible":
+        what = "This answer is not whole: its server ended, and no other can go on with it as it was requested."
+        return CutShort("answer_cut_short", what)
     if body.status == "incomplete" and reason in _GIVEN_UP:
         return BadInput("response_cancelled", f"This answer is not whole: {_GIVEN_UP[reason]}")
     if body.status == "incomplete" and reason not in _FINISH:
@@ -230,14 +231,14 @@ def session_deleted() -> Gone:
     return Gone("session_deleted", "The session of this answer was deleted before it was whole.")
 
 
-def as_error(code: str, message: str) -> SessileError:
+def as_error(code: str, message: str, *, retry_after_ms: int | None = None) -> SessileError:
     """Returns an exception for an error code of the log, of the class that has the code's HTTP status."""
     from sessions.model import errors as kinds
 
     status = errors.row(code).http
     for kind in (kinds.BadInput, kinds.Unavailable, kinds.Conflict, kinds.TooLarge, kinds.Limited):
         if kind.status == status:
-            return kind(code, message)
+            return kind(code, message, retry_after_ms=retry_after_ms)
     return Internal(code, message)
 
 

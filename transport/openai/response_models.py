@@ -249,6 +249,7 @@ class ResponseUsage(ResponseModel):
 class ResponseError(ResponseModel):
     code: str
     message: str
+    retry_after_ms: int | None = None
 
 
 class IncompleteDetails(ResponseModel):

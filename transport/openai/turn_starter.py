@@ -76,6 +76,12 @@ AT_ONCE_CHARS: Final = 256 * 1024  # characters of calls' arguments; longer ones
 log = structlog.get_logger(__name__)
 
 
+_OPENAI_NAMES: Final[dict[str | None, str]] = {
+    "thinking": "chat_template_kwargs",
+    "thinking_tokens": "thinking_token_budget",
+}
+
+
 class TurnInput(NamedTuple):
     """The input of a stateless request, in the terms of sessions: messages, tools, sampling, settings."""
 
@@ -105,12 +111,12 @@ class TurnRequest(NamedTuple):
 
 @contextmanager
 def naming_input(param: str) -> Iterator[None]:
-    """Names `param` in the error of a conversation that does not fit into the model's context."""
+    """Names `param` in the error of a conversation that does not fit into the model's context, and OpenAI's names of
+    fields about thoughts in the engine's."""
     try:
         yield
     except BadInput as error:
-        if error.code == "context_length_exceeded":
-            error.param = param
+        error.param = param if error.code == "context_length_exceeded" else _OPENAI_NAMES.get(error.param, error.param)
         raise
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from sessions.model.errors import BadInput
+from sessions.model.generation import unsupported_field, without_fields
 from sessions.model.types import Sampling
 from transport.model_catalog import ModelCard
 
@@ -44,13 +44,15 @@ def leave_out(request: Request, names: Iterable[str]) -> None:
     noted += [name for name in names if name not in noted]
 
 
-def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> None:
-    """Notes sampling parameters that the model's engine lacks. Raises BadInput if the server refuses unknown ones."""
+def check_optional(request: Request, model: ModelCard, sampling: Sampling) -> Sampling:
+    """Returns the sampling parameters without those that the model's engine lacks, which the answer's `Warning` names.
+    Raises BadInput for them if the server refuses unknown ones. `top_logprobs` alone asks for nothing."""
     names = model.unhonoured(sampling)
-    if names and not request.app.state.gateway.ignores_unknown:
-        message = f"The engine of {model.id!r} has no {names[0]!r}."
-        raise BadInput("unsupported_parameter", message, param=names[0])
-    leave_out(request, names)
+    asking = [name for name in names if name != "top_logprobs"]
+    if asking and not request.app.state.gateway.ignores_unknown:
+        raise unsupported_field(model.id, asking[0])
+    leave_out(request, asking)
+    return without_fields(sampling, names)
 
 
 def warning(request: Request) -> dict[str, str]:

@@ -35,9 +35,7 @@ const REASONS = {
   max_output_tokens: t("Cut off at the length limit."),
   content_filter: t("The rest was withheld by a safety filter."),
   recovery_incompatible: t("It could not be continued after a failure of the server."),
-  tool_timeout: t("A tool did not answer in time."),
   orphaned: t("Ended because nobody was reading."),
-  quarantined: t("Ended because it failed repeatedly."),
 };
 
 /** What came of asking that a person looks at something. @param {ReviewRecord | undefined} review */

@@ -10,17 +10,19 @@ from typing import Any
 import grpc
 import grpc.aio
 import httpx
+import msgspec
 import openai
 import pytest
 from google.protobuf.json_format import ParseDict
 from openai.types import CompletionUsage
 
-from inference.simulated import SimulatedOptions
+from inference.simulated import SimulatedEngine, SimulatedOptions
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.grpc_door import error_of
 from tests.support.doors.grpc_door import opened as opened_grpc
 from tests.support.doors.openai_server import SIMULATED, Serving
-from tests.support.doors.wire_client import connected
+from tests.support.doors.wire_client import connected, new_ulid
+from tests.support.engines.sampling_fields import each_field
 from transport.grpc_api import sessile_pb2 as pb
 
 SAID = [{"role": "user", "content": "hello"}]
@@ -184,6 +186,24 @@ async def test_tools_are_refused_over_grpc_where_no_model_calls_them() -> None:
             error = error_of(raised.value)
             assert (error.code, error.param) == ("unsupported_parameter", "tools")
             assert error.message == f"The model {SIMULATED!r} cannot call tools."
+
+
+async def test_sessions_refuse_what_the_engine_has_not_before_anything_is_written() -> None:
+    """Whatever the OpenAI endpoints do with such parameters here: session commands have no `Warning`."""
+    known = SimulatedEngine(ENGINE).info.sampling
+    async with opened(ignores=True) as (assembly, http), connected(assembly.ws) as wire:
+        session = await wire.create()
+        before = (await http.get(f"/v1/sessions/{session}")).json()
+        for field, sampling in each_field().items():
+            if field in known:
+                continue
+            message = {"session": session, "content": "hello", **msgspec.to_builtins(sampling)}
+            answer = await http.post("/v1/commands", json={"type": "message.create", "id": new_ulid(), **message})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", field)
+            with pytest.raises(RuntimeError, match=f"unsupported_parameter.*'param': '{field}'"):
+                await wire.command("message.create", **message)
+        assert (await http.get(f"/v1/sessions/{session}")).json() == before
 
 
 IMAGE: dict[str, Any] = {

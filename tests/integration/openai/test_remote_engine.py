@@ -1,4 +1,5 @@
-"""`serve --engine remote`: an answer whose engine dies in the middle goes on at another address, with equal tokens."""
+"""`serve --engine remote`: an answer whose engine dies in the middle goes on at another address, with equal tokens.
+And what a provider of chat refuses or breaks off, as OpenAI's clients are told it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.doors.assembly import assembled
 from tests.support.doors.server_process import ServerProcess
+from tests.support.doors.wire_client import connected
+from tests.support.engines.chat_provider import AWAY, BUSY, STREAM, ChatProvider, chat_engine, delta, end
 from tests.support.engines.engines import LlamaWorld
 from tests.support.engines.relay import Relay
 
@@ -49,3 +53,115 @@ async def test_an_answer_outlives_its_engine(tmp_path: Path, model_path: Path) -
         finally:
             await asyncio.to_thread(server.stop)
     await world.close()
+
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+WORDS = STREAM + delta(content="Hello you.") + end()
+
+
+async def chat(*providers: ChatProvider, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
+    async with (
+        chat_engine(*providers) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        return await http.post(path, json=ASK | more)
+
+
+@pytest.mark.parametrize("broken", [b"", b'data: {"error": {"code": 500}}\n\n'])
+async def test_what_a_provider_breaks_off_behind_the_first_words_is_the_servers_fault(broken: bytes) -> None:
+    """No 400: the client's request was right."""
+    answer = await chat(ChatProvider(STREAM + delta(content="Hello") + broken))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (502, "server_error", "answer_cut_short")
+    streamed = (await chat(ChatProvider(STREAM + delta(content="Hello") + broken), stream=True)).text
+    assert "Hello" in streamed and '"answer_cut_short"' in streamed and "[DONE]" not in streamed
+    told = (
+        await chat(ChatProvider(STREAM + delta(content="Hello") + broken), path="/v1/messages", max_tokens=9)
+    ).json()
+    assert told["error"]["type"] == "api_error"
+
+
+@pytest.mark.parametrize(("refusal", "code"), [(BUSY, "overloaded"), (AWAY, "engine_unavailable")])
+async def test_when_a_provider_wants_to_be_asked_again_reaches_the_client(refusal: bytes, code: str) -> None:
+    answer = await chat(ChatProvider(refusal % 7))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["retry_after_ms"]) == (503, code, 7_000)
+    assert answer.headers["retry-after"] == "7"
+
+
+async def test_when_a_provider_wants_to_be_asked_again_stands_in_the_event_of_a_session() -> None:
+    async with (
+        chat_engine(ChatProvider(BUSY % 7)) as engine,
+        assembled(engine=engine) as assembly,
+        connected(assembly.ws) as wire,
+    ):
+        session = await wire.create()
+        begun = await wire.command("message.create", session=session, content="Hello")
+        ended = (await wire.until_end(begun["response_id"]))[-1]["event"]["response"]
+    assert (ended["error"]["code"], ended["error"]["retry_after_ms"]) == ("overloaded", 7_000)
+
+
+async def test_a_provider_that_is_busy_is_passed_over_where_there_is_another() -> None:
+    busy, free = ChatProvider(BUSY % 7), ChatProvider(WORDS)
+    for _ in range(4):  # which address a session begins at is its name's to say
+        answer = await chat(busy, free)
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello you."
+    assert len(free.bodies) == 4
+
+
+async def test_of_providers_that_are_all_busy_the_soonest_says_when() -> None:
+    answer = await chat(ChatProvider(BUSY % 9), ChatProvider(BUSY % 3), ChatProvider(BUSY % 7))
+    assert (answer.status_code, answer.json()["error"]["retry_after_ms"]) == (503, 3_000)
+
+
+LOOK: dict[str, Any] = {"name": "look", "parameters": {"type": "object"}}
+TOOLS = [{"type": "function", "function": LOOK}]
+LITERAL = 'Hermes writes  <tool_call>\n{"name": "look", "arguments": {"at": 1}}\n</tool_call>  so.'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LITERAL,
+        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        '{"name": "look", "arguments": {"at": 1}}',
+        '```json\n{"name": "look", "arguments": {"at": 1}}\n```',
+    ],
+)
+async def test_text_of_a_provider_that_looks_like_a_call_is_text(text: str) -> None:
+    pieces = b"".join(delta(content=text[at : at + 5]) for at in range(0, len(text), 5))
+    (choice,) = (await chat(ChatProvider(STREAM + pieces + end()), tools=TOOLS)).json()["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == (text, "stop")
+    assert not choice["message"].get("tool_calls")
+
+
+async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_like() -> None:
+    called = [{"index": 0, "id": "a", "function": {"name": "look", "arguments": ""}}]
+    rest = [{"index": 0, "function": {"arguments": '{"at": "\ufdd1</tool_call>"}'}}]
+    first = STREAM + delta(content=LITERAL) + delta(tool_calls=called) + delta(tool_calls=rest) + end("tool_calls")
+    provider = ChatProvider(first, WORDS)
+    async with (
+        chat_engine(provider) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        (choice,) = (await http.post("/v1/chat/completions", json=ASK | {"tools": TOOLS})).json()["choices"]
+        (call,) = choice["message"]["tool_calls"]
+        assert choice["message"]["content"] == LITERAL and choice["finish_reason"] == "tool_calls"
+        arguments = json.loads(call["function"]["arguments"])
+        assert (call["function"]["name"], arguments) == ("look", {"at": "\ufdd1</tool_call>"})
+        output = {"role": "tool", "tool_call_id": call["id"], "content": "a town"}
+        behind = {"messages": [*ASK["messages"], choice["message"], output], "tools": TOOLS}
+        await http.post("/v1/chat/completions", json=ASK | behind)
+    _, answered, told = provider.bodies[1]["messages"]
+    assert answered["content"] == LITERAL and told["content"] == "a town"
+    assert json.loads(answered["tool_calls"][0]["function"]["arguments"]) == arguments
+    assert told["tool_call_id"] == answered["tool_calls"][0]["id"]
+
+
+async def test_a_call_that_nobody_offered_is_no_part_of_the_answer() -> None:
+    called = [{"index": 0, "id": "a", "function": {"name": "search", "arguments": "{}"}}]
+    answer = await chat(ChatProvider(STREAM + delta(tool_calls=called) + delta(content="Found.") + end()))
+    (choice,) = answer.json()["choices"]
+    assert choice["message"]["content"] == "Found." and not choice["message"].get("tool_calls")

@@ -11,6 +11,7 @@ import grpc.aio
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Principal
+from sessions.ports import Engine
 from tests.support.doors.assembly import Assembly, assembled
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
@@ -111,7 +112,7 @@ def error_of(error: grpc.aio.AioRpcError) -> pb.Error:
 
 @asynccontextmanager
 async def opened(
-    engine: SimulatedOptions | None = None, keys: Mapping[str, Principal] | None = None
+    engine: SimulatedOptions | Engine | None = None, keys: Mapping[str, Principal] | None = None
 ) -> AsyncIterator[Door]:
     async with assembled(engine=engine, keys=keys) as assembly:
         server = GrpcServer(assembly.gateway, host="127.0.0.1", port=0)

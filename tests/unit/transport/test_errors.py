@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from sessions.model import errors as kinds
+from sessions.model.types import IncompleteReason
 from transport import errors
 from transport.errors import CODES, INNER, STARTUP, public, public_code, row
 
@@ -32,10 +34,13 @@ GRPC = {
 }
 
 
+PACKAGES = ("sessions", "actors", "inference", "persistence", "transport")
+
+
 def raised() -> dict[str, set[str]]:
     """Every code that stands as a literal in the making of an error: code → files."""
     found: dict[str, set[str]] = {}
-    for package in ("sessions", "actors", "inference", "persistence", "transport"):
+    for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Name | ast.Attribute):
@@ -51,6 +56,19 @@ def test_every_code_that_is_raised_has_a_row() -> None:
     assert len(codes) > 30, "the search finds what it should"
     known = CODES.keys() | INNER.keys() | STARTUP
     assert {code: files for code, files in codes.items() if code not in known} == {}
+
+
+def test_every_internal_code_is_raised_somewhere() -> None:
+    sources = [ROOT / "app.py", *(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))]
+    text = "".join(path.read_text() for path in sources if path != ROOT / "transport" / "errors.py")
+    assert [code for code in INNER if f'"{code}"' not in text] == []
+
+
+def test_every_reason_of_an_incomplete_answer_is_one_that_the_protocol_names() -> None:
+    """Old logs may have others: `incomplete_details` is read as it is, and clients take any reason."""
+    table = (ROOT / "docs/protocol.md").read_text().partition("| `reason` | the answer ended because |")[2]
+    named = re.findall(r"`([a-z_]+)`", "".join(row.split("|")[1] for row in table.partition("\n\n")[0].split("\n")[2:]))
+    assert sorted(named) == sorted(get_args(IncompleteReason))
 
 
 def test_rows_make_sense() -> None:

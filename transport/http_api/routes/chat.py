@@ -74,7 +74,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body, efforts=model.efforts))
     leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))
-    check_optional(request, model, turn.sampling)
+    turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS, forced)
     with naming_input("messages"):
@@ -150,7 +150,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     sampling = completion_sampling(body)
     model.check(sampling, format_param="prompt")
     leave_out(request, left_out(body))
-    check_optional(request, model, sampling)
+    sampling = check_optional(request, model, sampling)
     prompts = await read_prompts(gateway, principal, model.id, body)
     scores = await sse.cancel_on_disconnect(request, read_scores(gateway, principal, model.id, body, prompts))
     retryable = read_retry_headers(request).idempotency_key is not None

@@ -41,7 +41,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     model = card(gateway.models, body.model)
     turn = messages.message_turn(body, model)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
-    check_optional(request, model, turn.sampling)
+    turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
     with naming_input("messages"):

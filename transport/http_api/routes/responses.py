@@ -152,7 +152,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
     elif by_history and resolved is not None:
         turn = stateless_turn(body, model, resolved.items)
-        check_optional(request, model, turn.sampling)
+        turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
         forced = forced_tools(turn.sampling, turn.tools)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
         with naming_input("input"):
@@ -214,9 +214,10 @@ async def _draft_behind(
     turn = stateless_turn(body, model, body.input)
     draft = await starter.draft_behind(principal, turn, previous)
     if draft is not None and draft.resends:
-        check_optional(request, model, turn.sampling)
-        forced = forced_tools(turn.sampling, turn.tools)
-        await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
+        sampling = check_optional(request, model, turn.sampling)
+        draft = draft._replace(input=draft.input._replace(sampling=sampling))
+        forced = forced_tools(sampling, turn.tools)
+        await gateway.check_schemas(principal, turn.tools, sampling.text, forced=forced)
     return draft
 
 
@@ -256,7 +257,7 @@ async def stored_turn(
         )
     sampling = response_sampling(body, [tool.name for tool in in_force[1]])
     model.check(sampling, tools, format_param="text.format")
-    check_optional(request, model, sampling)
+    sampling = check_optional(request, model, sampling)
     create: cm.SessionSettings | None = None
     instructions: Any = body.instructions
     turn_tools: Any = tools

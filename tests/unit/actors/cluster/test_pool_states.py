@@ -27,14 +27,14 @@ def test_a_pool_promises_what_all_its_replicas_can_do() -> None:
             1, (member("a", engine=able, load=1.0), member("b", engine=lesser, load=0.0), member("c", "n", engine=able))
         )
     )
-    assert states["m"] == (2, 0.5, 512, False, False, frozenset({"other"}))
-    assert states["n"].json and states["n"].replicas == 1
+    assert states["m"] == (2, 0.5, 512, False, frozenset(), frozenset({"other"}))
+    assert states["n"].sampling == frozenset({"text"}) and states["n"].replicas == 1
 
 
 def test_who_takes_nothing_is_not_counted() -> None:
     view = View(1, (member("a", draining=True), member("b", weight=0.0), member("c", "n", engine=None)))
     states = pool_states(view)
-    assert set(states) == {"n"} and states["n"].window > 1_000_000
+    assert set(states) == {"n"} and states["n"].window > 1_000_000 and states["n"].sampling is None
 
 
 def test_a_view_is_looked_at_once() -> None:

@@ -80,15 +80,21 @@ def test_thoughts_words_and_calls_become_text_with_marks() -> None:
     ]
     assert written(*deltas) == (
         "<think>\nHm, yes.\n</think>\n\nI look."
-        '<tool_call>\n{"name": "look", "arguments": {"at": 5}}\n</tool_call>'
-        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+        '\ufdd0{"name": "look", "arguments": {"at": 5}}\ufdd1'
+        '\ufdd0{"name": "look", "arguments": {}}\ufdd1'
     )
     assert written({"content": "a"}, {"content": "b"}) == "ab"
 
 
+def test_marks_of_calls_are_kept_out_of_words_thoughts_and_arguments() -> None:
+    called = {"index": 0, "id": "a", "function": {"name": "\ufdd0", "arguments": '{"at": "\ufdd1"}'}}
+    text = written({"reasoning": "\ufdd0"}, {"content": "\ufdd1"}, {"tool_calls": [called]})
+    assert text == '<think>\n\ufffd\n</think>\n\n\ufffd\ufdd0{"name": "\\ufdd0", "arguments": {"at": "\\ufdd1"}}\ufdd1'
+
+
 @pytest.mark.parametrize(
     ("sampling", "param"),
-    [(Sampling(thinking=False), "chat_template_kwargs"), (Sampling(thinking_tokens=9), "thinking_token_budget")],
+    [(Sampling(thinking=False), "thinking"), (Sampling(thinking_tokens=9), "thinking_tokens")],
 )
 def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: str) -> None:
     with pytest.raises(BadInput) as error:
@@ -99,10 +105,7 @@ def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: 
 def test_calls_that_all_have_one_number_are_kept_apart_by_their_ids() -> None:
     """Gemini's and older Ollamas number every call 0; others send no number, or the name with each piece."""
     calls = [{"id": each, "function": {"name": each, "arguments": "{}"}} for each in ("a", "b")]
-    two = (
-        '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>'
-        '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>'
-    )
+    two = '\ufdd0{"name": "a", "arguments": {}}\ufdd1\ufdd0{"name": "b", "arguments": {}}\ufdd1'
     assert written({"tool_calls": calls}) == two
     assert written({"tool_calls": [{**call, "index": 0} for call in calls]}) == two
     assert written(*({"tool_calls": [{**call, "index": None}]} for call in calls)) == two
@@ -131,10 +134,10 @@ def ended(reason: str = "stop") -> bytes:
     return b'data: {"choices":[{"delta":{},"finish_reason":"%s"}]}\n\n' % reason.encode()
 
 
-async def answer(*parts: bytes, **sampling: Any) -> tuple[str, Any]:
+async def answer(*parts: bytes, tools: tuple[Tool, ...] = (), **sampling: Any) -> tuple[str, Any]:
     """Returns the text and the end of an answer that a provider sends so, whose body ends with its connection."""
     asked = [ChatMessage(role="user", text="Hello")]
-    prompt = await ChatTokenizer().conversation(None, (), asked, UnixMs(0), answer=True)
+    prompt = await ChatTokenizer().conversation(None, tools, asked, UnixMs(0), answer=True)
     request = msgspec.structs.replace(trial_request(Sampling(**sampling)), prompt=prompt, max_tokens=1000)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     async with serving(answering(head + b"".join(parts))) as (http, _):
@@ -191,8 +194,8 @@ async def test_a_usage_that_makes_no_sense_counts_as_nothing_cached(usage: bytes
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_a_call_that_was_cut_off_is_not_made_whole(reason: str) -> None:
     call = event(tool_calls=[{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at": 12'}}])
-    cut = ('<tool_call>\n{"name": "look", "arguments": {"at": 12', RemoteRunEnded(reason, 0))  # type: ignore[arg-type]
-    assert await answer(call, ended(reason)) == cut
+    cut = ('\ufdd0{"name": "look", "arguments": {"at": 12', RemoteRunEnded(reason, 0))  # type: ignore[arg-type]
+    assert await answer(call, ended(reason), tools=(TOOL,)) == cut
 
 
 def test_an_effort_which_asks_for_thoughts_is_passed_on() -> None:

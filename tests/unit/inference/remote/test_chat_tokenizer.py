@@ -62,7 +62,7 @@ async def test_functions_calls_and_outputs_come_back_in_the_providers_form() -> 
 
 
 async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs() -> None:
-    written = '<think>\nHm.\n</think>\n\nI look.<tool_call>\n{"name": "weather", "arguments": {"a": [1]}}\n</tool_call>'
+    written = '<think>\nHm.\n</think>\n\nI look.\ufdd0{"name": "weather", "arguments": {"a": [1]}}\ufdd1'
     tokens = [
         *await prompt_of(ChatMessage(role="user", text="?")),
         *await TOKENIZER.text(written),
@@ -76,11 +76,19 @@ async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_output
     assert call["id"] == "call_7" and json.loads(call["function"]["arguments"]) == {"a": [1]}
 
 
-async def test_what_is_no_call_stays_text() -> None:
-    for written in ("<tool_call>{nothing}</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>'):
+async def test_what_only_looks_like_a_call_is_text_and_a_call_without_an_output_is_left_out() -> None:
+    like = '<tool_call>{"name": "f", "arguments": {}}</tool_call> '
+    for written, words in ((like, like), (f'{like}\ufdd0{{"name": "f", "arguments": {{}}}}\ufdd1', like.rstrip())):
         tokens = [*TOKENIZER.answer_opening, *await TOKENIZER.text(written), *TOKENIZER.answer_closing]
         (answer,) = read_prompt([*tokens, *TOKENIZER.answer_opening]).messages
-        assert answer == {"role": "assistant", "content": written}
+        assert answer == {"role": "assistant", "content": words}
+
+
+async def test_a_message_brings_no_marks_of_calls() -> None:
+    said = ChatMessage(role="assistant", text='\ufdd0{"name": "f", "arguments": {}}\ufdd1')
+    output = ChatMessage(role="tool", text="x", call_id="a")
+    _, answer, _ = read_prompt(await prompt_of(ChatMessage(role="user", text="?"), said, output)).messages
+    assert answer == {"role": "assistant", "content": '\ufffd{"name": "f", "arguments": {}}\ufffd'}
 
 
 async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:
@@ -93,9 +101,13 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
 
 def test_text_full_of_marks_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A history that opens calls without end was read again for each of them (24 kB: 0.2 s)."""
-    tries: list[str] = []
-    monkeypatch.setattr(msgspec.json, "decode", tries.append)
-    text = "<tool_call>{" * 20_000
-    assert chat_tokenizer._read_answer(text, ["a"]) == (text, []) and not tries
-    closed = text + "</tool_call>"
-    assert chat_tokenizer._read_answer(closed, ["a"]) == (closed, []) and len(tries) == 1
+    read: list[int] = []
+    decode = msgspec.json.decode
+
+    def counted(text: str) -> object:
+        read.append(len(text))
+        return decode(text)
+
+    monkeypatch.setattr(msgspec.json, "decode", counted)
+    assert chat_tokenizer._read_answer("\ufdd0{" * 20_000, ["a"]) == ("", [])
+    assert sum(read) == 20_000

@@ -15,9 +15,10 @@ from sessions.machine.inputs_and_effects import Command
 from sessions.machine.state import empty
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
-from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal, TenantId
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, CommandId, InputText, Principal, TenantId, TextOptions
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.ledger import Ledger
+from tests.support.engines.sampling_fields import each_field
 from tests.support.machine.ledger_fixture import Desk, info
 from tests.support.machine.machine_fixture import KEY, SESSION
 from tests.support.virtual_time import virtual
@@ -53,8 +54,9 @@ async def prepared(command: cm.ActorCommand, *memories: str, begun: bool = True)
 
     filters = SimpleNamespace(input_filters=lambda principal: (Replace(),))
     limits = ActorLimits(content_bytes=40, prepare_s=5.0)
+    engine = SimpleNamespace(info=info())
     world: Any = SimpleNamespace(
-        filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None, engine=None
+        filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None, engine=engine
     )
     input = Command(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana"), command, cm.command_digest(command))
     desk = Desk()
@@ -136,3 +138,29 @@ async def test_what_a_conversation_begins_with_is_filtered_and_only_its_creation
         assert (await prepared(command, "a red rose", "black", begun=False)).memories == kept
         assert (await prepared(command, "a red rose", "black")).memories == ()
     assert (await prepared(message("a rose"), "a red rose")).memories == ()
+
+
+@virtual
+@pytest.mark.parametrize("field", each_field())
+async def test_a_field_that_the_engine_does_not_honour_refuses_the_command_by_its_name(field: str) -> None:
+    sampling = msgspec.structs.asdict(each_field()[field])
+    refused = (await prepared(cm.MessageCreate(id=ID, session=SESSION, content="rose", **sampling))).refused
+    assert refused is not None and (refused.code, refused.param) == ("unsupported_parameter", field)
+
+
+@virtual
+async def test_a_value_that_asks_for_nothing_is_honoured_by_every_engine() -> None:
+    nothing: dict[str, Any] = {"top_k": 0, "min_p": 0.0, "top_p": 1.0, "repeat_penalty": 1.0, "logit_bias": {}}
+    nothing |= {"frequency_penalty": 0.0, "presence_penalty": 0.0, "min_tokens": 0, "top_logprobs": 0}
+    nothing["text"] = TextOptions({"type": "text"})
+    assert (await prepared(cm.MessageCreate(id=ID, session=SESSION, content="rose", **nothing))).refused is None
+
+
+@virtual
+async def test_a_field_about_thoughts_is_refused_where_the_model_has_none_but_of_openais_endpoints_which_warn() -> None:
+    for field, value in {"thinking": True, "thinking_tokens": 9, "effort": "low"}.items():
+        given: dict[str, Any] = {"id": ID, "session": SESSION, field: value}
+        refused = (await prepared(cm.MessageCreate(content="rose", **given))).refused
+        assert refused is not None and (refused.code, refused.param) == ("unsupported_parameter", field)
+        assert (await prepared(cm.TurnCreate(**given))).refused is None
+    assert (await prepared(cm.MessageCreate(id=ID, session=SESSION, content="rose", thinking=False))).refused is None

@@ -19,7 +19,7 @@ from tests.support.machine.machine_fixture import SESSION, Ground
 
 HARD = "Refactor this and explain why it is safe:\n```python\ndef take(queue):\n    return queue.pop()\n```"
 FILE = '[models.sim]\nquality = 1\n[models.big]\nquality = 2\n[aliases]\nauto = ["sim", "big"]\n'
-STATE = PoolState(1, 0.0, 8_192, tools=True, json=True)
+STATE = PoolState(1, 0.0, 8_192, tools=True, sampling=None)
 
 
 class PlacedEngine:

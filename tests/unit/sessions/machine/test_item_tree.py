@@ -23,7 +23,7 @@ from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, Respo
 from sessions.ports import ChatMessage
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
-from tests.support.machine.ledger_fixture import Counting, Desk
+from tests.support.machine.ledger_fixture import Counting, Desk, info
 from tests.support.machine.machine_fixture import SESSION
 
 TEXT = "one two three four five six"
@@ -75,9 +75,9 @@ class Fork(Desk):
     async def turn(self, *items: cm.NewItem, parent: ItemId | None) -> ResponseId:
         """As an OpenAI door tells it."""
         command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
-        filters, limits = KeywordFilterSet(), ActorLimits()
+        filters, limits, engine = KeywordFilterSet(), ActorLimits(), SimpleNamespace(info=info())
         world: Any = SimpleNamespace(
-            filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, engine=None
+            filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, engine=engine
         )
         given = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
         answer = self.input(await prepare_input(given, ledger=self.ledger, context=world)).answer

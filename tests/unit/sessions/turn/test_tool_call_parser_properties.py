@@ -176,6 +176,10 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
 
 
 FAMILIES = {
+    "field": [
+        '\ufdd0{"name": "f", "arguments": {"a": 1}}\ufdd1',
+        '\ufdd0{"name": "g", "arguments": {"b": "ü}"}}\ufdd1',
+    ],
     "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
     "mistral": [
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
@@ -272,6 +276,15 @@ def test_each_family_s_calls_are_read(family: str) -> None:
         assert not any(isinstance(piece, event_writer.Text) for piece in pieces), written
         if pieces[0].name == "f":
             assert pieces[1] == event_writer.CallArguments('{"a": 1}')
+
+
+def test_a_call_of_a_field_ends_at_its_mark_wherever_its_arguments_break_off() -> None:
+    pieces = whole('\ufdd0{"name": "g", "arguments": {"b": "x\ufdd1 and so', written=FORMATS["field"])
+    assert pieces == [
+        event_writer.CallBegin("g"),
+        event_writer.CallArguments('{"b": "x'),
+        event_writer.Text("and so"),
+    ]
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())
