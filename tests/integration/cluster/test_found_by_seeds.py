@@ -161,7 +161,7 @@ async def test_a_drain_waits_for_a_session_that_is_being_taken_in() -> None:
             await journal_answers.wait()
             return await read(of)
 
-        journal.head = late  # type: ignore[method-assign]
+        journal.head = late  # type: ignore[method-assign,assignment]
         moving = asyncio.create_task(source.handoff.hand_off(key, member))
         await advance(0.1)
         draining = asyncio.create_task(target.drain())
