@@ -96,7 +96,7 @@ def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
-@planted(60, "pause_replica")
+@planted(400, "pause_replica")
 def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.hosting.ownership.Ownership, "is_confirmed", lambda self, key: True)
     patch.setattr(actors.hosting.ownership.Ownership, "tick", lambda self: False)
@@ -257,7 +257,7 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.machine.responses, "activate", activate)
 
 
-@planted(20, "directory_flushed")
+@planted(300, "directory_flushed")
 def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> None:
     async def check(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
         return None
