@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import actors.cluster.pool_states
 import actors.directory.rules
 import actors.handoff.source
 import actors.hosting.ownership
@@ -381,3 +382,8 @@ def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatc
             return None
 
     patch.setattr(sessions.machine.turn_commands, "_last_of", last_of)
+
+
+@planted(1000)
+def a_model_that_is_away_does_not_exist(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.cluster.pool_states.PoolStates, "known", lambda self: set(self()))
