@@ -314,7 +314,7 @@ def prompts_share_an_array(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.turn.prompt_rendering.JoinedPrompts, "_join", join)
 
 
-@planted(40)
+@planted(300)
 def titles_are_replayed_as_they_were(patch: pytest.MonkeyPatch) -> None:
     right = transport.protocol.retraction.Scrubber.__init__
 
@@ -325,7 +325,7 @@ def titles_are_replayed_as_they_were(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.protocol.retraction.Scrubber, "__init__", init)
 
 
-@planted(200)
+@planted(500)
 def a_title_is_set_whatever_was_taken_back_meanwhile(patch: pytest.MonkeyPatch) -> None:
     def set_title(build: Any, input: TitleWritten) -> None:
         info = build.state.info
@@ -371,7 +371,7 @@ def a_tail_outlives_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.reading.feeds.Feed, "remember", remember)
 
 
-@planted(200)
+@planted(500)
 def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatch) -> None:
     right = sessions.machine.turn_commands._last_of
 
