@@ -52,6 +52,15 @@ class _Settled(NamedTuple):
     pieces: Pieces
 
 
+class _Made(NamedTuple):
+    """Ids that were made here because the log's do not fit. They are valid while the items are the same (text may be
+    retracted), and the call that an output names, which may be deleted."""
+
+    items: tuple[Item, ...]
+    name: str | None
+    packed: Packed
+
+
 class MessageTokens:
     """The token ids of one session's messages, as the pieces of its branches."""
 
@@ -59,8 +68,7 @@ class MessageTokens:
         self._state = state
         self._tokenizer = tokenizer
         self._engine = engine
-        # Tokenised here because the log's ids do not fit; valid while the items are the same (text may be retracted).
-        self._made: dict[tuple[ItemId, ...], tuple[tuple[Item, ...], Packed]] = {}
+        self._made: dict[tuple[ItemId, ...], _Made] = {}
         self._answer_opening, self._answer_closing = map(
             pack_tokens, (tokenizer.answer_opening, tokenizer.answer_closing)
         )
@@ -226,9 +234,10 @@ class MessageTokens:
         stored = self._state.item_tokens.get(item.id)
         if stored is not None and stored[0] == self._tokenizer.fingerprint:
             return (stored[1],)
-        made = self._kept((item,))
+        message = self.rendered(item)
+        made = self._kept((item,), message.name)
         if made is None:
-            made = self._keep((item,), await self._tokenizer.message(self.rendered(item)))
+            made = self._keep((item,), await self._tokenizer.message(message), message.name)
         return made
 
     async def _render_group(self, items: tuple[Item, ...]) -> Packed:
@@ -258,11 +267,11 @@ class MessageTokens:
         text = await self._tokenizer.text(message.text)
         return self._keep(items, [*self._tokenizer.answer_opening, *text, *self._tokenizer.answer_closing])
 
-    def _kept(self, items: tuple[Item, ...]) -> Packed | None:
+    def _kept(self, items: tuple[Item, ...], name: str | None = None) -> Packed | None:
         made = self._made.get(tuple(item.id for item in items))
-        return made[1] if made is not None and made[0] == items else None
+        return made.packed if made is not None and (made.items, made.name) == (items, name) else None
 
-    def _keep(self, items: tuple[Item, ...], tokens: Tokens) -> Packed:
+    def _keep(self, items: tuple[Item, ...], tokens: Tokens, name: str | None = None) -> Packed:
         packed = (pack_tokens(tokens),)
-        self._made[tuple(item.id for item in items)] = (items, packed)
+        self._made[tuple(item.id for item in items)] = _Made(items, name, packed)
         return packed

@@ -24,7 +24,7 @@ AWAY = frozenset(
 )  # fmt: skip
 FULL = frozenset({"rate_limited", "overloaded", "mailbox_full"})
 BUSY = frozenset({"response_in_progress", "tools_pending", "queue_full"})
-QUERIES = frozenset({"session.get", "session.list", "session.warm"})
+QUERIES = frozenset({"session.get", "session.list", "session.search", "session.warm"})
 
 
 class Ask:

@@ -60,6 +60,7 @@ class Books:
         self.accounts: dict[SessionKey, Account] = {}
         self.traps: dict[str, Callable[[], None]] = {}  # what happens right after a process's next append
         self.on_seal: Callable[[str, str], None] | None = None  # what happens with the next seal: (source, target)
+        self.model_at: Callable[[str], str] = lambda replica: ""
         self.unread: Callable[[SessionKey], bool] = lambda key: False  # may it be an orphan?
         self.spared: Callable[[str, str, SessionKey, str], bool] = lambda taker, writer, key, owner: False
         self._world = world
@@ -111,6 +112,8 @@ class Books:
                 account.records.append(record)
                 self._look_at(key, account, record)
             self._beside(account, append)
+            model = account.rules.info.model if account.rules.info is not None else ""
+            need(model in ("", self.model_at(writer)), f"{writer} has another model than {model}")
         except Broken as broken:
             world.violation(f"{key}: {broken} (offset {account.rules.top}, written by {writer})")
         if append.records and (trap := self.traps.pop(writer, None)) is not None:

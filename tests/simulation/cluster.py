@@ -221,9 +221,13 @@ class Cluster(Members):
 
     async def _ask_for_everything(self) -> None:
         """States and lists, with their titles: `answers` compares them, `World.shown` looks for what was taken back."""
-        asking = [self.clients[-1].ask("session.list", None)]
-        asking += [self.clients[-1].ask("session.get", key.session) for key in self.books.accounts]
-        await self.until(lambda: all(ask.answered.done() for ask in asking), "what is asked at rest is answered")
+        auditor, gone = self.clients[-1], list(self.world.taken_back)[-3:]
+        asking = [auditor.ask("session.list", None)]
+        asking += [auditor.ask("session.get", key.session) for key in self.books.accounts]
+        searches = [auditor.ask("session.search", None, q=mark.decode()) for mark in gone]
+        await self.until(lambda: all(ask.answered.done() for ask in (*asking, *searches)), "what is asked is answered")
+        for ask in searches:
+            self.world.check(not (ask.ok or {}).get("data"), f"{ask.body['q']} is found, which was taken back")
 
     async def _ledgers_are_as_made_anew(self) -> None:
         """Who has a session in memory has what the log says, and would prompt as somebody else who begins with it."""

@@ -162,6 +162,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         heapq.heappush(self._timers, (when, self._numbers, handle))
         return handle
 
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """There are no threads: it has been done when this returns."""
+        done = self.create_future()
+        done.set_result(func(*args))
+        return done
+
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 

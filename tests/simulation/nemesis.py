@@ -283,7 +283,9 @@ class Nemesis:
         """Moves a session on purpose, in mid-answer if there is one."""
         if (node := self.replica()) is None:
             return
-        targets = [other.member() for other in self.cluster.replicas.values() if other.up and other is not node]
+        like = self.cluster.config.model_at(node.name)
+        others = [other for other in self.cluster.replicas.values() if other.up and other is not node]
+        targets = [other.member() for other in others if other.engine.info.model == like]
         actors = node.replica.runtime.actors
         speaking = [actor.key for actor in actors if actor.open]
         if not actors or not targets:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.ownership import STOOD_STILL_S, TICK_S
@@ -32,7 +34,7 @@ from tests.simulation.stores import Medium, Way
 from tests.simulation.surroundings import Surroundings
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.origins import OriginPolicy
-from transport.gateway import Gateway
+from transport.gateway import Gateway, GatewayServices
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket.connections import WebSocketConnections
 
@@ -127,7 +129,8 @@ class Node:
 
 class ReplicaNode(Node):
     def __init__(self, cluster: Surroundings, name: str) -> None:
-        self.engine = Speaker(cluster.config.engine)
+        options = msgspec.structs.replace(cluster.config.engine, model=cluster.config.model_at(name))
+        self.engine = Speaker(options)
         self.engine.on_prompt = self._prompted
         self.replica: Replica
         self.draining = False
@@ -149,7 +152,7 @@ class ReplicaNode(Node):
             self.replica = Replica(
                 member,
                 stores=Stores(MemoryStore(journal=self.journal), self.directory),
-                inference=Inference(self.engine, KeywordFilterSet()),
+                inference=Inference(self.engine, KeywordFilterSet(), pools=self.cluster.pools),
                 network=PeerNetwork(self._listen, self.connector("replica", member.fingerprint, limits.links)),
                 clock=Clock(self.world.clock(self.name), self.world.new_id),
                 limits=limits,
@@ -206,12 +209,14 @@ class GatewayNode(Node):
             connect=self.connector("gateway", None, config.router.links),
             rng=random.Random(self.rng.random()),
             limits=config.router,
+            pools=self.cluster.pools,
         )
         async with self.router:
             clock = Clock(self.world.clock(self.name), self.world.new_id)
             origins = OriginPolicy(("*",), hosts=("sessile.test",))
             access = Authenticator(KEYS, clock=self.world.loop.time, now_ms=clock.now_ms, origins=origins)
-            self.gateway = Gateway(self.router, MemoryStore(journal=self.journal), access, clock, limits=config.gateway)
+            store, services = MemoryStore(journal=self.journal), GatewayServices(pools=self.cluster.pools)
+            self.gateway = Gateway(self.router, store, access, clock, limits=config.gateway, services=services)
             self.door = WebSocketConnections(self.gateway, config.connection, 1000)
             self.gateway.start()
             self.ready.set_result(None)

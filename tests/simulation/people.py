@@ -17,7 +17,7 @@ from tests.simulation.client import Client
 from tests.simulation.nodes import ALICE
 from tests.simulation.oracle import ASKED, LOOK, mark
 from tests.simulation.rules import Rules
-from tests.simulation.surroundings import Surroundings
+from tests.simulation.surroundings import MODELS, Surroundings
 
 WORDS = (
     "the river",
@@ -49,6 +49,8 @@ class Person:
 
     async def create(self, *, tools: bool) -> None:
         fields: dict[str, Any] = {"instructions": "say little"} if self.rng.random() < 0.5 else {}
+        if self.cluster.config.mixed:
+            fields["model"] = self.rng.choice(sorted(MODELS.file.models))
         if self.rng.random() < 0.3:
             fields |= {"context_policy": "compact", "compact_threshold": self.rng.choice([60, 100, 160])}
         if tools:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import actors.cluster.pool_states
 import actors.directory.rules
 import actors.handoff.source
 import actors.hosting.ownership
@@ -96,7 +97,7 @@ def an_epoch_is_made_anew_with_each_owner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(persistence.memory.database.MemoryDatabase, "grant", grant)
 
 
-@planted(60, "pause_replica")
+@planted(400, "pause_replica")
 def a_sleeper_trusts_its_lease_when_it_wakes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.hosting.ownership.Ownership, "is_confirmed", lambda self, key: True)
     patch.setattr(actors.hosting.ownership.Ownership, "tick", lambda self: False)
@@ -257,7 +258,7 @@ def an_open_answer_is_not_continued(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.machine.responses, "activate", activate)
 
 
-@planted(20, "directory_flushed")
+@planted(300, "directory_flushed")
 def what_the_directory_forgot_belongs_to_nobody(patch: pytest.MonkeyPatch) -> None:
     async def check(self: Any, key: SessionKey, head: Head | None, instead_of: Any) -> None:
         return None
@@ -313,7 +314,7 @@ def prompts_share_an_array(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sessions.turn.prompt_rendering.JoinedPrompts, "_join", join)
 
 
-@planted(40)
+@planted(300)
 def titles_are_replayed_as_they_were(patch: pytest.MonkeyPatch) -> None:
     right = transport.protocol.retraction.Scrubber.__init__
 
@@ -324,7 +325,7 @@ def titles_are_replayed_as_they_were(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.protocol.retraction.Scrubber, "__init__", init)
 
 
-@planted(200)
+@planted(500)
 def a_title_is_set_whatever_was_taken_back_meanwhile(patch: pytest.MonkeyPatch) -> None:
     def set_title(build: Any, input: TitleWritten) -> None:
         info = build.state.info
@@ -370,7 +371,7 @@ def a_tail_outlives_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transport.reading.feeds.Feed, "remember", remember)
 
 
-@planted(200)
+@planted(500)
 def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatch) -> None:
     right = sessions.machine.turn_commands._last_of
 
@@ -381,3 +382,8 @@ def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatc
             return None
 
     patch.setattr(sessions.machine.turn_commands, "_last_of", last_of)
+
+
+@planted(1000)
+def a_model_that_is_away_does_not_exist(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.cluster.pool_states.PoolStates, "known", lambda self: set(self()))

@@ -19,6 +19,7 @@ from actors.routing.router_limits import RouterLimits, SubscriptionLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import CommandId
+from sessions.routing.models_file import NO_POOLS, ModelPools, read_models
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
 from tests.simulation.network import Network
@@ -29,6 +30,8 @@ from transport.gateway import GatewayLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 
 LEASE_S = 3.0
+OTHER = "other"
+MODELS = read_models(f"[models.simulated]\nquality = 1\n[models.{OTHER}]\nquality = 2\n")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayLimits
     connection: ConnectionLimits
     engine: SimulatedOptions
+    mixed: bool  # the third replica has another model, that no other may take the place of
+
+    def model_at(self, replica: str) -> str:
+        return OTHER if self.mixed and replica == "r3" else self.engine.model
 
     @property
     def paced(self) -> bool:
@@ -73,8 +80,10 @@ def configured(rng: Random) -> Config:
             titles=rng.choice([None, lambda tenant: True]),
         ),
     )
+    replicas = rng.choice([2, 2, 3])
     return Config(
-        replicas=rng.choice([2, 2, 3]),
+        replicas=replicas,
+        mixed=replicas == 3 and rng.random() < 0.3,
         gateways=rng.choice([1, 2, 2]),
         sessions=rng.choice([1, 1, 2, 3]),
         lease_ttl_s=LEASE_S,
@@ -105,6 +114,10 @@ class Surroundings:
         rng = self.rng = world.chance("cluster")
         self.config = configured(rng)
         self.books = Books(world)
+        self.books.model_at = self.config.model_at
+        if self.config.mixed:  # who has the other model is alone with it: a drain is enough to miss it
+            world.faultless = False
+            world.faults.add("models")
         self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
         self.store = Store(self.books, new_id=world.new_id)
         self.directory = Directory(world, self.books, self.directory_trouble)
@@ -113,6 +126,9 @@ class Surroundings:
         self.processes: list[Process] = []
         self._numbers = 0
         self._begun: list[asyncio.Task[Any]] = []
+
+    def pools(self) -> ModelPools:
+        return MODELS if self.config.mixed else NO_POOLS
 
     def number(self) -> int:
         self._numbers += 1

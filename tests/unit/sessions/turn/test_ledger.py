@@ -459,3 +459,17 @@ async def test_a_plan_changes_nothing_that_another_one_reads(monkeypatch: pytest
     for ledger in (other, desk.ledger, other):
         assert list((await ledger.plan(desk.state.open[second])).prompt) == expected
     assert before == expected[: len(before)]
+
+
+async def test_an_output_whose_call_is_deleted_is_rendered_as_by_a_ledger_made_anew() -> None:
+    """It does not stand right below its call: nothing of it has changed but the name that it is rendered with."""
+    desk = Desk(tools=(Tool(name="look"),))
+    response = await desk.ask("look at both")
+    await desk.calls(response, "{}", "{}")
+    desk.ok(cm.ResponseCancel(id=desk.name(), session=SESSION, response_id=response))
+    await desk.ledger.whole(desk.state.newest)
+    call = next(item for item in desk.state.items.values() if isinstance(item, FunctionCall))
+    desk.ok(cm.ItemDelete(id=desk.name(), session=SESSION, item_id=call.id))
+    live = await desk.ledger.whole(desk.state.newest)
+    desk.reload()
+    assert live == await desk.ledger.whole(desk.state.newest)
