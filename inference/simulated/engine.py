@@ -17,10 +17,13 @@ from __future__ import annotations
 import array
 import asyncio
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import InitVar, dataclass, field
+from typing import Final
 
+import msgspec
 import structlog
 
 from inference.fair_queue import FairQueue, SlotClaim
@@ -53,6 +56,7 @@ from sessions.model.types import ResponseId, Sampling, SessionKey, TenantId, Tok
 
 __all__ = ["SimulatedEngine", "SimulatedOptions", "SimulatedStream"]
 
+_DRAWN_BY: Final = ("top_p", "frequency_penalty", "presence_penalty", "logit_bias")
 log = structlog.get_logger(__name__)
 
 BUILD = "simulated/1"
@@ -141,7 +145,7 @@ class SimulatedEngine:
             model_fingerprint=self._fingerprint,
             context_window=self.options.context_window,
             slots=self.options.slots,
-            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens"}),
+            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
             tool_format="hermes" if self.options.tools else "none",
             aliases=self.options.model_aliases,
         )
@@ -326,6 +330,11 @@ class SimulatedEngine:
     def _salt(self, sampling: Sampling, seed: int) -> int:
         temperature = self.options.temperature if sampling.temperature is None else sampling.temperature
         drawn = 0 if temperature == 0 else seed * 2 + 1
+        named = {name: getattr(sampling, name) for name in _DRAWN_BY if getattr(sampling, name)}
+        if temperature == 0 or named.get("top_p") == 1:
+            named.pop("top_p", None)  # the likeliest token is within it
+        if named:  # what they would do to the odds, another draw does here
+            drawn ^= zlib.crc32(msgspec.json.encode(named, order="deterministic")) << 1
         return (drawn ^ (self.options.weights << 33)) & 0xFFFF_FFFF_FFFF_FFFF
 
     def _of(self, key: SessionKey) -> list[SimulatedStream]:
