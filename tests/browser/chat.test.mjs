@@ -243,6 +243,34 @@ async function choose(page, title, item) {
   await page.getByRole("menuitem", { name: item }).click();
 }
 
+test("what people began is listed in their other browsers, by its first words until it has a title; what programs began is not", async () => {
+  const own = await new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "10", "--titles", "off"]).start();
+  try {
+    const page = await ready({ at: own });
+    await say(page, "Begun on the page");
+    await page.evaluate(async () => {
+      const post = async (path, body) => (await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
+      await post("/v1/responses", { model: "simulated", input: "From a program" });
+      await post("/v1/conversations", { items: [{ type: "message", role: "user", content: "Kept by a program" }] });
+      const { session } = await post("/v1/commands", { type: "session.create", id: "01J0000000000000000000000A" });
+      await post("/v1/commands", { type: "message.create", id: "01J0000000000000000000000B", session, content: "Asked with an SDK\nand more" });
+    });
+    const other = await ready({ at: own });
+    await other.waitForFunction(() => document.querySelectorAll(".row").length === 2);
+    assert.deepEqual((await texts(other, ".row-title")).sort(), ["Asked with an SDK", "Begun on the page"]);
+    const read = [];
+    other.on("request", (request) => request.url().includes("/events?") && read.push(request.url()));
+    await say(other, "Begun elsewhere"); // the list is read anew, and what was looked at is not
+    await other.waitForFunction(() => document.querySelectorAll(".row").length === 3);
+    assert.deepEqual(read, []);
+    await other.click("text=Asked with an SDK");
+    await other.waitForSelector(".said >> text=and more");
+    assert.deepEqual([...page.troubles, ...other.troubles], []);
+  } finally {
+    await own.dispose();
+  }
+});
+
 test("the list and the message field do what people expect", async () => {
   const own = new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "40"]);
   await own.start();

@@ -70,6 +70,10 @@ let isDrawing = false;
 let creating = "";
 /** The first words of conversations that were begun or read here and have no title yet. @type {Map<string, string>} */
 const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ ([])));
+/** The first words of untitled conversations that people began elsewhere. @type {Map<string, string>} */
+const begunElsewhere = new Map();
+/** As of which change an untitled conversation was looked at; Infinity: a program's, over OpenAI's API. @type {Map<string, number>} */
+const lookedAt = new Map();
 /** @type {import("./settings.js").Model[]} */
 let models = [];
 /** What the next new conversation is made with. @type {Settings} */
@@ -126,6 +130,7 @@ const thread = new Thread(find("thread"), {
 const list = new ConversationList(client, {
   open: (id) => go(id),
   changed: () => draw(),
+  loaded: () => void lookAtUntitled(),
   deleted: (id) => {
     storage.removeItem(`sessile-draft:${id}`);
     failed.delete(id);
@@ -405,10 +410,26 @@ async function entitleOthers() {
   }
 }
 
+/** Looks how untitled conversations began: those of people are listed on all their devices, those of programs are not. */
+async function lookAtUntitled() {
+  for (const { id: named, title, updated_at } of list.listed) {
+    const [id, at] = [String(named), Number(updated_at)];
+    if (title || firstWords.has(id) || begunElsewhere.has(id) || (lookedAt.get(id) ?? -1) >= at) continue;
+    lookedAt.set(id, at);
+    const frames = await call(`v1/sessions/${encodeURIComponent(id)}/events?after=0&wait_ms=0`).catch(() => []);
+    const events = frames.map((/** @type {any} */ frame) => frame.event ?? {});
+    const asked = events.find((/** @type {any} */ event) => event.response)?.response;
+    if (asked === undefined) continue; // nobody has asked yet, or it could not be read: again once it changes
+    if (asked.request !== undefined) lookedAt.set(id, Infinity);
+    else begunElsewhere.set(id, shortTitle(itemText(events.find((/** @type {any} */ event) => event.item?.role === "user")?.item)) || t("Untitled"));
+    draw();
+  }
+}
+
 /** A row with what the page knows before the list does. @param {SessionInfo} info @returns {SessionInfo} */
 function known(info) {
   const isShown = session !== null && info.id === session.id;
-  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id));
+  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id)) || begunElsewhere.get(String(info.id));
   return { ...info, ...(title ? { title } : {}), ...(isShown ? { open: writing.size > 0 } : {}) };
 }
 
