@@ -271,6 +271,46 @@ test("what people began is listed in their other browsers, by its first words un
   }
 });
 
+/** Where the last paragraph of a question begins and ends, and where the question's words may. */
+const lastParagraph = (page) =>
+  page.$eval(".said", (said) => {
+    const [text, from] = [said.firstChild, said.textContent.lastIndexOf("\n") + 1];
+    const place = (at) => {
+      const range = document.createRange();
+      range.setStart(text, at);
+      range.setEnd(text, at + 1);
+      return range.getBoundingClientRect();
+    };
+    const { left, right } = said.getBoundingClientRect();
+    const { paddingLeft, paddingRight } = getComputedStyle(said);
+    return { first: place(from), last: place(text.length - 1), left: left + parseFloat(paddingLeft), right: right - parseFloat(paddingRight) };
+  });
+
+test("each paragraph of a question reads in its own direction, on the page and where it is shared", async () => {
+  const page = await ready();
+  const arabic = "\u0645\u0631\u062d\u0628\u0627 ".repeat(12).trim();
+  await say(page, `${arabic}.\n\nEnglish here.`);
+  const english = await lastParagraph(page);
+  assert.ok(Math.abs(english.first.left - english.left) < 2, "it begins at the left");
+  assert.ok(english.last.left > english.first.right, "its full stop stands behind it");
+  await page.keyboard.press("Control+Shift+O");
+  await page.waitForFunction(() => document.querySelector(".said") === null);
+  await say(page, `An English paragraph that is long enough for a line of its own.\n\n${arabic.slice(0, 11)}.`);
+  const other = await lastParagraph(page);
+  assert.ok(Math.abs(other.first.right - other.right) < 2, "it begins at the right");
+  assert.ok(other.last.right < other.first.left, "its full stop stands behind it");
+  await page.click("#more");
+  await page.getByRole("menuitem", { name: "Share…" }).click();
+  await page.getByRole("button", { name: "Make a link" }).click();
+  await page.waitForSelector("#share-link:not([hidden])");
+  const guest = await browser.page();
+  open.add(guest);
+  await guest.goto(await page.inputValue("#share-link"));
+  await guest.waitForSelector(".said");
+  const shared = await lastParagraph(guest);
+  assert.ok(Math.abs(shared.first.right - shared.right) < 2, "shared, too");
+});
+
 test("the list and the message field do what people expect", async () => {
   const own = new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "40"]);
   await own.start();
