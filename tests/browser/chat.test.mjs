@@ -311,6 +311,33 @@ test("each paragraph of a question reads in its own direction, on the page and w
   assert.ok(Math.abs(shared.first.right - shared.right) < 2, "shared, too");
 });
 
+test("what an edit of an older message was left with is there after a reload, until it ends", async () => {
+  const page = await ready();
+  await say(page, "An older question");
+  await say(page, "A newer question");
+  await page.locator(".user").first().hover();
+  await page.getByRole("button", { name: "Edit and ask again" }).first().click();
+  await page.fill(".edit textarea", "An older question, put better");
+  await page.reload();
+  await page.waitForSelector(".edit");
+  assert.equal(await page.inputValue(".edit textarea"), "An older question, put better");
+  assert.equal(await focused(page), "message");
+  await page.focus(".edit textarea");
+  await page.keyboard.press("Escape");
+  assert.deepEqual(await texts(page, ".said"), ["An older question", "A newer question"]);
+  await page.reload();
+  await page.waitForSelector(".said >> text=A newer question");
+  assert.equal(await page.$(".edit"), null);
+  await page.getByRole("button", { name: "Edit and ask again" }).first().click();
+  await page.fill(".edit textarea", "Asked anew");
+  await page.reload();
+  await page.waitForSelector(".edit");
+  await page.press(".edit textarea", "Enter");
+  await page.waitForSelector(".said >> text=Asked anew");
+  assert.equal(await page.$(".edit"), null);
+  assert.deepEqual(page.troubles, []);
+});
+
 test("the list and the message field do what people expect", async () => {
   const own = new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "40"]);
   await own.start();

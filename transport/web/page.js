@@ -86,6 +86,11 @@ const thread = new Thread(find("thread"), {
     tip = null;
     await turn(session, (asked, options) => asked.edit(itemId, text, options)).catch((error) => notSent(text, error));
   }),
+  draft: (itemId) => edits()[itemId],
+  keepDraft: (itemId, text) => {
+    const { [itemId]: _, ...others } = edits();
+    storage.setItem(`sessile-edits:${session?.id}`, JSON.stringify(text === null ? others : { ...others, [itemId]: text }));
+  },
   regenerate: (entry) => void attempt(async () => {
     tip = null;
     const parentId = entry.response?.parentId ?? entry.parentId;
@@ -127,12 +132,15 @@ const thread = new Thread(find("thread"), {
   },
 });
 
+/** What edits of this conversation's messages were left with, by message. @returns {Record<string, string>} */
+const edits = () => JSON.parse(storage.getItem(`sessile-edits:${session?.id}`) ?? "{}");
+
 const list = new ConversationList(client, {
   open: (id) => go(id),
   changed: () => draw(),
   loaded: () => void lookAtUntitled(),
   deleted: (id) => {
-    storage.removeItem(`sessile-draft:${id}`);
+    for (const kind of ["draft", "edits"]) storage.removeItem(`sessile-${kind}:${id}`);
     failed.delete(id);
     keepFailed();
     if (session?.id === id) go(null);
