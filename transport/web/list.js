@@ -1,5 +1,5 @@
 /** The conversations of the list: read page by page, searched, pinned, put into folders, renamed, exported and deleted. */
-import { request } from "./api.js";
+import { request, sentence } from "./api.js";
 import { copy, keep } from "./copies.js";
 import { confirmed, line, oneOf } from "./dialogs.js";
 import { el, find, icon } from "./dom.js";
@@ -81,7 +81,7 @@ export class ConversationList {
       this.page.loaded();
       void keep("list", JSON.stringify(this.listed.slice(0, 2 * PAGE)));
     } catch (error) {
-      if (!(error instanceof StoppedError)) this.page.failed(t("The list of conversations could not be read: {why}", { why: String(error instanceof Error ? error.message : error) }));
+      if (!(error instanceof StoppedError)) this.page.failed(t("The list of conversations could not be read: {why}", { why: sentence(error) }));
     }
     this.isLoading = false;
     this.page.changed();

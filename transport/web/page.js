@@ -3,13 +3,13 @@
  * SDK keeps position and view in this tab's storage, so a reload shows at once what was there and goes on from it.
  */
 import { Account } from "./account.js";
-import { base, call, storage } from "./api.js";
+import { base, call, sentence, storage } from "./api.js";
 import { keeping } from "./copies.js";
 import { openMenu } from "./dialogs.js";
 import { el, find, isComposing } from "./dom.js";
 import { reasonOf } from "./feedback.js";
 import { listen, openPreferences } from "./help.js";
-import { Link } from "./link.js";
+import { asksForKey, Link } from "./link.js";
 import { ConversationList } from "./list.js";
 import { prefer, preferences, read, write } from "./preferences.js";
 import { PushButton } from "./push.js";
@@ -37,7 +37,7 @@ const FIRST_WORDS_MAX = 50;
 
 translate(document.body);
 const client = new SessileClient({ url: base, storage: keeping, auth: () => account.key() });
-const account = new Account({ connect: () => client.connect(), failed: (error) => tell(explain(error)) });
+const account = new Account({ connect: () => client.connect(), failed: (error) => tell(explain(error)), mayChat: (may) => link.allow(may) });
 
 // -- what is on the page --------------------------------------------------------------------------------------
 
@@ -373,7 +373,7 @@ function explain(error) {
   if (error instanceof CommandError && error.code === "queue_full") return t("Too many messages wait already.");
   if (error instanceof CommandError && error.retryAfterMs) return `${error.message} ${t("Try again in {n} s.", { n: Math.ceil(error.retryAfterMs / 1000) })}`;
   if (error instanceof StoppedError) return t("There is no connection to the server.");
-  return error instanceof Error ? t(error.message) : String(error);
+  return sentence(error);
 }
 
 /** @type {number | undefined} */
@@ -424,7 +424,8 @@ async function lookAtUntitled() {
     const [id, at] = [String(named), Number(updated_at)];
     if (title || firstWords.has(id) || begunElsewhere.has(id) || (lookedAt.get(id) ?? -1) >= at) continue;
     lookedAt.set(id, at);
-    const frames = await call(`v1/sessions/${encodeURIComponent(id)}/events?after=0&wait_ms=0`).catch(() => []);
+    const frames = await call(`v1/sessions/${encodeURIComponent(id)}/events?after=0&wait_ms=0`).catch(({ status }) => ([0, 429, 503].includes(status) ? null : []));
+    if (frames === null) return void lookedAt.delete(id); // the next reading of the list tries again
     const events = frames.map((/** @type {any} */ frame) => frame.event ?? {});
     const asked = events.find((/** @type {any} */ event) => event.response)?.response;
     if (asked === undefined) continue; // nobody has asked yet, or it could not be read: again once it changes
@@ -668,7 +669,7 @@ find("worth-close").addEventListener("click", () => {
   message.focus();
 });
 
-const push = new PushButton((error) => tell(error instanceof Error ? error.message : String(error)));
+const push = new PushButton((error) => tell(explain(error)));
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
@@ -679,7 +680,7 @@ client.on("status", (status) => {
     void push.offer().catch(() => undefined); // without it the page is whole
   }
   wasReady = status.phase === "ready";
-  if (status.phase === "stopped" && status.closeCode === 4401) account.ask();
+  if (status.phase === "stopped" && asksForKey(status)) account.ask();
   draw();
 });
 client.on("unanswered", draw);
