@@ -5,7 +5,7 @@ import { t } from "./texts.js";
 
 /** @typedef {import("./sessile.js").Status} Status */
 
-/** This machine's own server needs no network. */
+/** This machine's own server needs no network: from a loopback address the page stays "Connected" while the browser is offline. */
 const isHere = /^(localhost|127\.|\[::1\])/.test(location.hostname);
 /** The server wants to know who is here, over whichever way it was asked. @param {Status} status */
 export const asksForKey = ({ closeCode, httpStatus }) => closeCode === 4401 || httpStatus === 401;
