@@ -243,6 +243,101 @@ async function choose(page, title, item) {
   await page.getByRole("menuitem", { name: item }).click();
 }
 
+test("what people began is listed in their other browsers, by its first words until it has a title; what programs began is not", async () => {
+  const own = await new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "10", "--titles", "off"]).start();
+  try {
+    const page = await ready({ at: own });
+    await say(page, "Begun on the page");
+    await page.evaluate(async () => {
+      const post = async (path, body) => (await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
+      await post("/v1/responses", { model: "simulated", input: "From a program" });
+      await post("/v1/conversations", { items: [{ type: "message", role: "user", content: "Kept by a program" }] });
+      const { session } = await post("/v1/commands", { type: "session.create", id: "01J0000000000000000000000A" });
+      await post("/v1/commands", { type: "message.create", id: "01J0000000000000000000000B", session, content: "Asked with an SDK\nand more" });
+    });
+    const other = await ready({ at: own });
+    await other.waitForFunction(() => document.querySelectorAll(".row").length === 2);
+    assert.deepEqual((await texts(other, ".row-title")).sort(), ["Asked with an SDK", "Begun on the page"]);
+    const read = [];
+    other.on("request", (request) => request.url().includes("/events?") && read.push(request.url()));
+    await say(other, "Begun elsewhere"); // the list is read anew, and what was looked at is not
+    await other.waitForFunction(() => document.querySelectorAll(".row").length === 3);
+    assert.deepEqual(read, []);
+    await other.click("text=Asked with an SDK");
+    await other.waitForSelector(".said >> text=and more");
+    assert.deepEqual([...page.troubles, ...other.troubles], []);
+  } finally {
+    await own.dispose();
+  }
+});
+
+/** Where the last paragraph of a question begins and ends, and where the question's words may. */
+const lastParagraph = (page) =>
+  page.$eval(".said", (said) => {
+    const [text, from] = [said.firstChild, said.textContent.lastIndexOf("\n") + 1];
+    const place = (at) => {
+      const range = document.createRange();
+      range.setStart(text, at);
+      range.setEnd(text, at + 1);
+      return range.getBoundingClientRect();
+    };
+    const { left, right } = said.getBoundingClientRect();
+    const { paddingLeft, paddingRight } = getComputedStyle(said);
+    return { first: place(from), last: place(text.length - 1), left: left + parseFloat(paddingLeft), right: right - parseFloat(paddingRight) };
+  });
+
+test("each paragraph of a question reads in its own direction, on the page and where it is shared", async () => {
+  const page = await ready();
+  const arabic = "\u0645\u0631\u062d\u0628\u0627 ".repeat(12).trim();
+  await say(page, `${arabic}.\n\nEnglish here.`);
+  const english = await lastParagraph(page);
+  assert.ok(Math.abs(english.first.left - english.left) < 2, "it begins at the left");
+  assert.ok(english.last.left > english.first.right, "its full stop stands behind it");
+  await page.keyboard.press("Control+Shift+O");
+  await page.waitForFunction(() => document.querySelector(".said") === null);
+  await say(page, `An English paragraph that is long enough for a line of its own.\n\n${arabic.slice(0, 11)}.`);
+  const other = await lastParagraph(page);
+  assert.ok(Math.abs(other.first.right - other.right) < 2, "it begins at the right");
+  assert.ok(other.last.right < other.first.left, "its full stop stands behind it");
+  await page.click("#more");
+  await page.getByRole("menuitem", { name: "Share…" }).click();
+  await page.getByRole("button", { name: "Make a link" }).click();
+  await page.waitForSelector("#share-link:not([hidden])");
+  const guest = await browser.page();
+  open.add(guest);
+  await guest.goto(await page.inputValue("#share-link"));
+  await guest.waitForSelector(".said");
+  const shared = await lastParagraph(guest);
+  assert.ok(Math.abs(shared.first.right - shared.right) < 2, "shared, too");
+});
+
+test("what an edit of an older message was left with is there after a reload, until it ends", async () => {
+  const page = await ready();
+  await say(page, "An older question");
+  await say(page, "A newer question");
+  await page.locator(".user").first().hover();
+  await page.getByRole("button", { name: "Edit and ask again" }).first().click();
+  await page.fill(".edit textarea", "An older question, put better");
+  await page.reload();
+  await page.waitForSelector(".edit");
+  assert.equal(await page.inputValue(".edit textarea"), "An older question, put better");
+  assert.equal(await focused(page), "message");
+  await page.focus(".edit textarea");
+  await page.keyboard.press("Escape");
+  assert.deepEqual(await texts(page, ".said"), ["An older question", "A newer question"]);
+  await page.reload();
+  await page.waitForSelector(".said >> text=A newer question");
+  assert.equal(await page.$(".edit"), null);
+  await page.getByRole("button", { name: "Edit and ask again" }).first().click();
+  await page.fill(".edit textarea", "Asked anew");
+  await page.reload();
+  await page.waitForSelector(".edit");
+  await page.press(".edit textarea", "Enter");
+  await page.waitForSelector(".said >> text=Asked anew");
+  assert.equal(await page.$(".edit"), null);
+  assert.deepEqual(page.troubles, []);
+});
+
 test("the list and the message field do what people expect", async () => {
   const own = new Server(["--sim-tokens-per-s", "300", "--sim-answer-tokens", "40"]);
   await own.start();

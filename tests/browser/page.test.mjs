@@ -427,6 +427,40 @@ for (const [name, options] of Object.entries({
   });
 }
 
+test("who may not chat is told so at once, in words for people, as is who has no key, with a WebSocket and without one", async () => {
+  const folder = temporaryFolder();
+  const keys = join(folder, "keys.toml");
+  const digest = createHash("sha256").update("sk-operator").digest("hex");
+  writeFileSync(keys, `[[keys]]\nsha256 = "${digest}"\ntenant = "t"\nid = "k1"\nrole = "operator"\nscopes = ["read", "admin"]\n`);
+  const server = await new Server(["--keys", keys]).start();
+  try {
+    const page = await browser.page();
+    open.add(page);
+    await page.goto(server.url);
+    await page.waitForSelector("#key[open]");
+    await page.waitForSelector("#notice:not([hidden]) >> text=The server asks for a key.");
+    assert.doesNotMatch(await page.innerText("body"), /Bearer|hello/);
+    await page.keyboard.type("sk-operator");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector('#link[data-phase="ready"]');
+    await page.waitForSelector("#notice:not([hidden]) >> text=You cannot chat with this key or account.");
+    assert.equal(await page.isVisible("#operator"), true);
+    await page.fill("#message", "Hello");
+    await page.press("#message", "Enter");
+    await page.waitForSelector(".failed .note >> text=You may not do that here.");
+
+    const behind = await browser.page();
+    open.add(behind);
+    await behind.routeWebSocket(/v1\/ws/, (socket) => socket.close({ code: 1011 }));
+    await behind.goto(server.url);
+    await behind.waitForSelector("#key[open]");
+    assert.equal(await behind.textContent("#link-text"), "Key needed");
+  } finally {
+    await server.dispose();
+    rmSync(folder, { recursive: true });
+  }
+});
+
 test("a server with keys asks for one, says when it is wrong, and keeps it for the tab", async () => {
   const folder = temporaryFolder();
   const keys = join(folder, "keys.toml");

@@ -295,7 +295,7 @@ test("what a model thinks is shown folded, apart from its answer", async () => {
     const { View } = await import("/sessile.js");
     const view = new View();
     const root = document.createElement("ol");
-    const thread = new Thread(root, { prices: () => null, cost: () => null });
+    const thread = new Thread(root, { prices: () => null, cost: () => null, draft: () => undefined });
     const seen = [];
     const of = { response_id: "r", item_id: "a", output_index: 0 };
     const apply = (event) => {
@@ -314,7 +314,7 @@ test("what a model thinks is shown folded, apart from its answer", async () => {
     apply({ type: "response.output_text.delta", ...of, content_index: 1, delta: "Four." });
     const open = root.querySelector("details").open;
     const later = document.createElement("ol"); // a page that comes when all is over
-    new Thread(later, { prices: () => null, cost: () => null }).render(view.thread(), [], []);
+    new Thread(later, { prices: () => null, cost: () => null, draft: () => undefined }).render(view.thread(), [], []);
     return { seen, open, later: later.querySelector("details summary").textContent };
   });
   assert.deepEqual(shown.seen.slice(0, 2), [

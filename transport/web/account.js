@@ -7,7 +7,7 @@ import { t } from "./texts.js";
 import { wipe } from "./wipe.js";
 
 export class Account {
-  /** @param {{ connect: () => void, failed: (error: unknown) => void }} actions */
+  /** @param {{ connect: () => void, failed: (error: unknown) => void, mayChat: (may: boolean) => void }} actions */
   constructor(actions) {
     this.actions = actions;
     this.takesKeys = true;
@@ -65,7 +65,7 @@ export class Account {
   /** The server has let this tab in. */
   known() {
     this.wasKnown = true;
-    void this.showOperator();
+    void this.showRights();
     if (!this.isSignedIn && storage.getItem(KEY)) this.showWho(t("Here with a key"), t("Forget it"));
   }
 
@@ -89,9 +89,10 @@ export class Account {
     find("who-button").textContent = button;
   }
 
-  /** The operator's page, for whoever may see it. */
-  async showOperator() {
+  /** The operator's page, for whoever may see it; and to whoever may not chat, that. */
+  async showRights() {
     const me = await call("v1/me").catch(() => null);
     find("operator").hidden = me?.operator !== true;
+    this.actions.mayChat(me?.scopes?.includes("chat") ?? true);
   }
 }

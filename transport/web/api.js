@@ -1,5 +1,6 @@
 /** The server's HTTP interface with this tab's key, or the cookie of who signed in; and what this tab keeps. */
 import { CSRF, offered } from "./sign-in.js";
+import { t } from "./texts.js";
 import { leaving } from "./wipe.js";
 
 export const base = `${location.origin}${location.pathname.replace(/\/[^/]*$/, "")}`;
@@ -33,11 +34,20 @@ function tabStorage() {
 
 /** What the server answered instead; `status` 0: it did not. */
 export class Refusal extends Error {
-  /** @param {number} status @param {string} message */
-  constructor(status, message) {
+  /** @param {number} status @param {string} message @param {string} [code] */
+  constructor(status, message, code) {
     super(message);
     this.status = status;
+    this.code = code;
   }
+}
+
+/** What an error says to people: the server's own words about keys are for programs. @param {unknown} error */
+export function sentence(error) {
+  const { code } = /** @type {{ code?: string }} */ (error ?? {});
+  if (code === "unauthorized" && !storage.getItem(KEY)) return offered ? t("The server asks who you are.") : t("The server asks for a key.");
+  if (code === "forbidden") return t("You may not do that here. Ask whoever gave you your key or account.");
+  return error instanceof Error ? t(error.message) : String(error);
 }
 
 /** @param {string} path below the server's address @param {{ method?: string, body?: unknown }} [how] @returns {Promise<Response>} */
@@ -51,7 +61,7 @@ export async function request(path, { method, body } = {}) {
   if (answer === null) throw new Refusal(0, "There is no connection to the server.");
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({}));
-  throw new Refusal(answer.status, error?.message ?? `The server answers ${answer.status}.`);
+  throw new Refusal(answer.status, error?.message ?? `The server answers ${answer.status}.`, error?.code);
 }
 
 /** @param {string} path @param {{ method?: string, body?: unknown }} [how] @returns {Promise<any>} */

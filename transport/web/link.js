@@ -5,8 +5,10 @@ import { t } from "./texts.js";
 
 /** @typedef {import("./sessile.js").Status} Status */
 
-/** This machine's own server needs no network. */
+/** This machine's own server needs no network: from a loopback address the page stays "Connected" while the browser is offline. */
 const isHere = /^(localhost|127\.|\[::1\])/.test(location.hostname);
+/** The server wants to know who is here, over whichever way it was asked. @param {Status} status */
+export const asksForKey = ({ closeCode, httpStatus }) => closeCode === 4401 || httpStatus === 401;
 /** A cut that mends itself sooner is not worth words. */
 const TELL_AFTER_MS = 1200;
 
@@ -28,9 +30,10 @@ export class Link {
     this.troubleSince = 0;
     this.told = "";
     this.isRenewed = false;
+    this.mayChat = true;
     this.button.addEventListener("click", () => {
       if (this.isRenewed && this.status?.phase === "ready") location.reload();
-      else if (this.status?.closeCode === 4401) this.actions.askKey();
+      else if (this.status && asksForKey(this.status)) this.actions.askKey();
       else this.actions.retry();
     });
   }
@@ -49,6 +52,12 @@ export class Link {
   /** The page was renewed on the server. */
   renew() {
     this.isRenewed = true;
+    this.draw();
+  }
+
+  /** @param {boolean} may whoever is here may chat */
+  allow(may) {
+    this.mayChat = may;
     this.draw();
   }
 
@@ -80,9 +89,10 @@ export class Link {
     switch (status.phase) {
       case "ready":
         if (this.isRenewed) return [t("Connected"), t("There is a new version of this page."), t("Load it")];
-        return status.draining ? [t("Server restarting"), t("The server is about to restart. Answers go on afterwards."), ""] : [t("Connected"), "", ""];
+        if (status.draining) return [t("Server restarting"), t("The server is about to restart. Answers go on afterwards."), ""];
+        return [t("Connected"), this.mayChat ? "" : t("You cannot chat with this key or account. Use one that was made for a person."), ""];
       case "stopped":
-        if (status.closeCode === 4401) return offered ? [t("Sign in"), t("The server asks who you are."), t("Sign in")] : [t("Key needed"), t("The server asks for a key."), t("Enter a key")];
+        if (asksForKey(status)) return offered ? [t("Sign in"), t("The server asks who you are."), t("Sign in")] : [t("Key needed"), t("The server asks for a key."), t("Enter a key")];
         return [t("Refused"), `${t("The server refused the connection.")} ${status.closeCode ? `(${status.closeCode}) ` : ""}${status.error?.message ?? ""}`.trim(), t("Try again")];
       case "suspended":
         return [t("Paused"), "", ""];

@@ -1,5 +1,5 @@
 /** The conversations of the list: read page by page, searched, pinned, put into folders, renamed, exported and deleted. */
-import { request } from "./api.js";
+import { request, sentence } from "./api.js";
 import { copy, keep } from "./copies.js";
 import { confirmed, line, oneOf } from "./dialogs.js";
 import { el, find, icon } from "./dom.js";
@@ -20,7 +20,7 @@ const HITS_MAX = 30;
 export class ConversationList {
   /**
    * @param {SessileClient} client
-   * @param {{ open: (id: string) => void, changed: () => void, deleted: (id: string) => void, failed: (text: string) => void, done: (text: string) => void,
+   * @param {{ open: (id: string) => void, changed: () => void, loaded: () => void, deleted: (id: string) => void, failed: (text: string) => void, done: (text: string) => void,
    *   attempt: (act: () => Promise<void>) => Promise<void>, tip: (id: string) => string | null }} page
    */
   constructor(client, page) {
@@ -78,9 +78,10 @@ export class ConversationList {
       const { data, has_more } = await this.client.page(more && last ? { limit: PAGE, after: String(last.id) } : { limit });
       this.listed = more ? [...this.listed, ...data] : data;
       this.hasMore = has_more;
+      this.page.loaded();
       void keep("list", JSON.stringify(this.listed.slice(0, 2 * PAGE)));
     } catch (error) {
-      if (!(error instanceof StoppedError)) this.page.failed(t("The list of conversations could not be read: {why}", { why: String(error instanceof Error ? error.message : error) }));
+      if (!(error instanceof StoppedError)) this.page.failed(t("The list of conversations could not be read: {why}", { why: sentence(error) }));
     }
     this.isLoading = false;
     this.page.changed();
@@ -90,7 +91,7 @@ export class ConversationList {
     }
   }
 
-  /** Without those that have no title: programs keep them, over OpenAI's API. @param {(info: SessionInfo) => SessionInfo} known what the page knows better @param {string | null} current */
+  /** Without those that have no title and no first words that the page knows: programs keep them, over OpenAI's API. @param {(info: SessionInfo) => SessionInfo} known what the page knows better @param {string | null} current */
   draw(known, current) {
     const rows = this.listed.map(known).filter((info) => !this.selection.leaving.has(String(info.id)) && (info.title || info.id === current || info["open"]));
     this.sidebar.render(rows, current, this.hasMore, this.search);

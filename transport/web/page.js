@@ -3,13 +3,13 @@
  * SDK keeps position and view in this tab's storage, so a reload shows at once what was there and goes on from it.
  */
 import { Account } from "./account.js";
-import { base, call, storage } from "./api.js";
+import { base, call, sentence, storage } from "./api.js";
 import { keeping } from "./copies.js";
 import { openMenu } from "./dialogs.js";
 import { el, find, isComposing } from "./dom.js";
 import { reasonOf } from "./feedback.js";
 import { listen, openPreferences } from "./help.js";
-import { Link } from "./link.js";
+import { asksForKey, Link } from "./link.js";
 import { ConversationList } from "./list.js";
 import { prefer, preferences, read, write } from "./preferences.js";
 import { PushButton } from "./push.js";
@@ -37,7 +37,7 @@ const FIRST_WORDS_MAX = 50;
 
 translate(document.body);
 const client = new SessileClient({ url: base, storage: keeping, auth: () => account.key() });
-const account = new Account({ connect: () => client.connect(), failed: (error) => tell(explain(error)) });
+const account = new Account({ connect: () => client.connect(), failed: (error) => tell(explain(error)), mayChat: (may) => link.allow(may) });
 
 // -- what is on the page --------------------------------------------------------------------------------------
 
@@ -70,6 +70,10 @@ let isDrawing = false;
 let creating = "";
 /** The first words of conversations that were begun or read here and have no title yet. @type {Map<string, string>} */
 const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ ([])));
+/** The first words of untitled conversations that people began elsewhere. @type {Map<string, string>} */
+const begunElsewhere = new Map();
+/** As of which change an untitled conversation was looked at; Infinity: a program's, over OpenAI's API. @type {Map<string, number>} */
+const lookedAt = new Map();
 /** @type {import("./settings.js").Model[]} */
 let models = [];
 /** What the next new conversation is made with. @type {Settings} */
@@ -82,6 +86,11 @@ const thread = new Thread(find("thread"), {
     tip = null;
     await turn(session, (asked, options) => asked.edit(itemId, text, options)).catch((error) => notSent(text, error));
   }),
+  draft: (itemId) => edits()[itemId],
+  keepDraft: (itemId, text) => {
+    const { [itemId]: _, ...others } = edits();
+    storage.setItem(`sessile-edits:${session?.id}`, JSON.stringify(text === null ? others : { ...others, [itemId]: text }));
+  },
   regenerate: (entry) => void attempt(async () => {
     tip = null;
     const parentId = entry.response?.parentId ?? entry.parentId;
@@ -123,11 +132,15 @@ const thread = new Thread(find("thread"), {
   },
 });
 
+/** What edits of this conversation's messages were left with, by message. @returns {Record<string, string>} */
+const edits = () => JSON.parse(storage.getItem(`sessile-edits:${session?.id}`) ?? "{}");
+
 const list = new ConversationList(client, {
   open: (id) => go(id),
   changed: () => draw(),
+  loaded: () => void lookAtUntitled(),
   deleted: (id) => {
-    storage.removeItem(`sessile-draft:${id}`);
+    for (const kind of ["draft", "edits"]) storage.removeItem(`sessile-${kind}:${id}`);
     failed.delete(id);
     keepFailed();
     if (session?.id === id) go(null);
@@ -360,7 +373,7 @@ function explain(error) {
   if (error instanceof CommandError && error.code === "queue_full") return t("Too many messages wait already.");
   if (error instanceof CommandError && error.retryAfterMs) return `${error.message} ${t("Try again in {n} s.", { n: Math.ceil(error.retryAfterMs / 1000) })}`;
   if (error instanceof StoppedError) return t("There is no connection to the server.");
-  return error instanceof Error ? t(error.message) : String(error);
+  return sentence(error);
 }
 
 /** @type {number | undefined} */
@@ -405,10 +418,27 @@ async function entitleOthers() {
   }
 }
 
+/** Looks how untitled conversations began: those of people are listed on all their devices, those of programs are not. */
+async function lookAtUntitled() {
+  for (const { id: named, title, updated_at } of list.listed) {
+    const [id, at] = [String(named), Number(updated_at)];
+    if (title || firstWords.has(id) || begunElsewhere.has(id) || (lookedAt.get(id) ?? -1) >= at) continue;
+    lookedAt.set(id, at);
+    const frames = await call(`v1/sessions/${encodeURIComponent(id)}/events?after=0&wait_ms=0`).catch(({ status }) => ([0, 429, 503].includes(status) ? null : []));
+    if (frames === null) return void lookedAt.delete(id); // the next reading of the list tries again
+    const events = frames.map((/** @type {any} */ frame) => frame.event ?? {});
+    const asked = events.find((/** @type {any} */ event) => event.response)?.response;
+    if (asked === undefined) continue; // nobody has asked yet, or it could not be read: again once it changes
+    if (asked.request !== undefined) lookedAt.set(id, Infinity);
+    else begunElsewhere.set(id, shortTitle(itemText(events.find((/** @type {any} */ event) => event.item?.role === "user")?.item)) || t("Untitled"));
+    draw();
+  }
+}
+
 /** A row with what the page knows before the list does. @param {SessionInfo} info @returns {SessionInfo} */
 function known(info) {
   const isShown = session !== null && info.id === session.id;
-  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id));
+  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id)) || begunElsewhere.get(String(info.id));
   return { ...info, ...(title ? { title } : {}), ...(isShown ? { open: writing.size > 0 } : {}) };
 }
 
@@ -639,7 +669,7 @@ find("worth-close").addEventListener("click", () => {
   message.focus();
 });
 
-const push = new PushButton((error) => tell(error instanceof Error ? error.message : String(error)));
+const push = new PushButton((error) => tell(explain(error)));
 let wasReady = false;
 client.on("status", (status) => {
   link.show(status);
@@ -650,7 +680,7 @@ client.on("status", (status) => {
     void push.offer().catch(() => undefined); // without it the page is whole
   }
   wasReady = status.phase === "ready";
-  if (status.phase === "stopped" && status.closeCode === 4401) account.ask();
+  if (status.phase === "stopped" && asksForKey(status)) account.ask();
   draw();
 });
 client.on("unanswered", draw);

@@ -1,5 +1,5 @@
 /** Links under which anybody may read a conversation as it is now: made, listed and revoked. */
-import { base, call, Refusal } from "./api.js";
+import { base, call, Refusal, sentence } from "./api.js";
 import { cancel, openDialog } from "./dialogs.js";
 import { arrange, el } from "./dom.js";
 import { time, t } from "./texts.js";
@@ -16,7 +16,7 @@ export function openShares(session, tip) {
   const failed = (/** @type {unknown} */ error) => {
     if (error instanceof Refusal && [403, 404].includes(error.status)) make.disabled = true;
     if (error instanceof Refusal && error.status === 403) sharing.isOff = true;
-    news.textContent = error instanceof Error ? t(error.message) : String(error);
+    news.textContent = sentence(error);
   };
   const show = async () => {
     const { data } = await call(path);

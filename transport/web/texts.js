@@ -306,6 +306,8 @@ const GERMAN = {
   "Key needed": "Schlüssel nötig",
   "Continue": "Weiter",
   "Enter a key": "Schlüssel eingeben",
+  "You may not do that here. Ask whoever gave you your key or account.": "Das darfst du hier nicht. Frag, wer dir deinen Schlüssel oder dein Konto gegeben hat.",
+  "You cannot chat with this key or account. Use one that was made for a person.": "Mit diesem Schlüssel oder Konto kannst du nicht chatten. Nimm eins, das für eine Person gemacht ist.",
   "The server asks for a key.": "Der Server verlangt einen Schlüssel.",
   "The server asks who you are.": "Der Server fragt, wer du bist.",
   "This server asks for a key": "Dieser Server verlangt einen Schlüssel",

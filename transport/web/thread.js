@@ -16,6 +16,8 @@ import { money, number, t, time } from "./texts.js";
 /**
  * @typedef {object} Actions
  * @property {(itemId: string, text: string) => void} edit
+ * @property {(itemId: string) => string | undefined} draft what an edit of it was left with
+ * @property {(itemId: string, text: string | null) => void} keepDraft null: the edit ended
  * @property {(entry: Entry) => void} regenerate
  * @property {(id: string) => void} show a sibling
  * @property {(responseId: string) => void} cancel
@@ -108,6 +110,8 @@ class Message {
     if (this.shows.length > 0 && shows.every((each, index) => each === this.shows[index])) return;
     this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
+    const draft = this.isUser && before === null ? this.actions.draft(entry.id) : undefined;
+    if (draft !== undefined) this.edit(draft);
     const writing = isWriting(response) && isLastOfResponse;
     this.thoughts.update(thoughtsOf(item), writing && itemText(item) === "");
     this.element.classList.toggle("writing", writing);
@@ -198,13 +202,15 @@ class Message {
     return el("span", { class: "branches", role: "group", "aria-label": isUser ? t("versions") : t("answers") }, back, count, forth);
   }
 
-  edit() {
+  /** @param {string} [draft] what an edit that the page was left with had */
+  edit(draft) {
     const { entry, actions } = this;
     const before = itemText(entry.item);
     const input = el("textarea", { "aria-label": t("Edit your message"), dir: "auto", rows: 1, maxlength: 200000 });
-    input.value = before;
+    input.value = draft ?? before;
     refuseLonger(input, actions.tell);
     const leave = () => {
+      actions.keepDraft(entry.id, null);
       form.replaceWith(this.words);
       this.element.classList.remove("editing");
       /** @type {HTMLElement | null} */ (this.bar.querySelector(":scope > button"))?.focus();
@@ -228,7 +234,10 @@ class Message {
         el("button", { class: "plain strong", type: "submit" }, t("Ask again")),
       ),
     );
-    input.addEventListener("input", () => fit(input));
+    input.addEventListener("input", () => {
+      fit(input);
+      actions.keepDraft(entry.id, input.value);
+    });
     input.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         event.preventDefault(); // it would stop the answer too
@@ -241,6 +250,7 @@ class Message {
     this.words.replaceWith(form);
     this.element.classList.add("editing");
     fit(input);
+    if (draft !== undefined) return void requestAnimationFrame(() => fit(input)); // once it stands in the page; the focus stays where it is
     input.focus();
     input.setSelectionRange(before.length, before.length);
   }
