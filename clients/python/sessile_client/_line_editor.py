@@ -8,7 +8,6 @@ memory alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import os
 import shutil
@@ -31,7 +30,9 @@ class LineEditor:
         self.out, self.notes = _Above(self), _Above(self)
         # no question where the cursor is: a terminal that does not answer it would be waited for
         output = Vt100_Output(terminal, _size, term=os.environ.get("TERM"), enable_cpr=False)
-        self._typing: PromptSession[str] = PromptSession(self._prompt, key_bindings=_keys(), output=output)
+        self._typing: PromptSession[str] = PromptSession(
+            self._prompt, key_bindings=_keys(), output=output, enable_suspend=True
+        )
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
 
@@ -70,10 +71,13 @@ class LineEditor:
         return f"{self.out.growing}\n> " if self.out.growing and not self._typing.app.is_done else "> "
 
     async def _read(self) -> None:
-        with contextlib.suppress(EOFError):
+        try:
             while True:
                 self._lines.put_nowait(await self._typing.prompt_async(handle_sigint=False))
-        self._lines.put_nowait(None)
+        except EOFError:
+            pass
+        finally:
+            self._lines.put_nowait(None)
 
 
 class _Above(io.StringIO):
