@@ -62,7 +62,7 @@ from actors.routing.router import Router
 from deploy.commands.entry import run_command_line
 from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
-from deploy.shipped_models import TOY_ANSWER_TOKENS
+from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
 from inference.schemas.checker import SchemaWorkers
@@ -302,6 +302,7 @@ async def serve(settings: Settings) -> int:
         sweeper = Sweeps(runtime, Stores(store, directory, keys), engine, CLOCK, retention=retention.now)
         services = GatewayServices(
             models=own_models(settings, engine, pools),
+            unlisted=SHIPPED,
             pools=pools.now,
             keys=api_keys,
             history=places,
@@ -522,6 +523,7 @@ async def gateway_role(settings: Settings) -> int:
         stack.push_async_callback(drains.close)
         services = GatewayServices(
             models=models,
+            unlisted=SHIPPED,
             pools=pools.now,
             keys=api_keys,
             history=history,

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script i
 
 from deploy.devices import Choice, DeviceError, Devices, choose, find_devices, packages_cuda
 from deploy.setup_env import ROOT, SetupError, install
-from deploy.shipped_models import DEFAULT, SHIPPED
+from deploy.shipped_models import DEFAULT, SHIPPED, shipped_model
 
 SETTINGS = ("device", "engine", "model")
 HUB = "hf:"
@@ -75,7 +75,7 @@ def plan(
         cuda=cuda,
         named="" if engine else f"because {model} is a GGUF, which vLLM does not read",
     )
-    shipped = SHIPPED.get(DEFAULT.name if model == "default" else model)
+    shipped = shipped_model(DEFAULT.name if model == "default" else model)
     fetch = shipped.name if shipped is not None else ""
     added = () if engine or choice.engine == "llama" else ("--engine", "vllm")
     return LaunchPlan(
@@ -114,7 +114,8 @@ def main(arguments: Sequence[str]) -> int:
         if start.convert:
             model = SHIPPED[start.fetch].path
             steps.append([python, "deploy/convert_model.py", "--model", str(model), "--dtype", "bfloat16"])
-            added = ("--model", str(model.with_name(f"{model.stem}-vllm-bf16")), "--served-model-name", model.stem)
+            names = f"{model.stem},{start.fetch}"
+            added = ("--model", str(model.with_name(f"{model.stem}-vllm-bf16")), "--served-model-name", names)
         for step in steps:
             if subprocess.run(step, cwd=ROOT).returncode:
                 return 1

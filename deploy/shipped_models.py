@@ -31,6 +31,11 @@ class ShippedModel(NamedTuple):
     def path(self) -> Path:
         return FOLDER / self.file
 
+    @property
+    def api_name(self) -> str:
+        """The name of its file, which answers carry."""
+        return Path(self.file).stem
+
 
 SMALL: Final = ShippedModel(
     name="smollm2-135m",
@@ -54,6 +59,12 @@ DEFAULT: Final = ShippedModel(
 )
 TOY_ANSWER_TOKENS: Final = 2048  # where nobody names a limit: such a model may repeat itself until its window is full
 SHIPPED: Final = {model.name: model for model in (DEFAULT, SMALL)}
+
+
+def shipped_model(name: str) -> ShippedModel | None:
+    """The model that a name means, as `models list` has it or as the API does, in capitals too."""
+    wanted = name.lower()
+    return next((each for each in SHIPPED.values() if wanted in (each.name.lower(), each.api_name.lower())), None)
 
 
 def default_model() -> ShippedModel:

@@ -109,6 +109,7 @@ MODEL_SETTINGS: Final = {
 }
 """Settings of a model, with the values that the simulated engine, which computes on the CPU, honours as well."""
 CONTEXT_MIN: Final = 256  # the minimum of both engines that have a model
+SIMULATED_CONTEXT_MAX: Final = 1_048_576
 
 
 def make_engine(
@@ -309,6 +310,13 @@ def _check_context(settings: EngineSettings) -> None:
             "invalid_setting",
             f"context = {settings.context}: a conversation needs {CONTEXT_MIN} tokens at least. Give --context"
             f" {CONTEXT_MIN} or more, or 0 for the model's own window.",
+            param="context",
+        )
+    if settings.engine == "sim" and settings.context > SIMULATED_CONTEXT_MAX:
+        raise BadInput(
+            "invalid_setting",
+            f"context = {settings.context}: the simulated engine takes {SIMULATED_CONTEXT_MAX} tokens at most."
+            f" Give --context {SIMULATED_CONTEXT_MAX} or less.",
             param="context",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
 from persistence.at_rest.sweep import Reencryption
-from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key
+from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key, has_tenant_key
 from persistence.at_rest.transit import TransitWrapper
 from persistence.at_rest.wrapping import KeyWrapper, MasterKeyWrapper
 from persistence.codec import Codec
@@ -28,6 +29,7 @@ from persistence.sql.file_chunks import FileChunks
 from persistence.sql.folder_file_chunks import FolderFileChunks
 from persistence.sql.script import SqlDatabase
 from persistence.sqlite.database import SqliteDatabase, SqliteTuning
+from persistence.sqlite.key_names import named_keys
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
@@ -184,14 +186,30 @@ class OpenableStores:
             yield self.store
 
     async def _open_keys(self, database: KeyDatabase, stack: AsyncExitStack, reach: Reach) -> None:
+        existed = database.has_file()
         await reach("journal", database.open)
         stack.push_async_callback(database.close)
+        if existed:
+            await self._check_keys_belong(database)
         if not await reach("journal", self._keys_readable):
             raise BadInput(
                 "journal_encrypted",
                 "This journal is encrypted under another key than this process has: give --master-key (or"
                 " --key-service) as the processes that wrote it have it.",
                 param="master_key",
+            )
+
+    async def _check_keys_belong(self, database: KeyDatabase) -> None:
+        """Raises BadInput where the file of keys knows none of those that an SQLite journal names."""
+        if not isinstance(self.sql, SqliteDatabase):
+            return
+        named = await asyncio.to_thread(named_keys, self.sql.path)
+        if named and not any([await has_tenant_key(database, *each) for each in named]):
+            raise BadInput(
+                "journal_encrypted",
+                "keys.db is of another folder: it has none of the keys that journal.db beside it is encrypted under."
+                " Put the keys.db there that belongs to this journal, from a backup of it if need be.",
+                param="data",
             )
 
     async def _keys_readable(self) -> bool:

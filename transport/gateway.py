@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
@@ -92,6 +92,7 @@ class GatewayServices(NamedTuple):
     """Optional services of a gateway. Doors answer `Unavailable`, or do without, where one is None."""
 
     models: Models = tuple
+    unlisted: Collection[str] = ()  # names that are taken and not listed: second ones of models that packages ship
     keys: ApiKeyCache | None = None  # for the routes that administer keys
     history: HistoryIndex | None = None  # shared by the gateways of a cluster; None: this process has its own
     operator_api: OperatorApi | None = None
@@ -134,6 +135,7 @@ class Gateway:
         self.now_ms = clock.now_ms
         self.new_id = clock.new_id
         self.models = services.models
+        self.unlisted = services.unlisted
         self.pools = services.pools
         self.keys = services.keys
         self.operator_api = services.operator_api

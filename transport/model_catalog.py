@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,6 +16,8 @@ from sessions.routing.models_file import ModelsFile, PoolsNow
 
 FORM: Final = ("text", "logprobs")
 """Sampling parameters that change the form of an answer: they are never ignored."""
+
+NAMES_TOLD_MAX: Final = 12
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,11 +199,26 @@ class PooledModels:
 
 
 def card(models: Models, name: str | None) -> ModelCard:
-    """Returns a model's card by name, or the first one. Raises NotFound, Unavailable if no model is served yet."""
+    """Returns a model's card by name, in capitals too, or the first one. Raises NotFound, Unavailable if no model is
+    served yet."""
     cards = models()
     if not cards:
         raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
     for each in cards:
         if name is None or name in each.names:
             return each
-    raise NotFound("model_not_found", f"The model {name!r} does not exist here.", param="model")
+    names = {own.lower(): each for each in reversed(cards) for own in each.names}
+    found = names.get(str(name).lower())
+    if found is not None:
+        return found
+    raise NotFound("model_not_found", f"The model {name!r} does not exist here{_hint(cards, str(name))}", param="model")
+
+
+def _hint(cards: Sequence[ModelCard], name: str) -> str:
+    """What there is, for the end of a sentence. A models file may keep names from a tenant, so it is not told here."""
+    if any(each.pool is not None for each in cards):
+        return "; `GET /v1/models` lists those that you may use."
+    names = [own for each in cards for own in each.names]
+    near = difflib.get_close_matches(name.lower(), [own.lower() for own in names], 1)
+    meant = next((f" Did you mean {own!r}?" for own in names if near == [own.lower()]), "")
+    return f"; served: {', '.join(names[:NAMES_TOLD_MAX])}.{meant}"

@@ -43,18 +43,24 @@ def prepared(options: object, settings: Settings) -> Settings:
 
 def _refuse_misspelt(model: str) -> None:
     """Raises BadSetting for a word that is neither a path nor the name of a shipped model."""
-    if "/" in model or "." in model or not model or Path(model).exists():
+    if "/" in model or model.lower().endswith(".gguf") or not model or Path(model).exists():
         return
-    names = list(shipped_models.SHIPPED)
-    near = difflib.get_close_matches(model, names, 1, 0.5) or [name for name in names if name.startswith(model)]
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise BadSetting(f"model = {model!r}: there are {', '.join(names)}, hf:ORG/REPO and GGUF files by their path{hint}")
+    names = ", ".join(shipped_models.SHIPPED)
+    raise BadSetting(
+        f"model = {model!r}: there are {names}, hf:ORG/REPO and GGUF files by their path{_did_you_mean(model)}"
+    )
+
+
+def _did_you_mean(model: str) -> str:
+    names, word = list(shipped_models.SHIPPED), model.lower()
+    near = difflib.get_close_matches(word, names, 1, 0.5) or [name for name in names if word and name.startswith(word)]
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def with_model(settings: Settings) -> Settings:
     """The settings with the path of the model that `--model` names, which is pulled where it is not there yet. Raises
     BadInput, Unavailable."""
-    shipped = shipped_models.SHIPPED.get(settings.model)
+    shipped = shipped_models.shipped_model(settings.model)
     if settings.model == DEFAULT_MODEL:
         shipped = shipped_models.default_model()
     if shipped is not None:
@@ -75,7 +81,11 @@ def with_model(settings: Settings) -> Settings:
         real = "For a real one start with --model hf:ORG/REPO, a model of Hugging Face's hub, or --model FILE.gguf."
         about = f"{shipped_models.notice(shipped)} {real}"
         print(f"Model: {shipped.name}, licence {shipped.licence}. {about}", file=sys.stderr)
-        return replace(settings, model=str(path))
+        if settings.engine == "remote":  # its servers say what they serve
+            return replace(settings, model=str(path))
+        own_name = path.name if settings.engine == "vllm" else path.stem
+        names = settings.served_model_name or (own_name, shipped.name)
+        return replace(settings, model=str(path), served_model_name=names)
     reference = parse_reference(settings.model)
     if reference is None:
         _refuse_misspelt(settings.model)
@@ -150,11 +160,12 @@ def run_models_command(settings: Settings, command: models.ModelCommand) -> int:
         ]
         print(models.format_models(rows, as_json=command.as_json))
         return 0
-    shipped = shipped_models.SHIPPED.get(command.reference)
+    shipped = shipped_models.shipped_model(command.reference)
     reference = parse_reference(command.reference)
     if shipped is None and reference is None:
         names = ", ".join(shipped_models.SHIPPED)
-        raise BadSetting(f"model = {command.reference!r}: expected {EXAMPLE}, or one of {names}")
+        near = _did_you_mean(command.reference)
+        raise BadSetting(f"model = {command.reference!r}: expected {EXAMPLE}, or one of {names}{near}")
     if isinstance(command, models.PullModel):
         if shipped is not None:
             from deploy.fetch_model import ModelError, fetch

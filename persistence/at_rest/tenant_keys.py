@@ -48,6 +48,7 @@ _ONE_OF_EACH: Final = (
     " AND (o.tenant, o.seq) < (k.tenant, k.seq))"
 )
 _ANY: Final = "SELECT 1 FROM {tenant_keys} LIMIT 1"
+_HAS: Final = "SELECT 1 FROM {tenant_keys} WHERE tenant = $1 AND id = $2"
 _REWRAPPED: Final = (
     "UPDATE {tenant_keys} SET wrapper = $3, wrapped = $4 WHERE tenant = $1 AND seq = $2 AND destroyed_at IS NULL"
 )
@@ -295,6 +296,11 @@ class TenantKeys:
 async def any_tenant_key(database: KeyDatabase) -> bool:
     """Whether any body was ever encrypted under a tenant's key."""
     return bool(await database.rows(_ANY))
+
+
+async def has_tenant_key(database: KeyDatabase, tenant: str, key_id: str) -> bool:
+    """Whether the database has this key of a tenant, or had it until it was destroyed."""
+    return bool(await database.rows(_HAS, tenant, key_id))
 
 
 def _about(tenant: TenantId, key_id: str, refuses_plain: bool) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -24,7 +24,8 @@ from transport.cli.shared_flags import Json, ServerUrl, text
 if TYPE_CHECKING:
     from sessions.model.audit import AuditLog
 
-AuditTenant = Annotated[str | None, text("TENANT", "whose log; nothing ('') is the installation's own")]
+TENANTS_TOLD_MAX: Final = 12
+AuditTenant = Annotated[str | None, text("TENANT", "whose log; '' is the installation's own")]
 
 
 class ListRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +43,6 @@ class ListRows(msgspec.Struct, frozen=True, kw_only=True):
         """Raises BadSetting for options that are not allowed."""
         if not 1 <= self.limit <= PAGE_MAX or not 0 <= self.last <= PAGE_MAX or self.after < 0:
             raise BadSetting(f"limit, last: at least 1, at most {PAGE_MAX}; after: at least 0")
-        if self.tenant is None and not self.url:
-            raise BadSetting("tenant: name whose log (--tenant acme), or '' for the installation's")
 
 
 class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,13 +87,23 @@ async def run_on_journal(audit: AuditLog, command: AuditCommand) -> list[JsonObj
     if isinstance(command, VerifyChain):
         tenants = [TenantId(command.tenant)] if command.tenant is not None else await audit.tenants()
         return [msgspec.to_builtins(await verify(audit, tenant, anchors=command.anchors)) for tenant in tenants]
-    tenant = TenantId(command.tenant or INSTALLATION)
+    tenant = TenantId(command.tenant) if command.tenant is not None else await _only_tenant(audit)
     after, limit = command.after, command.limit
     if command.last:
         head = await audit.head(tenant)
         after, limit = max(0, (head.seq if head is not None else 0) - command.last), command.last
     about = audit.sealer.pseudonyms(tenant, command.user) if command.user else None
     return [public(row) for row in await audit.rows(tenant, after=after, limit=limit, about=about)]
+
+
+async def _only_tenant(audit: AuditLog) -> TenantId:
+    """Returns the one tenant with a log, or the installation where there is none. Raises BadSetting where there are
+    several."""
+    tenants = sorted(tenant for tenant in await audit.tenants() if tenant != INSTALLATION)
+    if len(tenants) > 1:
+        some = ", ".join(tenants[:TENANTS_TOLD_MAX])
+        raise BadSetting(f"tenant: name whose log with --tenant ({some}), or '' for the installation's")
+    return tenants[0] if tenants else TenantId(INSTALLATION)
 
 
 async def run_on_server(command: AuditCommand, credential: str) -> list[JsonObject]:
@@ -131,6 +140,8 @@ def is_broken(command: AuditCommand, results: list[JsonObject]) -> bool:
 def format_audit(command: AuditCommand, results: list[JsonObject]) -> str:
     if command.as_json:
         return "\n".join(msgspec.json.encode(each).decode() for each in results)
+    if not results:
+        return "No rows: nothing was recorded so far." if isinstance(command, VerifyChain) else "No such rows."
     return "\n".join(plain(_chain(each) if isinstance(command, VerifyChain) else _row(each)) for each in results)
 
 
@@ -147,7 +158,8 @@ def _chain(chain: JsonObject) -> str:
     if chain.get("only_this_tenant"):
         trimmed += "; no other chain was looked at, that takes an operator's key"
     weak = f"; {chain['weak']} of them without the key file" if chain["weak"] else ""
-    return f"{name}: {chain['rows']} rows, all as they were written{weak}{trimmed}; anchor {chain['anchor'] or '-'}"
+    count = f"{chain['rows']} rows, all as they were written" if chain["rows"] else "no rows"
+    return f"{name}: {count}{weak}{trimmed}; anchor {chain['anchor'] or '-'}"
 
 
 def _row(row: JsonObject) -> str:

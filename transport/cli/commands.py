@@ -7,7 +7,7 @@ accepts every other one too, because the members of a cluster are started with t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -96,6 +96,20 @@ OFFLINE: Final = ("Journal", "Logging")
 MODELS: Final = ("model_folder", "engine")
 EITHER: Final = (*OFFLINE, "Running server")  # on the journal, or through a server
 DOORS: Final = ("Listening", "Authentication", "Sign-in", "Limits", "Telemetry", "Logging")
+
+MODEL_ENGINES: Final = ("llama", "vllm")
+READERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "engine_url": ("remote", "chat"),
+    "engine_key_file": ("remote", "chat"),
+    "model": (*MODEL_ENGINES, "remote", "chat"),
+    "model_folder": (*MODEL_ENGINES, "remote"),
+    "brownout_slots": ("llama", "sim"),
+    **dict.fromkeys(("gpu_memory", "memory_check", "step_target_ms", "threads"), MODEL_ENGINES),
+    **dict.fromkeys(("kv_host_mb", "kv_staging", "kv_disk_mb"), MODEL_ENGINES),
+    **dict.fromkeys(("kv_redis", "kv_redis_file", "kv_redis_mb"), MODEL_ENGINES),
+}
+"""Engines that read a setting, where others would pass over it in silence."""
+OWN_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {"sim_": ("sim",), "vllm_": ("vllm",)}
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
     "serve": CommandSpec(
@@ -233,6 +247,8 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
         named = dict(zip([each.name for each in own], positional, strict=False))
         named |= {name: given.pop(name) for name in list(given) if name in hints}
         options, settings = command.options(**named), read_settings(given, environment, config)
+        if issubclass(command.options, Serve | RunReplica):
+            _check_engine(settings.engine, given)
         if {"directory", "Directory"} & set(command.settings):
             _check_cluster(options, settings)
         return Parsed(options, settings, config)
@@ -261,6 +277,19 @@ def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
             f"journal = {settings.journal!r}: a cluster needs one that all its members share, for example"
             " --journal postgresql://user@host/sessile"
         )
+
+
+def _check_engine(engine: str, flags: Iterable[str]) -> None:
+    """Raises BadSetting for a flag that the engine would not read. Variables and files are often shared by several
+    servers, and may have more than one of them needs."""
+    for name in flags:
+        own = next((each for prefix, each in OWN_PREFIXES.items() if name.startswith(prefix)), ())
+        readers = READERS.get(name, own)
+        if readers and engine not in readers:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadSetting(
+                f"{flag} is for --engine {', '.join(readers)}: --engine {engine} does not read it. Leave {flag} out"
+            )
 
 
 def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:

@@ -327,12 +327,15 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     values: dict[str, Any] = {}
     shown: dict[str, str] = {}  # of each value: how it stands where it was written
     if config is not None:
+        where = f"{CONFIG} = {config!r}" if environment.get(CONFIG) == config else f"--config {config}"
         try:
             values = tomllib.loads(Path(config).read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise BadSetting(f"--config {config}: it is not UTF-8; save it as UTF-8") from error
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise BadSetting(f"--config {config}: {error}") from error
+            raise BadSetting(f"{where}: it is not UTF-8; save it as UTF-8") from error
+        except OSError as error:
+            raise BadSetting(f"{where}: {error.strerror}; name a TOML file of settings, or none") from error
+        except tomllib.TOMLDecodeError as error:
+            raise BadSetting(f"{where}: {error}") from error
         for name in values:
             if name not in FIELDS:
                 raise BadSetting(f"{name} (in {config}) is not a setting{_nearest(name)}")

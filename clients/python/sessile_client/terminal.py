@@ -5,8 +5,9 @@ Answers go to standard output, notes (connection, errors, help) to standard erro
 and answers of other devices appear too, and an answer that was being written when the server was killed goes on where
 it stopped.
 
-Lines that begin with ``/`` are commands (``/help``); everything else is sent. What is sent while an answer is being
-written waits for its end. Ctrl-C stops the answer, or leaves where none is being written.
+In a terminal, lines are edited, the arrow keys bring back earlier ones, what is pasted is one message, and Alt-Enter
+begins a new line of one. Lines that begin with ``/`` are commands (``/help``); everything else is sent. What is sent
+while an answer is being written waits for its end. Ctrl-C stops the answer, or leaves where none is being written.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _HELP = """\
 /title [TEXT]    show or change its title     /delete ID|N  delete a session, for every device
 /model [NAME]    show or change the model     /delete this  delete the open one
                  from the next message on     /quit         leave (or end of file)
-/help            this"""
+/help            this                         Alt-Enter     begin a new line of a message"""
 
 
 @dataclass(frozen=True)
@@ -448,11 +449,32 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     dials_max = None if sys.stdin.isatty() else _DIALS_OF_A_PIPE  # a script is told; a person sees it and may wait
     options = Options(url, given.session, given.model, given.instructions, settings, dials_max)
+    notice = model_notice(options.url, settings.get("api_key")) if sys.stdin.isatty() else None
+    return asyncio.run(_talk(options, notice))
+
+
+async def _talk(options: Options, notice: str | None) -> int:
+    """Chats on the process' own streams, with an editor for lines where a person types them."""
     width = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-    screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty(), width=width)
-    if sys.stdin.isatty() and (notice := model_notice(options.url, settings.get("api_key"))):
-        screen.note(notice)
-    return asyncio.run(chat(options, read_lines(sys.stdin), screen))
+    terminal = next((stream for stream in (sys.stdout, sys.stderr) if stream.isatty()), None)
+    async with contextlib.AsyncExitStack() as stack:
+        if terminal is None or not sys.stdin.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            screen = Screen(sys.stdout, sys.stderr, prompts=sys.stdin.isatty() and sys.stdout.isatty(), width=width)
+            lines = read_lines(sys.stdin)
+        else:
+            from ._line_editor import LineEditor  # a pipe does without
+
+            editor = LineEditor(terminal)
+            out, notes = (
+                above if stream.isatty() else stream
+                for stream, above in ((sys.stdout, editor.out), (sys.stderr, editor.notes))
+            )
+            screen = Screen(out, notes, prompts=False, width=width)
+            await stack.enter_async_context(editor)
+            lines = editor.lines()
+        if notice is not None:
+            screen.note(notice)
+        return await chat(options, lines, screen)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.doors.server_process import ROOT, ServerProcess
@@ -74,3 +75,23 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would(model_path: Path, 
     refused = sessile("serve", "--port", "0", *flags, folder=tmp_path, hub="http://127.0.0.1:1")
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "4096 × 8192 tokens of KV" in refused.stderr and "what would fit is --slots " in refused.stderr
+
+
+@pytest.mark.model
+def test_a_shipped_model_has_one_name_for_the_command_and_the_api(model_path: Path) -> None:
+    flags = ("--slots", "1", "--context", "512", "--threads", "1")
+    with (
+        ServerProcess("--model", "SMOLLM2-135M", *flags) as server,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=60) as http,
+    ):
+        assert [each["id"] for each in http.get("/models").json()["data"]] == [model_path.stem]
+
+        def said(name: str) -> httpx.Response:
+            turn = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+            return http.post("/chat/completions", json=turn)
+
+        for name in ("smollm2-135m", "SmolLM2-135M", model_path.stem):
+            assert said(name).json()["model"] == model_path.stem
+        refused = said("smollm2-135")
+    assert refused.status_code == 404
+    assert "Did you mean 'smollm2-135m'?" in refused.json()["error"]["message"]

@@ -54,6 +54,9 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     done = run("serve", "--port", "0", *NO_MODEL, "--data", str(tmp_path / "data"), "--log-level", "error")
     refused(done, "no-such-model.gguf.* does not exist.*--model")
     assert list(tmp_path.iterdir()) == []  # a start that was none leaves none of its folders
+    done = run("serve", "--port", "0", "--model", "smollm2.135", "--data", str(tmp_path / "data"))
+    refused(done, "smollm2-135m.* did you mean smollm2-135m")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_variable_is_refused_as_an_unknown_key_is(tmp_path: Path) -> None:

@@ -143,8 +143,9 @@ def test_served_names_and_layers_reach_the_engine() -> None:
 
 
 def test_a_setting_that_is_too_small_or_for_another_engine_is_named_as_its_flag_is() -> None:
-    sim = {"engine": "sim", "context": 5}
-    for setting, flag in (({"context": 5}, "--context"), (sim, "--context"), ({"vllm_args": "{}"}, "--vllm-args")):
+    sim, huge = {"engine": "sim", "context": 5}, {"engine": "sim", "context": 100_000_000}
+    contexts = [(each, "--context") for each in ({"context": 5}, sim, huge)]
+    for setting, flag in (*contexts, ({"vllm_args": "{}"}, "--vllm-args")):
         with pytest.raises(BadInput, match=flag) as refused:
             make_engine(Settings(**setting))
         assert refused.value.param in setting and "context_window" not in refused.value.public_message

@@ -144,3 +144,21 @@ async def test_a_store_under_another_key_stays_as_it_is(tmp_path: Path) -> None:
             pass
     assert refused.value.code == "journal_encrypted"
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("other_has_keys", [False, True])
+async def test_keys_of_another_folder_are_refused_and_nothing_is_written(tmp_path: Path, other_has_keys: bool) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder, rows in ((own, 2), (other, 2 * other_has_keys)):
+        async with connect_store(Settings(data=str(folder)), lambda: NOW) as store:
+            if rows:
+                await a_log(store.journal, "s", rows)
+    (own / "keys.db").write_bytes((other / "keys.db").read_bytes())
+    before = {each.name: each.read_bytes() for each in own.iterdir()}
+    with pytest.raises(BadInput, match=r": keys\.db is of another folder") as refused:
+        async with connect_store(Settings(data=str(own)), lambda: NOW):
+            pass
+    assert (refused.value.code, refused.value.param) == ("journal_encrypted", "data")
+    assert {each.name: each.read_bytes() for each in own.iterdir()} == before
+    async with connect_store(Settings(data=str(other)), lambda: NOW):
+        pass

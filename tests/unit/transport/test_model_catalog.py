@@ -72,8 +72,9 @@ def test_nothing_served_yet_is_to_be_retried_and_an_unknown_name_is_not() -> Non
     with pytest.raises(Unavailable, match="No replica has joined yet") as refused:
         card(Cluster().catalog, "small")
     assert refused.value.retryable
-    with pytest.raises(NotFound):
-        card(Cluster(member("r1")).catalog, "other")
+    with pytest.raises(NotFound, match=r"'smal' does not exist here; served: small\. Did you mean 'small'"):
+        card(Cluster(member("r1")).catalog, "smal")
+    assert card(Cluster(member("r1")).catalog, "SMALL").id == "small"
     assert card(Cluster(member("r1")).catalog, None).id == "small"
 
 

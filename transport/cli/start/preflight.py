@@ -53,11 +53,17 @@ def _check_port(name: str, host: str, port: int) -> None:
 
 
 def check_model(settings: Settings) -> None:
-    """Raises BadSetting for a model's file that is not there."""
-    if settings.engine == "llama" and settings.model.endswith(".gguf") and not Path(settings.model).exists():
+    """Raises BadSetting for a model that is not there, and for llama.cpp for a folder."""
+    path = Path(settings.model)
+    if settings.engine not in ("llama", "vllm") or not settings.model:
+        return
+    if not path.exists():
         raise BadSetting(
-            f"model = {settings.model!r}: this file does not exist. Name a GGUF file, or hf:ORG/REPO, with --model"
+            f"model = {settings.model!r}: this file does not exist. Name a GGUF file, hf:ORG/REPO, or a model of"
+            " `./sessile models list`, with --model"
         )
+    if settings.engine == "llama" and path.is_dir():
+        raise BadSetting(f"model = {settings.model!r}: this is a folder. Name the GGUF file in it with --model")
 
 
 def check_files(settings: Settings) -> None:

@@ -73,7 +73,12 @@ async def models(request: Request) -> ModelList | JsonResponse:
     """Lists the models, and the aliases of the models file, that the caller's tenant may use."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     pools = gateway.pools()
-    named = [(each, name) for each in gateway.models() for name in each.names if pools.visible(principal.tenant, name)]
+    named = [
+        (each, name)
+        for each in gateway.models()
+        for name in each.names
+        if (name == each.id or name not in gateway.unlisted) and pools.visible(principal.tenant, name)
+    ]
     if VERSION_HEADER in request.headers:
         shown = [_anthropic_object(each, name) for each, name in named]
         ends = (

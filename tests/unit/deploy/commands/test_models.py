@@ -128,3 +128,25 @@ def test_models_are_listed_and_removed(folder: Path, capsys: pytest.CaptureFixtu
         run_models_command(Settings(), models.RemoveModel("hf:a/b"))
     with pytest.raises(BadSetting, match="expected hf:ORG/REPO"):
         run_models_command(Settings(), models.PullModel("nonsense"))
+
+
+@pytest.mark.parametrize("name", [SMALL.name, SMALL.name.upper(), SMALL.api_name, SMALL.api_name.lower()])
+def test_a_shipped_model_has_the_same_names_everywhere(name: str, folder: Path) -> None:
+    SMALL.path.write_bytes(b"GGUF")
+    settings = with_model(Settings(model=name))
+    assert (settings.model, settings.served_model_name) == (str(SMALL.path), (SMALL.api_name, SMALL.name))
+    assert with_model(Settings(model=name, served_model_name=("own",))).served_model_name == ("own",)
+    assert with_model(Settings(model=name, engine="remote")).served_model_name == ()
+    run_models_command(Settings(), models.RemoveModel(name))
+    assert not SMALL.path.exists()
+
+
+@pytest.mark.parametrize("name", ["smollm2", "SMOLLM2", "smollm2.135m", "SmolLM2-135M-Instruct.Q8"])
+def test_a_misspelt_model_is_told_what_there_is(name: str) -> None:
+    for command in (lambda: with_model(Settings(model=name)), lambda: pull(name)):
+        with pytest.raises(BadSetting, match=rf"{SMALL.name}.*; did you mean {SMALL.name}\?"):
+            command()
+
+
+def pull(name: str) -> int:
+    return run_models_command(Settings(), models.PullModel(name))

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from transport.cli.audit import ListRows, VerifyChain, format_audit, is_broken
+from persistence.memory.store import MemoryStore
+from sessions.model.audit import Audited
+from sessions.model.types import TenantId, UnixMs
+from transport.cli.audit import ListRows, VerifyChain, format_audit, is_broken, run_on_journal
 from transport.cli.settings import BadSetting
 
 CHAIN: dict[str, Any] = {
@@ -57,8 +60,25 @@ def test_options_that_make_no_sense_are_refused() -> None:
     for limit, last, after in ((0, 0, 0), (10_001, 0, 0), (1, -1, 0), (1, 0, -1)):
         with pytest.raises(BadSetting, match="limit, last"):
             ListRows(tenant="acme", limit=limit, last=last, after=after)
-    with pytest.raises(BadSetting, match="tenant: name whose log"):
-        ListRows()
-    assert ListRows(url="http://127.0.0.1:1").tenant is None
     with pytest.raises(BadSetting, match="one tenant's chain"):
         VerifyChain(anchor=(f"1:{'0' * 64}",))
+
+
+def test_an_empty_log_says_so() -> None:
+    assert format_audit(VerifyChain(), []) == "No rows: nothing was recorded so far."
+    assert format_audit(VerifyChain(), [{**CHAIN, "rows": 0, "anchor": ""}]) == "acme: no rows; anchor -"
+    assert format_audit(ListRows(), []) == "No such rows."
+
+
+async def test_the_log_of_the_only_tenant_needs_no_name() -> None:
+    store = MemoryStore()
+    await store.open()
+    assert await run_on_journal(store.audit, ListRows()) == []
+    for tenant in ("", "acme"):
+        await store.audit.record(TenantId(tenant), [Audited(action="verdict", at=UnixMs(1), detail={})])
+    (row,) = await run_on_journal(store.audit, ListRows())
+    assert row["tenant"] == "acme"
+    await store.audit.record(TenantId("other"), [Audited(action="verdict", at=UnixMs(1), detail={})])
+    with pytest.raises(BadSetting, match=r"^tenant: name whose log with --tenant \(acme, other\)"):
+        await run_on_journal(store.audit, ListRows())
+    await store.close()

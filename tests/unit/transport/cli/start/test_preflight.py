@@ -44,6 +44,10 @@ def test_a_model_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     check_model(Settings(model=str(path), engine="sim"))
     path.touch()
     check_model(Settings(model=str(path)))
+    with pytest.raises(BadSetting, match="is a folder"):
+        check_model(Settings(model=str(tmp_path)))
+    with pytest.raises(BadSetting, match="does not exist"):
+        check_model(Settings(model=str(tmp_path / "without-ending")))
 
 
 @pytest.mark.parametrize("name", ["limits", "retention", "keys", "issuers"])
