@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import CONTINUES
+from sessions.model.generation import ATTENDED, CONTINUES
 from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.history_index import Unit
@@ -144,12 +144,15 @@ class MessagesRequest(CountRequest):
     container: str | None = None
 
 
-def message_turn(body: MessagesRequest, model: ModelCard) -> TurnInput:
-    """Returns the turn that a request asks for. Raises BadInput."""
+def message_turn(body: MessagesRequest, model: ModelCard, *, attended: bool = False) -> TurnInput:
+    """Returns the turn that a request asks for. `attended`: the answer is cancelled if its client leaves. Raises
+    BadInput."""
     tools, sampling = functions(body), _sampling(body)
     model.check(sampling, tools, format_param="output_config.format")
     user = body.metadata.user_id if body.metadata is not None else None
     request: dict[str, Json] = {"store": False, **({} if user is None else {"user": user})}
+    if attended:
+        request[ATTENDED] = True
     if body.messages[-1].role == "assistant":
         request[CONTINUES] = True
     return TurnInput(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
-from sessions.model.generation import GENERATE, ITEMS_LEFT_OUT, TOOL_CALLS_MADE, TRUNCATION
+from sessions.model.generation import ATTENDED, GENERATE, ITEMS_LEFT_OUT, TOOL_CALLS_MADE, TRUNCATION
 from sessions.model.types import (
     ContentPart,
     FunctionCall,
@@ -93,7 +93,7 @@ def response(
     cancelled = (body.incomplete_details or {}).get("reason") == "cancelled"
     return {
         **_DEFAULTS,
-        **{name: value for name, value in request.items() if name not in (GENERATE, TOOL_CALLS_MADE)},
+        **{name: value for name, value in request.items() if name not in (ATTENDED, GENERATE, TOOL_CALLS_MADE)},
         **({"tools": without_listings(request["tools"])} if uses_mcp(request) else {}),
         "id": body.id,
         "object": "response",

@@ -11,10 +11,13 @@ import httpx
 import openai
 import pytest
 
+from actors.hosting.orphan_policy import OrphanPolicy
+from actors.hosting.runtime_limits import RuntimeLimits
+from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseBody, ResponseCreated
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
-from tests.support.doors.openai_server import SIMULATED, Serving
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.websocket_wire import wire
 from transport.openai.continued import TERMINAL
 
@@ -23,6 +26,15 @@ T = TypeVar("T")
 ENDLESS = "word " * 10_000
 LONG = "word " * 200
 CANCELLED = {"reason": "cancelled"}
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+DOORS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": ASK}),
+    ("/v1/completions", {"prompt": "hello", "max_tokens": 9_999}),
+    ("/v1/messages", {"messages": ASK, "max_tokens": 9_999}),
+    ("/v1/responses", {"input": "hello"}),
+    ("/v1/responses", {"input": "hello", "store": False}),
+    ("/v1/responses", {"input": "hello", "conversation": "conversation"}),
+]
 
 
 async def told(client: openai.AsyncOpenAI) -> list[Any]:
@@ -241,3 +253,41 @@ async def test_a_response_that_somebody_else_reads_goes_on(client: openai.AsyncO
     assert (await end(server, alone)).incomplete_details == CANCELLED
     *_, last = [event async for event in reader]
     assert last.type == "response.completed" and last.response.output_text == LONG
+
+
+@pytest.mark.parametrize(("path", "body"), DOORS)
+async def test_where_the_gateway_dies_an_answer_ends_that_its_client_would_have_cancelled(
+    options: SimulatedOptions, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """A gateway that has died cancels nothing. An answer to a request with a key goes on for whoever repeats it."""
+    limits = RuntimeLimits(attended_after_s=0.0)
+    async with serving(options, runtime_limits=limits) as server, httpx.AsyncClient(timeout=60) as http:
+
+        async def cancel(*_: Any, **__: Any) -> None:
+            return None
+
+        unread, left = OrphanPolicy.unread, asyncio.Event()
+
+        def noted(policy: OrphanPolicy, key: SessionKey) -> None:
+            unread(policy, key)
+            asyncio.get_running_loop().call_later(0.001, left.set)  # behind what the policy does after no time
+
+        monkeypatch.setattr(server.gateway, "cancel", cancel)
+        monkeypatch.setattr(OrphanPolicy, "unread", noted)
+        http.base_url = server.server.url
+        if "conversation" in body:
+            body = {**body, "conversation": (await http.post("/v1/conversations", json={})).json()["id"]}
+        for headers, text, reason in (({}, ENDLESS, "orphaned"), ({"Idempotency-Key": "k"}, LONG, None)):
+            left.clear()
+            server.engine.script.append(text)
+            ask: dict[str, Any] = {"model": SIMULATED, "stream": True, **body}
+            async with http.stream("POST", path, json=ask, headers=headers) as stream:
+                async with aclosing(cast(AsyncGenerator[str], stream.aiter_lines())) as lines:
+                    await anext(lines)
+                session = stream.headers["x-session-id"]
+            await left.wait()
+            await server.ended(session)
+            (*_, last) = [record.event for record in server.log(session) if isinstance(record.event, TERMINAL)]
+            assert (last.response.incomplete_details or {}).get("reason") == reason
+            shown = await http.get(f"/v1/responses/{last.response.id}")
+            assert "attended" not in shown.text

@@ -39,7 +39,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     gateway.check_draining()
     key = read_retry_headers(request).idempotency_key
     model = card(gateway.models, body.model)
-    turn = messages.message_turn(body, model)
+    turn = messages.message_turn(body, model, attended=key is None)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)

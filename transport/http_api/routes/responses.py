@@ -22,6 +22,7 @@ from msgspec.structs import asdict, replace
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Conflict, Gone, Internal, NotFound, Unavailable
+from sessions.model.generation import ATTENDED
 from sessions.model.types import (
     INTEGER_MAX,
     CommandId,
@@ -136,6 +137,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     model = card(gateway.models, body.model)
     socket = socket_turn_of(request)
     _check(body, socket)
+    plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
     leave_out(request, left_out(body, efforts=model.efforts))
     if gateway.ignores_unknown and isinstance(body.input, list):
         leave_out(request, take_unreadable_parts(body.input, "input"))
@@ -151,7 +153,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
     elif by_history and resolved is not None:
-        turn = stateless_turn(body, model, resolved.items)
+        turn = stateless_turn(body, model, resolved.items, attended=plain)
         turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
         forced = forced_tools(turn.sampling, turn.tools)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
@@ -166,7 +168,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         draft = elsewhere = None
         if resolved is None and seen is None and headers.idempotency_key is None:
-            draft = await _draft_behind(request, principal, body, model)
+            draft = await _draft_behind(request, principal, body, model, attended=plain)
         if draft is not None and (socket is None or socket.generate):
             with naming_input("input"):
                 elsewhere = await starter.start_elsewhere(draft)
@@ -174,7 +176,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
             sent = elsewhere
         else:
             with ExitStack() as held:
-                command = await stored_turn(request, principal, body, model, command_id, resolved, held)
+                command = await stored_turn(request, principal, body, model, command_id, resolved, held, attended=plain)
                 tools, text = cm.schemas_of(command)
                 await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
                 if headers.idempotency_key is not None:
@@ -186,7 +188,6 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         ended = None if draft is None else partial(starter.record_answer, sent)
         answer = ResponseReader(sent.cursor, sent.responses[0], sent.after, ended=ended)
     cursor = answer.cursor
-    plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
 
     def left() -> None:
         if plain and cursor.sole_reader:
@@ -205,13 +206,13 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
 
 
 async def _draft_behind(
-    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard
+    request: Request, principal: Principal, body: ResponsesRequest, model: ModelCard, *, attended: bool
 ) -> TurnDraft | None:
     """Returns the draft of a turn that continues from a response or prepares one; None for an unknown history."""
     gateway, starter, previous = gateway_of(request), turn_starter_of(request), body.previous_response_id
     if body.conversation is not None or not starter.knows_end(previous) or has_references(body.input):
         return None
-    turn = stateless_turn(body, model, body.input)
+    turn = stateless_turn(body, model, body.input, attended=attended)
     draft = await starter.draft_behind(principal, turn, previous)
     if draft is not None and draft.resends:
         sampling = check_optional(request, model, turn.sampling)
@@ -241,9 +242,12 @@ async def stored_turn(
     command_id: CommandId,
     resolved: ResolvedInput | None = None,
     held: ExitStack | None = None,
+    *,
+    attended: bool = False,
 ) -> cm.TurnCreate:
     """Returns the command for a turn in a stored session. `resolved`: the input, if its references are resolved
-    already. `held` gets the previous response's reader, so that its log stays loaded until the turn is sent."""
+    already. `held` gets the previous response's reader, so that its log stays loaded until the turn is sent.
+    `attended`: the answer is cancelled if its client leaves."""
     tools, socket = response_tools(body.tools), socket_turn_of(request)
     conversation = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
     in_force = body.instructions, tools
@@ -298,6 +302,7 @@ async def stored_turn(
             background=bool(body.background),
             store=body.store is not False,
             generate=None if socket is None or socket.generate else False,
+            **{ATTENDED: attended or None},
             **_echoed(body),
         ),
         **_context(body),
@@ -572,8 +577,11 @@ async def _resolved(
     return await resolve_references(given, find=find, load=load, within=key, leaf=leaf)
 
 
-def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None) -> TurnInput:
-    """Returns a request with its whole history as a turn's input. `given` is its resolved input. Raises BadInput."""
+def stateless_turn(
+    body: ResponsesRequest, model: ModelCard, given: str | Sequence[InputItem] | None, *, attended: bool = False
+) -> TurnInput:
+    """Returns a request with its whole history as a turn's input. `given` is its resolved input. `attended`: the answer
+    is cancelled if its client leaves. Raises BadInput."""
     tools: tuple[Tool, ...] = response_tools(body.tools)
     sampling = response_sampling(body, [tool.name for tool in tools])
     model.check(sampling, tools, format_param="text.format")
@@ -592,6 +600,7 @@ def stateless_turn(body: ResponsesRequest, model: ModelCard, given: str | Sequen
             previous_response_id=body.previous_response_id,
             background=bool(body.background),
             store=body.store is not False,
+            **{ATTENDED: attended or None},
             **_echoed(body),
         ),
         context=_context(body),
