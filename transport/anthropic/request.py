@@ -24,7 +24,7 @@ from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, T
 from sessions.schemas import SchemaParams
 from transport.history_index import Unit
 from transport.model_catalog import ModelCard
-from transport.openai.left_out import unthinking
+from transport.openai.left_out import ECHOED, unknown_fields, unthinking
 from transport.openai.parse_request import known_effort, unsupported
 from transport.openai.request_models import PARTS_MAX, Key, Name, RequestModel, ResentModel, Stop, join_texts
 from transport.openai.turn_starter import TurnInput
@@ -33,6 +33,8 @@ SCHEMAS: Final = SchemaParams("tools[{}].input_schema", "output_config.format.sc
 BILLING_NOTE: Final = "x-anthropic-billing-header:"
 """The beginning of a `system` block that Claude Code adds for Anthropic's service. It changes with every request."""
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
+_QUIET: Final = ECHOED | {"cache_control", "caller", "display"}
+"""Fields of blocks and tools that change nothing, and are sent by every agent or resent from an answer."""
 _FOREIGN: Final = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction")
 
 
@@ -234,11 +236,43 @@ def left_out(body: CountRequest, *, thoughts: bool, efforts: bool) -> Iterator[s
     if body.output_config is not None and body.output_config.task_budget is not None:
         yield "output_config.task_budget"
     yield from (name for name in ("context_management", "speed") if getattr(body, name))
-    yield from (f"tools[{index}] ({tool.type})" for index, tool in enumerate(body.tools or ()) if tool.foreign)
+    named: dict[str, str] = {}
+    for kind, name in (*_of_tools(body), *_of_messages(body)):
+        named.setdefault(kind, name)
+    yield from named.values()
+
+
+def _of_tools(body: CountRequest) -> Iterator[tuple[str, str]]:
+    if body.thinking is not None:
+        yield from unknown_fields(body.thinking, "thinking", _QUIET)
+    for index, tool in enumerate(body.tools or ()):
+        if tool.foreign:
+            yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
+        else:
+            yield from unknown_fields(tool, f"tools[{index}]", _QUIET)
+    for index, block in enumerate(body.system if isinstance(body.system, list) else ()):
+        yield from _of_block(block, f"system[{index}]")
+
+
+def _of_messages(body: CountRequest) -> Iterator[tuple[str, str]]:
     for index, message in enumerate(body.messages):
+        at = f"messages[{index}]"
+        yield from unknown_fields(message, at, _QUIET)
         for number, block in enumerate(message.content if isinstance(message.content, list) else ()):
-            if _is_foreign(block):
-                yield f"messages[{index}].content[{number}] ({block.type})"
+            yield from _of_block(block, f"{at}.content[{number}]")
+
+
+def _of_block(block: Part, at: str) -> Iterator[tuple[str, str]]:
+    if _is_foreign(block):
+        yield f"block {block.type}", f"{at} ({block.type})"
+    elif block.type not in _THOUGHTS:
+        asks = block.type == "document" and (block.model_extra or {}).get("citations") not in (None, {"enabled": False})
+        yield from unknown_fields(block, at, _QUIET - {"citations"} if asks else _QUIET)
+        if block.source is not None:
+            yield from unknown_fields(block.source, f"{at}.source", _QUIET)
+        inner = block.content if isinstance(block, Block) and isinstance(block.content, list) else ()
+        for number, part in enumerate(inner):
+            yield from _of_block(part, f"{at}.content[{number}]")
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------

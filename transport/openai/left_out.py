@@ -9,7 +9,7 @@ gave them. Pure.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from sessions.model.generation import thinks
@@ -19,16 +19,17 @@ from transport.openai.parse_request import is_unreadable, known_effort
 from transport.openai.request_models import (
     QUIET_ITEMS,
     UNKNOWN_MAX,
-    ChatFunction,
     ChatMessageParam,
     ChatRequest,
     ChatTool,
+    ChatToolChoice,
+    CodeContainer,
     CompactRequest,
-    ContentPart,
     InputItem,
     JsonSchema,
     McpToolParam,
     OtherTool,
+    ResentModel,
     ResponsesRequest,
     TextFormat,
     is_foreign,
@@ -36,12 +37,13 @@ from transport.openai.request_models import (
 
 LOGPROBS: Final = "message.output_text.logprobs"  # all of `include` that is not shown anyhow, and is not elsewhere
 
-# What servers give with an answer and clients send back: it tells them something, and a model nothing.
-_ECHOED: Final = frozenset(
+# What servers give with an answer and clients send back: it tells them something, and a model nothing. Named in
+# docs/protocol.md 10.3.
+ECHOED: Final = frozenset(
     (
-        *("annotations", "citations", "created_at", "created_by", "detail", "function_call", "id", "index", "logprobs"),
-        *("object", "phase", "reasoning", "reasoning_content", "reasoning_details", "signature", "status", "summary"),
-        *("thinking", "thinking_blocks", "tool_name"),
+        *("annotations", "citations", "created_at", "created_by", "detail", "extra_content", "function_call", "id"),
+        *("index", "logprobs", "object", "phase", "provider_specific_fields", "reasoning", "reasoning_content"),
+        *("reasoning_details", "signature", "status", "summary", "thinking", "thinking_blocks", "tool_name"),
     )
 )
 
@@ -85,8 +87,10 @@ def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest, *, eff
         if _is_unknown(body.reasoning_effort, efforts=efforts):
             yield "reasoning_effort"
         if body.response_format is not None:
+            yield from _names(unknown_fields(body.response_format, "response_format"))
             yield from _of_format(body.response_format.json_schema, "response_format.json_schema")
         yield from () if body.verbosity in (None, "medium") else ("verbosity",)
+        yield from _of_choice(body.tool_choice)
     else:
         yield from _of_response(body, efforts=efforts)
 
@@ -97,6 +101,7 @@ def _is_unknown(effort: object, *, efforts: bool) -> bool:
 
 
 def _of_response(body: ResponsesRequest, *, efforts: bool) -> Iterator[str]:
+    yield from _of_choice(body.tool_choice)
     for name, value in (body.reasoning or {}).items():
         if _is_unknown(value, efforts=efforts) if name == "effort" else value is not None:
             yield f"reasoning.{name}"
@@ -104,14 +109,28 @@ def _of_response(body: ResponsesRequest, *, efforts: bool) -> Iterator[str]:
         yield "top_logprobs"
     yield from include_left_out(body.include)
     if body.text is not None:
+        yield from _names(unknown_fields(body.text, "text"))
         yield from _of_format(body.text.format, "text.format")
         yield from () if body.text.verbosity in (None, "medium") else ("text.verbosity",)
 
 
 def _of_format(given: JsonSchema | TextFormat | None, at: str) -> Iterator[str]:
-    """Yields the name of a format's description, which has no effect: only its schema is used."""
-    if given is not None and given.description:
-        yield f"{at}.description"
+    """Yields the names of a format's description, which has no effect (only its schema is used), and of its unknown
+    fields."""
+    if given is not None:
+        yield from (f"{at}.description",) if given.description else ()
+        yield from _names(unknown_fields(given, at))
+
+
+def _names(fields: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (name for _, name in fields)
+
+
+def _of_choice(given: object) -> Iterator[str]:
+    if isinstance(given, ResentModel):
+        yield from _names(unknown_fields(given, "tool_choice"))
+    if isinstance(given, ChatToolChoice):
+        yield from _names(unknown_fields(given.function, "tool_choice.function"))
 
 
 def thoughts_left_out(body: ChatRequest, sampling: Sampling, *, thoughts: bool) -> Iterator[str]:
@@ -145,10 +164,13 @@ def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], para
 
 def _of_tools(tools: Sequence[object]) -> Iterator[tuple[str, str]]:
     for index, tool in enumerate(tools):
-        function = tool.function if isinstance(tool, ChatTool) else tool
-        if isinstance(function, ChatFunction):
-            at = f"tools[{index}].function" if isinstance(tool, ChatTool) else f"tools[{index}]"
-            yield from _fields(function, at)
+        at = f"tools[{index}]"
+        if isinstance(tool, ResentModel):
+            yield from unknown_fields(tool, at)
+        if isinstance(tool, ChatTool):
+            yield from unknown_fields(tool.function, f"{at}.function")
+        if isinstance(container := getattr(tool, "container", None), CodeContainer):
+            yield from unknown_fields(container, f"{at}.container")
         if isinstance(tool, OtherTool):
             yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
         elif isinstance(tool, McpToolParam) and tool.server_description:
@@ -164,15 +186,26 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
             if message.type not in QUIET_ITEMS:
                 yield f"item {message.type}", f"{at} ({message.type})"
             continue
-        yield from _fields(message, at)
-        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            if part.__pydantic_extra__:
-                yield from _fields(part, f"{at}.content[{number}]")
+        yield from unknown_fields(message, at)
+        if isinstance(message, ChatMessageParam):
+            if message.name and message.role != "tool":
+                yield "ChatMessageParam name", f"{at}.name"
+            for number, call in enumerate(message.tool_calls or ()):
+                yield from unknown_fields(call, f"{at}.tool_calls[{number}]")
+                yield from unknown_fields(call.function, f"{at}.tool_calls[{number}].function")
+        for field in ("content", "output"):
+            parts = getattr(message, field, None)
+            for number, part in enumerate(parts if isinstance(parts, list) else ()):
+                yield from unknown_fields(part, f"{at}.{field}[{number}]")
+                if part.file is not None:
+                    yield from unknown_fields(part.file, f"{at}.{field}[{number}].file")
 
 
-def _fields(given: ChatFunction | ChatMessageParam | InputItem | ContentPart, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(given, ChatMessageParam) and given.name and given.role != "tool":
-        yield "ChatMessageParam name", f"{at}.name"
-    for name, value in itertools.islice((given.model_extra or {}).items(), UNKNOWN_MAX):
-        if name not in _ECHOED and value not in (None, [], {}, ""):
+def unknown_fields(given: ResentModel, at: str, known: Container[str] = ECHOED) -> Iterator[tuple[str, str]]:
+    """Yields the fields of an object at `at` that have no effect here, each as its kind and its name; not those that
+    are empty or `known`."""
+    if not given.__pydantic_extra__:
+        return
+    for name, value in itertools.islice(given.__pydantic_extra__.items(), UNKNOWN_MAX):
+        if name not in known and value not in (None, [], {}, ""):
             yield f"{type(given).__name__} {name}", f"{at}.{name}"

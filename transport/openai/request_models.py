@@ -88,7 +88,8 @@ class LenientModel(BoundedModel):
 
 
 class ResentModel(LenientModel):
-    """Base of messages, their parts and functions: unknown fields have no effect, and a `Warning` names them."""
+    """Base of the objects inside a request (messages, parts, calls, tools, formats): unknown fields have no effect, and
+    a `Warning` names them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -155,7 +156,7 @@ class ChatFunction(ResentModel):
     server: bool | None = None  # one of the server's own: it says what it is for, and carries it out
 
 
-class ChatTool(LenientModel):
+class ChatTool(ResentModel):
     type: Literal["function"]
     function: ChatFunction
 
@@ -170,18 +171,18 @@ AnyChatTool = Annotated[
 ]
 
 
-class ChatCallFunction(LenientModel):
+class ChatCallFunction(ResentModel):
     name: str
     arguments: str
 
 
-class ChatCall(LenientModel):
+class ChatCall(ResentModel):
     id: Key
     type: Literal["function"] | None = "function"
     function: ChatCallFunction
 
 
-class FilePart(LenientModel):
+class FilePart(ResentModel):
     """A file in a chat message: one that was uploaded, by its id, or its bytes in base64."""
 
     file_id: Key | None = None
@@ -227,23 +228,23 @@ class ChatMessageParam(ResentModel):
     prefix: bool | None = None  # DeepSeek's and Mistral's: the answer goes on with the words of this last message
 
 
-class JsonSchema(LenientModel):
+class JsonSchema(ResentModel):
     name: Name
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class ResponseFormat(LenientModel):
+class ResponseFormat(ResentModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
 
-class NamedFunction(LenientModel):
+class NamedFunction(ResentModel):
     name: Name
 
 
-class ChatToolChoice(LenientModel):
+class ChatToolChoice(ResentModel):
     type: Literal["function"]
     function: NamedFunction
 
@@ -347,7 +348,7 @@ class InputItem(ResentModel):
         return {"type": given["type"]} if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
-class CodeContainer(LenientModel):
+class CodeContainer(ResentModel):
     type: Literal["auto"]
     file_ids: list[str] | None = None
     memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None  # the tools file says it
@@ -384,7 +385,7 @@ class McpApprovalFilter(RequestModel):
     never: McpToolFilter | None = None
 
 
-class McpToolParam(LenientModel):
+class McpToolParam(ResentModel):
     """An MCP server of the tools file, by its label. Without `require_approval` the tools file decides."""
 
     type: Literal["mcp"]
@@ -430,7 +431,7 @@ ResponseChoice = Annotated[
 ]
 
 
-class TextFormat(LenientModel):
+class TextFormat(ResentModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     description: str | None = None
@@ -438,7 +439,7 @@ class TextFormat(LenientModel):
     strict: bool | None = None
 
 
-class TextConfig(LenientModel):
+class TextConfig(ResentModel):
     format: TextFormat | None = None
     verbosity: str | None = None
 

@@ -163,6 +163,45 @@ async def test_what_an_agent_sends_along_is_taken(client: anthropic.AsyncAnthrop
     assert "billing" not in sessions.pop()
 
 
+async def test_unknown_fields_inside_a_request_are_named(client: anthropic.AsyncAnthropic) -> None:
+    cached = {"type": "ephemeral"}
+    source = {"type": "text", "media_type": "text/plain", "data": "Closed.", "foo": 1}
+    document = {"type": "document", "source": source, "citations": {"enabled": True}, "context": "A sign."}
+    call = {"type": "tool_use", "id": "a", "name": "weather", "input": {}, "caller": {"type": "direct"}, "foo": 1}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "Sunny.", "bar": 1}]}
+    quiet: Any = {
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": cached}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": cached, "foo": None}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "hi", "citations": [{"type": "page"}]}]},
+            *ASK,
+        ],
+        "tools": [{**WEATHER, "cache_control": cached}],
+    }
+    told: Any = {
+        "system": [{"type": "text", "text": "Be brief.", "sys": 1}],
+        "messages": [
+            {"role": "user", "content": [document], "foo": 1},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [{**result, "foo": 1}, {"type": "text", "text": "And now?"}], "foo": 2},
+        ],
+        "tools": [{**WEATHER, "defer_loading": True}],
+    }
+    named = (
+        *("tools[0].defer_loading", "system[0].sys", "messages[0].foo", "messages[0].content[0].citations"),
+        *("messages[0].content[0].context", "messages[0].content[0].source.foo", "messages[1].content[0].foo"),
+        "messages[2].content[0].content[0].bar",
+    )
+    raw = client.messages.with_raw_response
+    assert "warning" not in (await raw.create(model=SIMULATED, max_tokens=9, **quiet)).headers
+    for answer in (
+        await raw.create(model=SIMULATED, max_tokens=9, **told),
+        await raw.count_tokens(model=SIMULATED, **told),
+    ):
+        shown = answer.headers["warning"].split('"')[1].removeprefix("Parameters were ignored: ").split(", ")
+        assert set(named) == set(shown)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

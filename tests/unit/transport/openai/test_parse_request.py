@@ -278,6 +278,36 @@ def test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once() -> 
     assert sorted(left_out(request)) == ["input[0].content[0].cache_control", "input[0].weight"]
 
 
+def test_fields_that_nobody_knows_deeper_inside_a_request_are_named() -> None:
+    """They were dropped, and nobody said so."""
+    call = {"id": "c", "type": "function", "foo": 1, "function": {"name": "add", "arguments": "{}", "foo": 1}}
+    file = {"type": "file", "file": {"file_id": "f", "foo": 1}}
+    schema = {"name": "s", "schema": {}, "foo": 1}
+    body = chat(
+        messages=[
+            {"role": "user", "content": [file]},
+            {"role": "assistant", "tool_calls": [call], "provider_specific_fields": {"a": 1}},
+            {"role": "tool", "tool_call_id": "c", "content": "2"},
+        ],
+        tools=[{"type": "function", "function": TOOL, "foo": 1}],
+        tool_choice={"type": "function", "function": {"name": "add", "foo": 1}, "foo": 1},
+        response_format={"type": "json_schema", "json_schema": schema, "foo": 1},
+    )
+    places = ["messages[0].content[0].file", "messages[1].tool_calls[0]", "messages[1].tool_calls[0].function"]
+    places += ["response_format", "response_format.json_schema", "tool_choice", "tool_choice.function", "tools[0]"]
+    assert sorted(left_out(body)) == [f"{place}.foo" for place in places]
+    fields: dict[str, Any] = {
+        "input": [
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "", "foo": 1}]}
+        ],
+        "tools": [{"type": "mcp", "server_label": "a", "foo": 1}],
+        "tool_choice": {"type": "function", "name": "add", "foo": 1},
+        "text": {"format": {"type": "json_schema", **schema}, "foo": 1},
+    }
+    places = ["input[0].output[0]", "text", "text.format", "tool_choice", "tools[0]"]
+    assert sorted(left_out(ResponsesRequest.model_validate(fields))) == [f"{place}.foo" for place in places]
+
+
 def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
     seeds = [7, 2**31 + 7, 2**53 - 1, 2**53, 2**63, 2**64 - 1, -2, -(2**63)]
     folded = [fold_seed(seed) for seed in seeds]
