@@ -202,8 +202,7 @@ def last_turn(segments: Sequence[Segment]) -> int:
 def whole_too_long(needed: int, room: int) -> BadInput:
     return BadInput(
         "context_length_exceeded",
-        f"This conversation takes {needed} tokens of context and {room} are there, and nothing of it may be left out"
-        " (`context_policy` is `off`, or `truncation` is `disabled`): shorten it, or change that.",
+        f"This conversation takes {needed} tokens of context and {room} are there; shorten it.",
         param="content",
     )
 

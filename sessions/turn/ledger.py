@@ -320,12 +320,19 @@ class Ledger:
             newest = last_turn(segments)
             history = sum(each.length for each in segments[branch.base : newest]) + branch.summary_length
             question = sum(each.length for each in segments[newest:]) + len(self._tokenizer.answer_opening)
-            takes = (
-                f" The instructions take {instructions}, the tools {len(opening.tokens) - instructions}, the history"
-                f" {history}, the newest message {question}; of the window of {window}, {free} stay free for the"
-                " answer."
-            )
-            raise BadInput(error.code, f"{error.public_message}{takes}", param=error.param) from None
+            parts = {
+                "instructions" if settings.instructions or settings.memories else "chat template": instructions,
+                "tools": len(opening.tokens) - instructions,
+                "history": history,
+                "newest message": question,
+            }
+            taken = ", ".join(f"{name} {length}" for name, length in parts.items() if length)
+            takes = f" By part: {taken}; of the window of {window}, {free} stay free for the answer."
+            if history and (reason := _keeps_all(command.request, chosen)):
+                takes += f" Nothing may be left out, because {reason}."
+            most = max(("tools", "instructions"), key=lambda name: parts.get(name, 0))
+            param = most if parts.get(most, 0) > (window - free) // 2 else error.param
+            raise BadInput(error.code, f"{error.public_message}{takes}", param=param) from None
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
         """Returns the plan of a completion: the prompt is its question's text, without a chat template."""
@@ -484,3 +491,10 @@ class Ledger:
         if keep:
             self._opening = (settings, made)
         return made
+
+
+def _keeps_all(request: Any, chosen: ContextPolicy | None) -> str:
+    """Returns which setting forbids to leave the oldest turns out; "" if the request, session and tenant have none."""
+    if isinstance(request, dict) and (truncation := request.get(TRUNCATION)) is not None:
+        return "`truncation` is `disabled`" if truncation == "disabled" else ""
+    return "`context_policy` is `off`" if chosen == "off" else ""

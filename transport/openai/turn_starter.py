@@ -110,13 +110,16 @@ class TurnRequest(NamedTuple):
 
 
 @contextmanager
-def naming_input(param: str) -> Iterator[None]:
-    """Names `param` in the error of a conversation that does not fit into the model's context, and OpenAI's names of
-    fields about thoughts in the engine's."""
+def naming_input(param: str, *, instructions: str | None = None) -> Iterator[None]:
+    """Names `param` in the error of a conversation that does not fit into the model's context, or the tools or the
+    `instructions` where those take most of it; and OpenAI's names of fields about thoughts in the engine's errors."""
     try:
         yield
     except BadInput as error:
-        error.param = param if error.code == "context_length_exceeded" else _OPENAI_NAMES.get(error.param, error.param)
+        if error.code != "context_length_exceeded":
+            error.param = _OPENAI_NAMES.get(error.param, error.param)
+        elif error.param != "tools":
+            error.param = instructions or param if error.param == "instructions" else param
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -96,9 +97,36 @@ async def test_tools_that_take_most_of_the_window_are_taken(client: openai.Async
 
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(model=SIMULATED, messages=question, tools=tools(words + 40))
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "tools")
     takes = caught.value.message
-    assert "the tools " in takes and "instructions take " in takes and "the history 0" in takes and "message " in takes
+    assert "tools " in takes and "newest message " in takes and "instructions" not in takes and "history" not in takes
+    assert "truncation" not in takes and "context_policy" not in takes
+
+
+async def test_instructions_that_take_most_of_the_window_are_named(client: openai.AsyncOpenAI, server: Serving) -> None:
+    long, question = "word " * WINDOW, [user("And now?")]
+    with pytest.raises(openai.BadRequestError) as chat:
+        await client.chat.completions.create(model=SIMULATED, messages=[{"role": "system", "content": long}, *question])
+    with pytest.raises(openai.BadRequestError) as response:
+        await client.responses.create(model=SIMULATED, input="And now?", instructions=long)
+    for caught, param in ((chat, "messages"), (response, "instructions")):
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+        assert "By part: instructions " in caught.value.message
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        body = {"model": SIMULATED, "max_tokens": 9, "system": long, "messages": question}
+        error = (await http.post("/v1/messages", json=body)).json()["error"]
+    assert error["param"] == "system" and error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("truncation", [None, "disabled"])
+async def test_what_forbids_to_leave_turns_out_is_named_where_it_was_sent(
+    client: openai.AsyncOpenAI, truncation: str | None
+) -> None:
+    sent: Any = {} if truncation is None else {"truncation": truncation}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model=SIMULATED, messages=history(6), extra_body=sent)
+    assert ("`truncation` is `disabled`" in caught.value.message) is (truncation is not None)
+    assert "context_policy" not in caught.value.message and "history " in caught.value.message
 
 
 @pytest.mark.parametrize("stream", [False, True])

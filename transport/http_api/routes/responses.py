@@ -157,7 +157,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
         forced = forced_tools(turn.sampling, turn.tools)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
-        with naming_input("input"):
+        with naming_input("input", instructions="instructions"):
             started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
         record = partial(starter.record_answer, started)
         answer = ResponseReader(started.cursor, started.responses[0], started.after, ended=record)
@@ -170,7 +170,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         if resolved is None and seen is None and headers.idempotency_key is None:
             draft = await _draft_behind(request, principal, body, model, attended=plain)
         if draft is not None and (socket is None or socket.generate):
-            with naming_input("input"):
+            with naming_input("input", instructions="instructions"):
                 elsewhere = await starter.start_elsewhere(draft)
         if elsewhere is not None:
             sent = elsewhere
@@ -181,7 +181,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
                 await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
                 if headers.idempotency_key is not None:
                     await starter.bind(principal, command)
-                with naming_input("input"):
+                with naming_input("input", instructions="instructions"):
                     sent = await starter.send_stored(principal, command, seen, user=body.user or body.safety_identifier)
             if draft is not None:
                 sent = await starter.record_question(draft, sent)

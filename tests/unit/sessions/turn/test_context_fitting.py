@@ -211,5 +211,5 @@ def test_a_fit_keeps_what_is_pinned_and_refuses_where_nothing_may_be_left_out() 
     room: dict[str, Any] = {"opening": 0, "closing": 0, "window": 200, "answer": 50}
     fitted = fit(segments, **room, cut=None, kept=Kept(1, (0, 2)))
     assert fitted == Fit(5, True, 3)  # 40 of q5, 80 of q0 and q2; q1, q3 and q4 are left out
-    with pytest.raises(BadInput, match="context_policy"):
+    with pytest.raises(BadInput, match="takes 240 tokens"):
         fit(segments, **room, cut=None, truncate=False)
