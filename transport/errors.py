@@ -215,7 +215,9 @@ def anthropic_body(error: SessileError, request_id: str = "") -> dict[str, Any]:
     message = body["message"]
     if body["code"] == "context_length_exceeded":
         message = f"prompt is too long: {message}"  # what agents look for, to write a summary and go on
-    shown = {"type": kind, "message": message, "code": body["code"], "param": body.get("param")}
+    shown = {"type": kind, "message": message}
+    if body["code"] != "unauthorized":  # Anthropic's own error has no more
+        shown |= {"code": body["code"], "param": body.get("param")}
     return {"type": "error", "error": shown, "request_id": request_id or None}
 
 

@@ -124,6 +124,7 @@ class CountRequest(RequestModel):
     output_format: OutputFormat | None = None
     cache_control: dict[str, Any] | None = None
     thinking: Thinking | None = None
+    client_metadata: dict[str, Any] | None = None  # a client's own note, as at the other endpoints
     # Anthropic's service knows these; here they have no effect, which the answer's `Warning` says.
     context_management: dict[str, Any] | None = None
     speed: str | None = None

@@ -8,12 +8,13 @@ from transport.openai.response_models import STREAM, Answers, ResponseModel
 
 
 class MessageErrorDetail(ResponseModel):
-    """An error. Anthropic's clients read `type` and `message`; `code` and `param` are additions of this server."""
+    """An error. Anthropic's clients read `type` and `message`; `code` and `param` are additions of this server, which
+    the error of a wrong key does not have."""
 
     type: str
-    code: str
     message: str
-    param: str | None
+    code: str | None = None
+    param: str | None = None
 
 
 class MessageError(ResponseModel):

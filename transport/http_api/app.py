@@ -268,8 +268,8 @@ async def _invalid(request: Request, error: Exception) -> JsonResponse:
 
 def invalid(problems: Sequence[dict[str, Any]]) -> BadInput:
     """Returns an error for validation problems, in OpenAI's words. For a union it takes the deepest problem, which is
-    from the branch that was meant."""
-    first = max(problems, key=lambda each: len(each["loc"]))
+    from the branch that was meant; of equally deep ones, one about a value of the right type."""
+    first = max(problems, key=lambda each: (len(each["loc"]), not each["type"].endswith("_type")))
     kind, message = first["type"], first["msg"]
     path = ""
     for part in first["loc"][1:]:

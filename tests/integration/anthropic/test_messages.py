@@ -177,6 +177,7 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
             *ASK,
         ],
         "tools": [{**WEATHER, "cache_control": cached}],
+        "extra_body": {"client_metadata": {"turn": 1}},
     }
     told: Any = {
         "system": [{"type": "text", "text": "Be brief.", "sys": 1}],
@@ -255,3 +256,4 @@ async def test_a_key_is_taken_from_either_header() -> None:
                 await client.messages.create(model=SIMULATED, max_tokens=3, messages=ASK)
         body: Any = caught.value.body
         assert body["error"]["type"] == "authentication_error" and "wrong" not in caught.value.message
+        assert body["error"].keys() == {"type", "message"}  # as Anthropic's own

@@ -70,8 +70,10 @@ async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None
             await completed(client, **more)
     prompts: list[Any] = [[], [[]], ["x"] * 65, [1, "x"], [10_000], [-1], None]
     for prompt in prompts:
-        with pytest.raises(openai.BadRequestError):
+        with pytest.raises(openai.BadRequestError) as caught:
             await completed(client, prompt)
+        if prompt == []:  # it was told to be a string
+            assert caught.value.param == "prompt" and "at least 1 item" in caught.value.message
 
 
 async def test_a_key_gives_the_same_again(client: openai.AsyncOpenAI) -> None:

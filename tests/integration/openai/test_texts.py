@@ -84,7 +84,8 @@ async def test_token_ids_become_their_text_again(http: httpx.AsyncClient) -> Non
     tokens = (await http.post("/tokenize", json={"prompt": text})).json()["tokens"]
     assert (await http.post("/detokenize", json={"tokens": tokens})).json() == {"prompt": text}
     refused = await http.post("/detokenize", json={"tokens": [10_000_000]})
-    assert refused.status_code == 400 and "token id" in refused.json()["error"]["message"]
+    error = refused.json()["error"]
+    assert refused.status_code == 400 and "token id" in error["message"] and error["param"] == "tokens"
 
 
 async def test_clients_learn_what_the_tokenizer_is(http: httpx.AsyncClient) -> None:

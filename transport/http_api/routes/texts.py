@@ -176,7 +176,13 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """Returns the text of token ids."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
-    decoded = await gateway.inspect(principal, card(gateway.models, body.model).id, TokenTexts((tuple(body.tokens),)))
+    question = TokenTexts((tuple(body.tokens),))
+    try:
+        decoded = await gateway.inspect(principal, card(gateway.models, body.model).id, question)
+    except BadInput as error:
+        if error.param == "prompt":  # its name at the other endpoints
+            error.param = "tokens"
+        raise
     assert isinstance(decoded, DecodedTexts)
     return JsonResponse({"prompt": decoded.texts[0]})
 
