@@ -215,7 +215,7 @@ def card(models: Models, name: str | None) -> ModelCard:
 
 
 def _hint(cards: Sequence[ModelCard], name: str) -> str:
-    """What there is, for the end of a sentence. A models file may keep names from a tenant, so it is not told here."""
+    """Returns the end of a sentence that says which models there are. A models file may keep names from a tenant."""
     if any(each.pool is not None for each in cards):
         return "; `GET /v1/models` lists those that you may use."
     names = [own for each in cards for own in each.names]

@@ -31,7 +31,7 @@ _VERSION_BYTE: Final = bytes([VERSION])
 _PREFIX_BYTES: Final = 7
 _COUNT_BYTES: Final = 5
 _NONCE_BYTES: Final = _PREFIX_BYTES + _COUNT_BYTES
-CIPHERS_MAX: Final = 512  # sessions whose ciphers are kept: one takes 2.6 kB, and 3 µs to make
+CIPHERS_MAX: Final = 512  # sessions whose ciphers are kept: small to keep, for one is quickly made
 
 
 class _Sealer:

@@ -50,7 +50,7 @@ def mark(number: int) -> str:
 
 
 def script(prompt: list[int]) -> str | None:
-    """What the model says to a prompt, up to its answer, where that is not left to chance."""
+    """Returns what the model says to a prompt, up to its answer, where that is not left to chance."""
     if END not in prompt:
         return None
     end = len(prompt) - 1 - prompt[::-1].index(END)
@@ -114,7 +114,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def prompt_of(rules: Rules, leaf: str | None, cut: str | None) -> list[int]:
-    """What a prompt that goes on from `leaf` begins with, as PROTOCOL and template say it."""
+    """Returns the beginning of a prompt that goes on from `leaf`, as PROTOCOL and template say it."""
     return _prompt(rules, leaf, cut, rules.summary_on(leaf))
 
 
@@ -141,7 +141,7 @@ def summary_tokens(summary: Summary) -> list[int]:
 
 
 def summary_text(rules: Rules, summary: Summary) -> str | None:
-    """What the model says when it is asked for this summary, the newest: it has read what was in force before."""
+    """Returns what the model says when it makes this summary, the newest: it has read what was in force before."""
     on = {item.id for item in rules.path(summary.read)}
     before = next((one for one in reversed(rules.in_force[:-1]) if one.read in on), None)
     asked = [ROLE["user"], *_encode(INSTRUCTION), END]
@@ -163,7 +163,7 @@ def pieces_of(rules: Rules, leaf: str | None) -> list[Piece]:
 
 
 def pinned_pieces(rules: Rules, pieces: list[Piece]) -> list[int]:
-    """Those that stay in prompts whatever is left out: calls and their outputs together, a quarter of the window."""
+    """Returns the items that stay in prompts whatever is left out: calls with their outputs, a quarter of the window."""
     where = {str(item.id): at for at, (items, _) in enumerate(pieces) for item in items}
     kept = {where[name] for name in rules.pinned if name in where}
     calls = {item.call_id: where[item.id] for items, _ in pieces for item in items if isinstance(item, FunctionCall)}

@@ -79,7 +79,7 @@ class Response:
 
 
 class Summary:
-    """What prompts have in place of the first `count` items of branches that go on from `read`."""
+    """A summary: prompts have it in place of the first `count` items of branches that go on from `read`."""
 
     def __init__(self, event: ev.ContextCompacted, tokens: bytes) -> None:
         self.id, self.text, self.model = event.summary.id, event.summary.text, event.model
@@ -245,7 +245,7 @@ class Rules:
             self.items[item_id] = replace(item, **{field: event.replacement})
 
     def _remove(self, item: Item) -> None:
-        """What stood below it stands below the one above it."""
+        """Removes an item: what stood below it stands below the one above it."""
         del self.items[item.id]
         self.removed.add(item.id)
         for other in list(self.items.values()):
@@ -358,7 +358,7 @@ class Rules:
         need(response.parent is None or response.parent in self.items, "an answer to nothing")
 
     def ends_of(self, response: Response) -> Sequence[str | None]:
-        """What goes on from a response stands below this item; nothing: it never began, or is deleted."""
+        """Returns the ends that a turn behind this response may stand below; none if it never began, or is deleted."""
         if response.parts:
             return [part.item.id for part in response.parts if part.item.id in self.items][-1:]
         return [response.parent] if response.took_place else []

@@ -1,4 +1,4 @@
-"""A JSON body that costs the loop little: 50,000 token ids take 0.3 ms, and 6 ms with the standard library."""
+"""JSON answers. The token ids of a long text would hold the loop for milliseconds in the standard library's encoder."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import { edited, given } from "./settings.js";
 import { fit, refuseLonger, Thread } from "./thread.js";
 import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
 import { t, translate } from "./texts.js";
+import { shortTitle, UntitledConversations } from "./untitled.js";
 import { FIRST_WORDS, leaving } from "./wipe.js";
 
 export { Markdown, parser } from "./markdown.js"; // for tests, as Thread is: the page runs no module that it does not name
@@ -27,7 +28,6 @@ export { Thread } from "./thread.js";
 /** @typedef {import("./settings.js").Settings} Settings */
 /** @typedef {import("./thread.js").Pending} Pending */
 
-const TITLE_MAX = 60;
 const TITLE_AFTER_MS = 30_000; // a model that writes titles has written by then
 const SPOKEN_MAX = 2000;
 const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
@@ -70,10 +70,7 @@ let isDrawing = false;
 let creating = "";
 /** The first words of conversations that were begun or read here and have no title yet. @type {Map<string, string>} */
 const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ ([])));
-/** The first words of untitled conversations that people began elsewhere. @type {Map<string, string>} */
-const begunElsewhere = new Map();
-/** As of which change an untitled conversation was looked at; Infinity: a program's, over OpenAI's API. @type {Map<string, number>} */
-const lookedAt = new Map();
+const untitled = new UntitledConversations();
 /** @type {import("./settings.js").Model[]} */
 let models = [];
 /** What the next new conversation is made with. @type {Settings} */
@@ -138,7 +135,7 @@ const edits = () => JSON.parse(storage.getItem(`sessile-edits:${session?.id}`) ?
 const list = new ConversationList(client, {
   open: (id) => go(id),
   changed: () => draw(),
-  loaded: () => void lookAtUntitled(),
+  loaded: () => void untitled.look(list.listed.filter(({ id, title }) => !title && !firstWords.has(String(id))), draw),
   deleted: (id) => {
     for (const kind of ["draft", "edits"]) storage.removeItem(`sessile-${kind}:${id}`);
     failed.delete(id);
@@ -388,13 +385,6 @@ function tell(text) {
   tellTimer = setTimeout(() => link.draw(), 6000);
 }
 
-/** @param {string} text */
-function shortTitle(text) {
-  const line = text.trim().split("\n")[0] ?? "";
-  if (line.length <= TITLE_MAX) return line;
-  return `${line.slice(0, TITLE_MAX).replace(/\s+\S*$/, "")}…`;
-}
-
 /** @param {Session} of */
 function titleOf(of) {
   if (of.view.title) return of.view.title;
@@ -418,27 +408,10 @@ async function entitleOthers() {
   }
 }
 
-/** Looks how untitled conversations began: those of people are listed on all their devices, those of programs are not. */
-async function lookAtUntitled() {
-  for (const { id: named, title, updated_at } of list.listed) {
-    const [id, at] = [String(named), Number(updated_at)];
-    if (title || firstWords.has(id) || begunElsewhere.has(id) || (lookedAt.get(id) ?? -1) >= at) continue;
-    lookedAt.set(id, at);
-    const frames = await call(`v1/sessions/${encodeURIComponent(id)}/events?after=0&wait_ms=0`).catch(({ status }) => ([0, 429, 503].includes(status) ? null : []));
-    if (frames === null) return void lookedAt.delete(id); // the next reading of the list tries again
-    const events = frames.map((/** @type {any} */ frame) => frame.event ?? {});
-    const asked = events.find((/** @type {any} */ event) => event.response)?.response;
-    if (asked === undefined) continue; // nobody has asked yet, or it could not be read: again once it changes
-    if (asked.request !== undefined) lookedAt.set(id, Infinity);
-    else begunElsewhere.set(id, shortTitle(itemText(events.find((/** @type {any} */ event) => event.item?.role === "user")?.item)) || t("Untitled"));
-    draw();
-  }
-}
-
 /** A row with what the page knows before the list does. @param {SessionInfo} info @returns {SessionInfo} */
 function known(info) {
   const isShown = session !== null && info.id === session.id;
-  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id)) || begunElsewhere.get(String(info.id));
+  const title = (isShown && session !== null && titleOf(session)) || info.title || firstWords.get(String(info.id)) || untitled.words(String(info.id));
   return { ...info, ...(title ? { title } : {}), ...(isShown ? { open: writing.size > 0 } : {}) };
 }
 

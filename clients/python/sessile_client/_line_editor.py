@@ -1,4 +1,4 @@
-"""What a person types in a terminal: lines with editing, history and bracketed paste, below what is printed meanwhile.
+"""A terminal in which a person edits lines, with history and bracketed paste, below what is printed meanwhile.
 
 Several pasted lines are one message; Alt-Enter begins a new line of one. Whole lines of an answer are printed above the
 line that is typed, and the last one, which still grows, is shown there as part of the prompt. What is typed is kept in
@@ -49,7 +49,7 @@ class LineEditor:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def lines(self) -> AsyncIterator[str]:
-        """What is typed, a message at a time, until the end of file (Ctrl-D)."""
+        """Yields what the person types, a message at a time, until the end of file (Ctrl-D)."""
         while (line := await self._lines.get()) is not None:
             yield line
 

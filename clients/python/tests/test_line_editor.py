@@ -92,7 +92,7 @@ async def terminal(server: FakeServer) -> AsyncIterator[Terminal]:
         opened.close()
 
 
-def said(server: FakeServer) -> list[str]:
+def sent_texts(server: FakeServer) -> list[str]:
     (log,) = server.logs.values()
     created = [event["item"] for event in log.events if event["type"] == "item.created"]
     return [part["text"] for item in created if item["role"] == "user" for part in item["content"]]
@@ -103,7 +103,7 @@ async def test_pasted_lines_are_one_message(server: FakeServer, terminal: Termin
     await terminal.shows("you said line one")
     await terminal.types("\x04")
     assert await asyncio.wait_for(terminal.process.wait(), 60) == 0
-    assert said(server) == ["line one\nline two\nline three"]
+    assert sent_texts(server) == ["line one\nline two\nline three"]
 
 
 async def test_a_long_line_is_sent_whole(server: FakeServer, terminal: Terminal) -> None:
@@ -112,17 +112,17 @@ async def test_a_long_line_is_sent_whole(server: FakeServer, terminal: Terminal)
     await terminal.shows("said")
     await terminal.types("\x04")
     assert await asyncio.wait_for(terminal.process.wait(), 60) == 0
-    assert said(server) == [line]
+    assert sent_texts(server) == [line]
 
 
-async def test_arrow_keys_edit_and_bring_back_what_was_said(server: FakeServer, terminal: Terminal) -> None:
+async def test_arrow_keys_edit_and_bring_back_earlier_lines(server: FakeServer, terminal: Terminal) -> None:
     await terminal.types(f"wrd{LEFT}{LEFT}o\r")
     await terminal.shows("you said word")
     await terminal.types(f"{UP}s\r")
     await terminal.shows("you said words")
     await terminal.types("\x04")
     assert await asyncio.wait_for(terminal.process.wait(), 60) == 0
-    assert said(server) == ["word", "words"]
+    assert sent_texts(server) == ["word", "words"]
     assert "^[[" not in terminal.shown
 
 
@@ -138,7 +138,7 @@ async def test_what_is_typed_while_an_answer_is_written_stays_whole(server: Fake
     await terminal.shows("you said one")
     await terminal.types("\x04")
     assert await asyncio.wait_for(terminal.process.wait(), 60) == 0
-    assert said(server) == ["first", "one\ntwo"]
+    assert sent_texts(server) == ["first", "one\ntwo"]
 
 
 async def test_ctrl_c_stops_the_answer_and_then_leaves(server: FakeServer, terminal: Terminal) -> None:

@@ -462,7 +462,7 @@ async def test_a_plan_changes_nothing_that_another_one_reads(monkeypatch: pytest
 
 
 async def test_an_output_whose_call_is_deleted_is_rendered_as_by_a_ledger_made_anew() -> None:
-    """It does not stand right below its call: nothing of it has changed but the name that it is rendered with."""
+    """The output does not stand right below its call: only the name that it is rendered with has changed."""
     desk = Desk(tools=(Tool(name="look"),))
     response = await desk.ask("look at both")
     await desk.calls(response, "{}", "{}")
