@@ -230,7 +230,7 @@ class Cluster(Members):
             self.world.check(not (ask.ok or {}).get("data"), f"{ask.body['q']} is found, which was taken back")
 
     async def _ledgers_are_as_made_anew(self) -> None:
-        """Checks that a session in memory is what the log says, and that its prompts are those of a session made anew."""
+        """Checks that a session in memory is what the log says, and prompts as one that is made anew."""
         for node in self.replicas.values():
             for actor in node.replica.runtime.actors:
                 account, live = self.books.account(actor.key), actor._machine.state

@@ -1,8 +1,8 @@
 """Tunes the interpreter and the C library once everything that lasts has been made.
 
 A full collection examines all objects and the contents of each while the loop stands still, for long where a request of
-a million values is being read. So none runs by itself: the process collects when it is idle, and every ten minutes if it
-never is. The collections that run by themselves find what is not older than some 300,000 allocations.
+a million values is being read. So none runs by itself: the process collects when it is idle, and every ten minutes if
+it never is. The collections that run by themselves find what is not older than some 300,000 allocations.
 
 Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
 
