@@ -163,7 +163,7 @@ def pieces_of(rules: Rules, leaf: str | None) -> list[Piece]:
 
 
 def pinned_pieces(rules: Rules, pieces: list[Piece]) -> list[int]:
-    """Returns the items that stay in prompts whatever is left out, calls with their outputs: a quarter of the window."""
+    """Returns the items that stay in prompts whatever is left out, calls with their outputs: a quarter of a window."""
     where = {str(item.id): at for at, (items, _) in enumerate(pieces) for item in items}
     kept = {where[name] for name in rules.pinned if name in where}
     calls = {item.call_id: where[item.id] for items, _ in pieces for item in items if isinstance(item, FunctionCall)}
