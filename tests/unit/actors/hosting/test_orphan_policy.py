@@ -96,7 +96,7 @@ async def test_a_paused_answer_leaves_memory_like_an_idle_session_and_another_re
         assert await sweeps.recover() == 0 and not replica.runtime.actors
         other = await place.replica("r2")
         assert await sweeps_of(other).recover() == 1
-        await until(lambda: bool(place.terminals(response_id)))
+        await until(lambda: bool(place.terminals(response_id)), step_s=0.1)
         other.crash()
 
 
@@ -114,7 +114,7 @@ async def test_what_another_has_had_since_is_recovered_like_anything_else() -> N
         other.crash()
         await advance(7.0)
         assert await sweeps_of(replica).recover() == 1
-        await until(lambda: bool(place.terminals(response_id)))
+        await until(lambda: bool(place.terminals(response_id)), step_s=0.1)
 
 
 @virtual
