@@ -19,6 +19,7 @@ from typing import Any, assert_never
 from msgspec import UNSET
 
 from sessions.machine import event_writer, inputs_and_effects
+from sessions.machine.client_state import client_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import SessileError, Unavailable
@@ -28,9 +29,11 @@ from sessions.model.types import (
     CommandId,
     FunctionCall,
     FunctionCallOutput,
+    InputText,
     Item,
     ItemId,
     Message,
+    OutputText,
     Refusal,
     ResponseId,
     Tool,
@@ -88,11 +91,14 @@ class Player:
     # -- what clients say ------------------------------------------------------------------------------------------
 
     def do_create(self, name: str, **more: Any) -> list[str]:
-        if "tool" in more:
-            more["tools"] = (Tool(name=more.pop("tool")),)
+        tools = [Tool(name=more.pop("server_tool"), server=True)] if "server_tool" in more else []
+        tools += [Tool(name=more.pop("tool"))] if "tool" in more else []
+        if tools:
+            more["tools"] = tuple(tools)
         return self._send(cm.SessionCreate(id=CommandId(name), session=SESSION, **more))
 
-    def do_message(self, name: str, text: str, *flags: str, parent: str = "", seed: str = "") -> list[str]:
+    def do_message(self, name: str, text: str, *flags: str, parent: str = "", **sampling: str) -> list[str]:
+        chosen: dict[str, Any] = {key: json.loads(v) if v[0].isdigit() else v for key, v in sampling.items()}
         command = cm.MessageCreate(
             id=CommandId(name),
             session=SESSION,
@@ -100,9 +106,45 @@ class Player:
             parent_id=self._parent(parent),
             queue="queue" in flags,
             respond="silent" not in flags,
-            seed=int(seed) if seed else None,
+            **chosen,
         )
         return self._send(command)
+
+    def do_turn(self, name: str, *words: str, after: str = "", parent: str = "", **settings: Any) -> list[str]:
+        """Sends a whole turn: items are `user:words`, `call:id:name:arguments`, `output:call:words`."""
+        if "tool" in settings:
+            settings["tools"] = (Tool(name=settings.pop("tool")),)
+        create = None
+        if "new" in words:
+            create, settings = cm.SessionSettings(listed="unlisted" not in words, **settings), {}
+        command = cm.TurnCreate(
+            id=CommandId(name),
+            session=SESSION,
+            create=create,
+            items=tuple(self._new_item(*word.split(":", 3)) for word in words if ":" in word),
+            parent_id=self._parent(parent),
+            after_response=ResponseId(self.names.full(after)) if after else None,
+            respond="silent" not in words,
+            **settings,
+        )
+        return self._send(command)
+
+    def _new_item(self, kind: str, *words: str) -> cm.NewItem:
+        match kind:
+            case "call":
+                return cm.NewCall(call_id=CallId(words[0]), name=words[1], arguments=words[2])
+            case "output":
+                return cm.NewOutput(call_id=CallId(self.names.full(words[0])), output=words[1])
+            case _:
+                return cm.NewMessage(role=kind, content=words[0])  # type: ignore[arg-type]
+
+    def do_steer(self, name: str, response: str, text: str) -> list[str]:
+        response_id = ResponseId(self.names.full(response))
+        return self._send(cm.ResponseSteer(id=CommandId(name), session=SESSION, response_id=response_id, content=text))
+
+    def do_erase(self, name: str, response: str) -> list[str]:
+        response_id = ResponseId(self.names.full(response))
+        return self._send(cm.ResponseErase(id=CommandId(name), session=SESSION, response_id=response_id))
 
     def do_edit(self, name: str, item: str, text: str, *flags: str) -> list[str]:
         item_id = ItemId(self.names.full(item))
@@ -132,6 +174,12 @@ class Player:
                 output=output,
                 is_error="error" in flags,
             )
+        )
+
+    def do_approve(self, name: str, call: str, *flags: str) -> list[str]:
+        call_id = CallId(self.names.full(call))
+        return self._send(
+            cm.ToolApprove(id=CommandId(name), session=SESSION, call_id=call_id, approved="denied" not in flags)
         )
 
     def do_update(self, name: str, **changes: Any) -> list[str]:
@@ -192,6 +240,32 @@ class Player:
         fitted = inputs_and_effects.Fitted(response_id, number, int(dropped), self.names.full(cut))  # type: ignore[arg-type]
         return self._told(self.ground.input(fitted))
 
+    # -- what the server's tools say -------------------------------------------------------------------------------
+
+    def do_starting(self, response: str, call: str) -> list[str]:
+        return self._told(self.ground.input(inputs_and_effects.ToolStarting(*self._call(response, call), "x1")))
+
+    def do_answered(self, response: str, call: str, output: str) -> list[str]:
+        response_id, call_id = self._call(response, call)
+        return self._told(
+            self.ground.input(inputs_and_effects.ToolAnswered(response_id=response_id, call_id=call_id, output=output))
+        )
+
+    def do_needs_approval(self, response: str, call: str) -> list[str]:
+        return self._told(self.ground.input(inputs_and_effects.ToolApprovalNeeded(*self._call(response, call))))
+
+    def do_awaiting(self) -> list[str]:
+        """What clients are shown of turns that wait for outputs."""
+        return [
+            f"{self.names.short(turn['response_id'])} {key} {' '.join(map(self.names.short, turn[key]))}"
+            for turn in client_state(self.ground.state)["awaiting"]
+            for key in ("missing", "approval")
+            if turn.get(key)
+        ]
+
+    def _call(self, response: str, call: str) -> tuple[ResponseId, CallId]:
+        return ResponseId(self.names.full(response)), CallId(self.names.full(call))
+
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def do_deadline(self, response: str) -> list[str]:
@@ -230,7 +304,8 @@ class Player:
     def effect(self, effect: inputs_and_effects.Effect) -> str:
         match effect:
             case inputs_and_effects.Start():
-                return f"=> start {self.names.short(effect.response_id)} run {effect.generation}"
+                behind = f" behind {self.names.short(effect.behind)}" if effect.behind else ""
+                return f"=> start {self.names.short(effect.response_id)} run {effect.generation}{behind}"
             case inputs_and_effects.Stop():
                 return f"=> stop {self.names.short(effect.response_id)}"
             case inputs_and_effects.ArmToolDeadline():
@@ -271,8 +346,12 @@ class Player:
                 words.append(f"{event.response.status} parent={short(event.response.parent_id)}")
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
                 body = event.response
+                if isinstance(body.continued_by, str):
+                    self.names.add(body.continued_by, f"{short(body.id)}.next")
+                    words.append(f"continued by {short(body.continued_by)}")
                 words.append(f"[{', '.join(self.item(item) for item in body.output)}]")
-                words += [f"reason={body.incomplete_details['reason']}"] if body.incomplete_details else []
+                if details := body.incomplete_details:
+                    words.append("reason=" + " ".join(short(str(each)) for each in details.values()))
                 words += [f"error={body.error['code']}"] if body.error else []
                 if body.usage is not None:
                     words.append(f"usage={body.usage['input_tokens']}+{body.usage['output_tokens']}")
@@ -286,6 +365,14 @@ class Player:
                 words.append(f"{short(event.item_id)}/{event.content_index} {_text(event.text)}")
             case ev.RefusalDone():
                 words.append(f"{short(event.item_id)}/{event.content_index} {_text(event.refusal)}")
+            case ev.ToolCallStarted():
+                words.append(f"{short(event.response_id)} {short(event.call_id)} {event.name} {event.execution_id}")
+            case ev.ToolApprovalRequested():
+                words.append(f"{short(event.response_id)} {short(event.call_id)}")
+            case ev.ToolApprovalDecided():
+                words.append(f"{short(event.call_id)} approved={_yes(event.approved)} by={event.by}")
+            case ev.ContentRetracted():
+                words.append(f"{short(event.item_id)}/{event.content_index} {event.start}-{event.end} {event.category}")
             case ev.ArgumentsDelta():
                 words.append(f"{short(event.item_id)} {event.delta}")
             case ev.ArgumentsDone():
@@ -298,8 +385,9 @@ class Player:
         words = [f"tokens={len(private.tokens) // 4}"] if private.tokens else []
         words += [f"fingerprint={private.fingerprint}"] if private.fingerprint else []
         words += [f"tail={_text(private.tail)}"] if private.tail else []
-        if private.sampling is not None and private.sampling.seed is not None:
-            words.append(f"seed={private.sampling.seed}")
+        for name in ("seed", "temperature", "max_output_tokens", "tool_choice"):
+            if (value := getattr(private.sampling, name, None)) is not None:
+                words.append(f"{name}={value}")
         words += [f"cut={self.names.short(private.cut)}"] if private.cut else []
         words += [f"after={self.names.short(private.after)}"] if private.after else []
         return f"  ({' '.join(words)})" if words else ""
@@ -308,7 +396,9 @@ class Player:
         who = f"{self.names.short(item.id)} parent={self.names.short(item.parent_id)} {item.status}"
         match item:
             case Message():
-                return f"{item.role} {who} {' '.join(_part(part) for part in item.content) or '(empty)'}"
+                usual = (OutputText, Refusal) if item.role == "assistant" else InputText
+                odd = "" if all(isinstance(part, usual) for part in item.content) else " (parts of another role's kind)"
+                return f"{item.role} {who} {' '.join(_part(part) for part in item.content) or '(empty)'}{odd}"
             case FunctionCall():
                 return f"call {self.names.short(item.call_id)} {who} {item.name} {item.arguments or '(empty)'}"
             case FunctionCallOutput():
@@ -331,7 +421,9 @@ def _yes(value: bool) -> str:
 
 
 def _head(head: Any) -> str:
-    return (f" title={_text(head.title)}" if head.title is not None else "") + (" deleted" if head.deleted_at else "")
+    words = [f" title={_text(head.title)}"] if head.title is not None else []
+    words += ([] if head.listed else [" unlisted"]) + ([" deleted"] if head.deleted_at else [])
+    return "".join(words)
 
 
 def _usage(usage: Usage) -> str:

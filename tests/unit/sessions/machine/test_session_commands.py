@@ -1,4 +1,4 @@
-"""Creating, updating and deleting a session, and erasing the text of an answer."""
+"""Creating and updating a session, and deleting an item; deletion and erasure are in `tests/golden/machine`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine.client_state import client_state
-from sessions.machine.event_writer import CallArguments, CallBegin, Text
+from sessions.machine.event_writer import Text
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.events import ERASED
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, FunctionCall, Message, ResponseId, Tool
-from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Tool
+from tests.support.machine.machine_fixture import SESSION, Ground
 
 TOOL = Tool(name="look", parameters={"type": "object"})
 
@@ -48,48 +47,6 @@ def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> Non
     turn = cm.TurnCreate(id=ground.name(), session=SESSION, tools=(TOOL,), items=items, respond=False)
     ground.refused(turn, "unsupported_parameter")
     ground.ok(msgspec.structs.replace(turn, tool_choice="none"))
-
-
-def test_deletion_ends_what_is_open_and_waits_and_is_the_last_event() -> None:
-    ground = Ground()
-    ground.create()
-    ground.say()
-    ground.say(queue=True)
-    ground.ok(cm.SessionDelete(id=ground.name(), session=SESSION))
-    ended = [record.event for record in ground.records if isinstance(record.event, TERMINAL)]
-    assert [event.response.incomplete_details for event in ended] == [{"reason": "session_deleted"}] * 2
-    assert isinstance(ground.records[-1].event, ev.SessionDeleted) and ground.erased
-    ground.refused(cm.MessageCreate(id=ground.name(), session=SESSION, content="hello"), "session_deleted")
-
-
-def test_erasing_an_answer_takes_all_its_text_and_leaves_arguments_json() -> None:
-    ground = Ground()
-    ground.create(tools=(TOOL,))
-    response_id = ground.say().response_id
-    assert response_id is not None
-    erase = cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id)
-    ground.refused(erase, "response_in_progress")
-    ground.write(response_id, Text("let me look"), CallBegin("look"), CallArguments('{"at": "it"}'))
-    ground.finish(response_id)
-    ground.ok(cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id))
-    message, call = (ground.state.items[item_id] for item_id in ground.state.answers[response_id].items)
-    assert isinstance(message, Message) and [part.text for part in message.content] == [""]  # type: ignore[union-attr]
-    assert isinstance(call, FunctionCall) and call.arguments == "{}"
-    retractions = [record.event for record in ground.records if isinstance(record.event, ev.ContentRetracted)]
-    assert {event.category for event in retractions} == {ERASED}
-    unknown = cm.ResponseErase(id=ground.name(), session=SESSION, response_id=ResponseId("r"))
-    ground.refused(unknown, "response_not_found")
-
-
-def test_erasing_an_empty_answer_stands_in_the_log() -> None:
-    ground = Ground()
-    ground.create()
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.cancel(response_id)
-    ground.ok(cm.ResponseErase(id=ground.name(), session=SESSION, response_id=response_id))
-    event = ground.records[-1].event
-    assert isinstance(event, ev.ContentRetracted) and (event.start, event.end) == (0, 0)
 
 
 def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log() -> None:

@@ -8,11 +8,10 @@ import pytest
 from sessions.machine.client_state import client_state
 from sessions.machine.event_writer import CallArguments, CallBegin, Text
 from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, scrub, unpack_state
-from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded, Snapshot
 from sessions.model.types import ItemId, Message, OutputText, ResponseId, Tool, UnixMs
-from tests.support.machine.machine_fixture import KEY, SESSION, Ground
+from tests.support.machine.machine_fixture import KEY, Ground
 
 
 @pytest.fixture
@@ -95,19 +94,6 @@ def test_a_retraction_scrubs_a_final_item_and_its_ledger(ground: Ground) -> None
     item = ground.state.items[item_id]
     assert isinstance(item, Message) and item.content == (OutputText(text="a ~ word"),)
     assert ground.state.answers[response_id].tokens == b""
-
-
-def test_a_turn_that_called_tools_waits_for_each_output(ground: Ground) -> None:
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.write(response_id, CallBegin("look"), CallArguments("{}"), CallBegin("look"), CallArguments("{}"))
-    ground.finish(response_id)
-    waiting = ground.state.awaiting[response_id]
-    first, second = waiting.missing
-    ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=first, output="1"))
-    assert waiting.missing == [second] and client_state(ground.state)["awaiting"][0]["missing"] == [second]
-    ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=second, output="2"))
-    assert ground.state.awaiting == {} and len(ground.state.open) == 1
 
 
 def test_scrub_replaces_a_span() -> None:
