@@ -197,7 +197,8 @@ class Player:
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
-        input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared)
+        admitted: dict[str, Any] = {"model": self.ground.model, "service": self.ground.service}
+        input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared, **admitted)
         step = self.ground.input(input)
         if isinstance(step.answer, cm.Ok):
             if step.answer.item_id is not None:
@@ -266,6 +267,18 @@ class Player:
     def _call(self, response: str, call: str) -> tuple[ResponseId, CallId]:
         return ResponseId(self.names.full(response)), CallId(self.names.full(call))
 
+    # -- what replicas are and do ----------------------------------------------------------------------------------
+
+    def do_smaller_model(self, name: str) -> list[str]:
+        """Gives the replica of the next activation another smaller model."""
+        self.ground.smaller_model = name
+        return self.do_crash() if self.ground.records else []
+
+    def do_admission(self, *, model: str = "", **service: str) -> list[str]:
+        """Lets later commands in at a model, with what admission says of them."""
+        self.ground.model, self.ground.service = model, {key: json.loads(v) for key, v in service.items()} or None
+        return []
+
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def do_deadline(self, response: str) -> list[str]:
@@ -287,7 +300,12 @@ class Player:
         return [
             *(f"{record.offset:3} {self.event(record)}" for record in step.records),
             *([f"head open={_yes(step.head.open)}{_head(step.head)}"] if step.head is not None else []),
-            *(f"usage {self.names.short(row.response_id)} {row.status} {_usage(row.usage)}" for row in step.usage),
+            *(
+                " ".join(
+                    ["usage", self.names.short(row.response_id), row.status, _usage(row.usage), *_other(row.model)]
+                )
+                for row in step.usage
+            ),
             *self._answered(step.answer),
             *(self.effect(effect) for effect in step.effects),
         ]
@@ -342,8 +360,10 @@ class Player:
                 words.append(f"{short(event.response_id)} dropped={event.dropped}")
             case ev.ResponseQueued():
                 words.append(self.item(event.item) if event.item is not None else "(no message)")
+                words += _service(event.response)
             case ev.ResponseCreated():
                 words.append(f"{event.response.status} parent={short(event.response.parent_id)}")
+                words += _service(event.response)
             case ev.ResponseCompleted() | ev.ResponseIncomplete() | ev.ResponseFailed():
                 body = event.response
                 if isinstance(body.continued_by, str):
@@ -353,6 +373,7 @@ class Player:
                 if details := body.incomplete_details:
                     words.append("reason=" + " ".join(short(str(each)) for each in details.values()))
                 words += [f"error={body.error['code']}"] if body.error else []
+                words += _service(body)
                 if body.usage is not None:
                     words.append(f"usage={body.usage['input_tokens']}+{body.usage['output_tokens']}")
             case ev.OutputItemAdded() | ev.OutputItemDone():
@@ -414,6 +435,15 @@ def _part(part: Any) -> str:
 
 def _text(text: str | None) -> str:
     return "-" if text is None else json.dumps(text, ensure_ascii=False)
+
+
+def _other(model: str) -> list[str]:
+    return [] if model == "sim" else [f"model={model}"]
+
+
+def _service(body: ev.ResponseBody) -> list[str]:
+    """Returns which model writes it, if not the session's own, and what admission said of it."""
+    return _other(body.model) + ([f"service={json.dumps(body.service)}"] if isinstance(body.service, dict) else [])
 
 
 def _yes(value: bool) -> str:

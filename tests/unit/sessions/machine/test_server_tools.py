@@ -1,4 +1,4 @@
-"""Another activation of a turn with server tools, and its rounds; all else of such calls is in `tests/golden/machine`."""
+"""Other activations of turns with server tools, and their rounds; more of such calls is in `tests/golden/machine`."""
 
 from __future__ import annotations
 
