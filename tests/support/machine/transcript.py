@@ -287,6 +287,11 @@ class Player:
     def do_crash(self, *, snapshot: str = "0", cause: Any = "failover", tokenizer: str | None = None) -> list[str]:
         return self._told(self.ground.activate(snapshot_at=int(snapshot), cause=cause, fingerprint=tokenizer))
 
+    def do_day_later(self) -> list[str]:
+        """Begins another activation for which the journal has kept no commands: it keeps them for 24 hours."""
+        self.ground.commands.clear()
+        return self.do_crash()
+
     def do_orphaned(self) -> list[str]:
         return self._told(self.ground.input(inputs_and_effects.Orphaned()))
 

@@ -1,4 +1,4 @@
-"""A command id that comes again after its record is gone is refused, and no log ties the item tree into a ring."""
+"""A first turn never becomes a second (other repeats: `tests/golden/machine`); no log makes a ring of the item tree."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from sessions.machine import event_writer as writer
 from sessions.machine import item_tree
 from sessions.machine.state import State, pack_state, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
-    CallId,
     CommandId,
     ItemId,
     SessionId,
     SessionKey,
     TenantId,
-    Tool,
     derived_session_id,
 )
 from tests.support.machine import machine_fixture as grounds
-from tests.support.machine.machine_fixture import SESSION, Ground
+from tests.support.machine.machine_fixture import Ground
 
 ID = CommandId("old")
 replace = msgspec.structs.replace
@@ -53,105 +50,6 @@ def asked(ground: Ground) -> Ground:
     return ground
 
 
-def called(ground: Ground) -> Ground:
-    first = ground.say()
-    assert first.response_id is not None
-    ground.write(first.response_id, writer.CallBegin("look"), writer.CallArguments("{}"))
-    ground.finish(first.response_id)
-    return ground
-
-
-def call_of(ground: Ground) -> CallId:
-    return next(iter(ground.state.awaiting.values())).missing[0]
-
-
-def message(ground: Ground) -> cm.ActorCommand:
-    return cm.MessageCreate(id=ID, session=SESSION, content="again")
-
-
-def message_at_the_root(ground: Ground) -> cm.ActorCommand:
-    return cm.MessageCreate(id=ID, session=SESSION, content="again", parent_id=None)
-
-
-def message_alone(ground: Ground) -> cm.ActorCommand:
-    return cm.MessageCreate(id=ID, session=SESSION, content="again", respond=False)
-
-
-def edit(ground: Ground) -> cm.ActorCommand:
-    return cm.MessageEdit(id=ID, session=SESSION, item_id=next(iter(ground.state.items)), content="better")
-
-
-def regenerate(ground: Ground) -> cm.ActorCommand:
-    return cm.ResponseCreate(id=ID, session=SESSION)
-
-
-def turn(ground: Ground) -> cm.ActorCommand:
-    items = (cm.NewMessage(content="one", role="assistant"), cm.NewMessage(content="two"))
-    return cm.TurnCreate(id=ID, session=SESSION, items=items)
-
-
-def turn_alone(ground: Ground) -> cm.ActorCommand:
-    return cm.TurnCreate(id=ID, session=SESSION, items=(cm.NewMessage(content="one"),), respond=False)
-
-
-@pytest.mark.parametrize("make", [message, message_at_the_root, message_alone, edit, regenerate, turn, turn_alone])
-def test_a_command_that_comes_again_after_a_day_is_refused(make: Callable[[Ground], cm.ActorCommand]) -> None:
-    ground = Ground()
-    ground.create()
-    command = make(asked(ground))
-    done = ground.ok(command)
-    if done.response_id is not None:
-        ground.answer(done.response_id)
-    asked(ground)
-    a_day_later(ground)
-    ground.refused(command, "idempotency_conflict")
-    ends(ground.state)
-    ground.check()
-
-
-def test_a_tool_output_that_comes_again_after_a_day_is_refused() -> None:
-    ground = Ground()
-    ground.create(tools=(Tool(name="look"),))
-    command = cm.ToolOutput(id=ID, session=SESSION, call_id=call_of(called(ground)), output="42")
-    done = ground.ok(command)
-    assert done.response_id is not None
-    ground.answer(done.response_id)
-    other = replace(command, call_id=call_of(called(ground)))
-    a_day_later(ground)
-    ground.refused(command, "idempotency_conflict")
-    ground.refused(other, "idempotency_conflict")
-    ends(ground.state)
-    ground.check()
-
-
-def test_an_answer_that_is_open_or_waits_is_not_begun_anew() -> None:
-    ground = Ground()
-    ground.create()
-    first = ground.say()
-    command = cm.MessageCreate(id=ID, session=SESSION, content="wait", queue=True)
-    assert ground.ok(command).response_id is not None
-    a_day_later(ground)
-    ground.refused(command, "idempotency_conflict")
-    assert first.response_id is not None
-    ground.answer(first.response_id)
-    a_day_later(ground)
-    ground.refused(command, "idempotency_conflict")
-    ground.check()
-
-
-def test_a_message_that_was_cancelled_while_it_waited_does_not_come_back() -> None:
-    ground = Ground()
-    ground.create()
-    ground.say()
-    command = cm.MessageCreate(id=ID, session=SESSION, content="wait", queue=True)
-    waits = ground.ok(command)
-    assert waits.response_id is not None
-    ground.cancel(waits.response_id)
-    a_day_later(ground)
-    ground.refused(command, "idempotency_conflict")
-    ground.check()
-
-
 def test_the_first_turn_of_a_session_does_not_become_its_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a door names the session after the command, the id in use says that the command was."""
     session = derived_session_id(LOCAL_PRINCIPAL, ID)
@@ -166,26 +64,6 @@ def test_the_first_turn_of_a_session_does_not_become_its_second(monkeypatch: pyt
         a_day_later(ground)
         ground.refused(command, "idempotency_conflict")
         ground.check()
-
-
-def test_a_session_is_not_made_twice() -> None:
-    ground = Ground()
-    command = cm.SessionCreate(id=ID, session=SESSION)
-    ground.ok(command)
-    a_day_later(ground)
-    ground.refused(command, "session_exists")
-
-
-def test_an_id_that_has_left_nothing_is_new_after_a_day() -> None:
-    ground = Ground()
-    ground.create()
-    asked(ground)
-    ground.ok(cm.SessionUpdate(id=ID, session=SESSION, title="one"))
-    a_day_later(ground)
-    ground.ok(cm.SessionUpdate(id=ID, session=SESSION, title="two"))
-    a_day_later(ground)
-    ground.ok(cm.MessageCreate(id=ID, session=SESSION, content="x", respond=False))
-    ground.check()
 
 
 # -- logs that were written before it was refused ----------------------------------------------------------------------
