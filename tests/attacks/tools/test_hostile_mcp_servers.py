@@ -16,14 +16,12 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from inference.tools.tool_set import ToolSet
-from sessions.model.types import TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import ToolService, opened_tools, reply
 from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import stdio_table, until, url_table
 
-LOCAL = TenantId("local")
 MCP: Any = {"type": "mcp", "server_label": "town"}
 CALL = '<tool_call>\n{"name": "town__look", "arguments": {}}\n</tool_call>'
 

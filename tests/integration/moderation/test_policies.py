@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,6 @@ pii = {{ action = "redact" }}
 phrases = {{ deny = ["project nightjar"], action = "{action}" }}
 pii = {{ kinds = ["email"], action = "{pii}" }}
 """
-Start = Callable[..., AbstractAsyncContextManager[Serving]]
 
 
 class TellingEngine(ScriptedEngine):

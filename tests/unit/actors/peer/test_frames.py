@@ -31,7 +31,6 @@ from sessions.service_totals import ServiceTotals
 
 QUESTION = inspection.PromptMessage(role="user", text="hi")
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
-LOAD = LoadSample(9, 9.5, (1,), 2.0, 3.0, 1.0, 0.0, 0.0, 1, 2, 4, 5, {"host": 7.5})
 OWNER = Owner(ReplicaId("r1"), "i1", ActivationId("a1"))
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="u")
 

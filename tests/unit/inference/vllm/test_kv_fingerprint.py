@@ -106,3 +106,12 @@ def test_our_settings_in_vllms_words_and_what_of_them_names_kv(tmp_path: Path) -
 def test_a_setting_is_not_given_twice(tmp_path: Path, setting: dict[str, Any], name: str, flag: str) -> None:
     with pytest.raises(BadInput, match=f"{name} in vllm_args: leave {flag} out"):
         VllmOptions(model_path=tmp_path, engine_args={name: {}}, **setting)
+
+
+@pytest.mark.parametrize("config", [{"max_position_embeddings": None}, {"text_config": 3}])
+def test_a_model_with_a_strange_context_window_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = model_folder(tmp_path / "m", **config)
+    with pytest.raises(BadInput) as refused:
+        read_vllm_model(folder).context_window  # noqa: B018
+    assert refused.value.code == "bad_model_file"
+    assert str(folder) in refused.value.public_message and "config.json" in refused.value.public_message
