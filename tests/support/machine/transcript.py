@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
+import msgspec
 from msgspec import UNSET
 
 from sessions.machine import event_writer, inputs_and_effects
@@ -198,7 +199,8 @@ class Player:
         prepared = None
         if isinstance(command, cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutput):
             prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", self.ground.fingerprint)
-        admitted: dict[str, Any] = {"model": self.ground.model, "service": self.ground.service}
+        names = ("model", "service", "alias", "adopts")
+        admitted: dict[str, Any] = {name: getattr(self.ground, name) for name in names}
         input = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command), prepared, **admitted)
         step = self.ground.input(input)
         if isinstance(step.answer, cm.Ok):
@@ -295,6 +297,25 @@ class Player:
         self.ground.smaller_model = name
         return self.do_crash() if self.ground.records else []
 
+    def do_replica_of(self, model: str, **more: Any) -> list[str]:
+        """Activates the session at a replica of a model."""
+        self.ground.default_model = model
+        return self.do_crash(**more)
+
+    def do_named(self, *, alias: str = "", adopts: str = "") -> list[str]:
+        """Says by which alias later commands make a session, and by which one they call its model."""
+        self.ground.alias, self.ground.adopts = alias, adopts
+        return []
+
+    def do_chosen(self, target: str, *, alias: str = "", source: str = "sim", why: str = "asked") -> list[str]:
+        """Reports that another model was chosen for the session."""
+        routing = ev.SessionRouting(alias=alias, target=target, source=source, why=why, tokens=7, command="c")
+        return self._told(self.ground.input(inputs_and_effects.ModelChosen(routing)))
+
+    def do_routed(self) -> list[str]:
+        """What is known of the session's turns since it was routed."""
+        return [json.dumps(msgspec.to_builtins(self.ground.state.routed))]
+
     def do_admission(self, *, model: str = "", **service: str) -> list[str]:
         """Lets later commands in at a model, with what admission says of them."""
         self.ground.model, self.ground.service = model, {key: json.loads(v) for key, v in service.items()} or None
@@ -378,6 +399,8 @@ class Player:
             case ev.SessionCreated() | ev.SessionUpdated():
                 info = event.info
                 words.append(f"model={info.model} title={_text(info.title)} instructions={_text(info.instructions)}")
+                if isinstance(info.routing, ev.SessionRouting):
+                    words.append(f"routing={json.dumps(msgspec.to_builtins(info.routing))}")
             case ev.SessionMigrated():
                 words.append(f"{event.replica} {event.cause}")
             case ev.ItemCreated():
@@ -475,7 +498,10 @@ def _other(model: str) -> list[str]:
 
 def _service(body: ev.ResponseBody) -> list[str]:
     """Returns which model writes it, if not the session's own, and what admission said of it."""
-    return _other(body.model) + ([f"service={json.dumps(body.service)}"] if isinstance(body.service, dict) else [])
+    words = [f"metadata={json.dumps(body.metadata)}"] if body.metadata else []
+    return (
+        words + _other(body.model) + ([f"service={json.dumps(body.service)}"] if isinstance(body.service, dict) else [])
+    )
 
 
 def _yes(value: bool) -> str:
@@ -484,6 +510,7 @@ def _yes(value: bool) -> str:
 
 def _head(head: Any) -> str:
     words = [f" title={_text(head.title)}"] if head.title is not None else []
+    words += [f" model={head.model}"] if head.model != "sim" else []
     words += ([] if head.listed else [" unlisted"]) + ([" deleted"] if head.deleted_at else [])
     return "".join(words)
 
