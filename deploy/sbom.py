@@ -129,7 +129,7 @@ def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
         (
             "# Licences of dependencies",
             "",
-            "Made by `make sbom` from the locks; do not edit. The words in brackets name the locks that have the releases:",
+            "Made by `make sbom` from the locks; do not edit. The words in brackets name the locks of the releases:",
             "`base` is what the server needs, `npm` the TypeScript client's, whose parsers the page carries.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
