@@ -34,18 +34,25 @@ never options: they stand in a variable, in the file of settings (mode 0600), or
 
 
 def page_text() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [OPENING]
     for group in dict.fromkeys(GROUPS.values()):
-        parts.append(f"\n## {group}\n\n| setting | default | may be | what it is | read by |\n|---|---|---|---|---|\n")
-        parts += [_row(name) for name in FIELDS if GROUPS[name] == group]
+        names = [name for name in FIELDS if GROUPS[name] == group]
+        readers = [_readers(name) for name in names]
+        usual = max(readers, key=readers.count)
+        others = "" if set(readers) == {usual} else ", if a row names no others"
+        parts.append(f"\n## {group}\n\nRead by {usual}{others}.\n\n")
+        parts.append("| setting | default | may be | what it is |\n|---|---|---|---|\n")
+        parts += [_row(name, usual) for name in names]
     return "".join(parts)
 
 
-def _row(name: str) -> str:
+def _row(name: str, usual: str) -> str:
     metadata = FIELDS[name].metadata
     about = metadata["about"].replace("|", "\\|")
-    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about} | {_readers(name)} |\n"
+    readers = _readers(name)
+    also = "" if readers == usual else f" ({readers})"
+    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about}{also} |\n"
 
 
 def _default(value: Any) -> str:
