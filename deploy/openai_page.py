@@ -587,8 +587,9 @@ that shows it, so nothing here is taken and dropped in silence.
 | warned | the answer comes without it, and its header `Warning` names it: `299 - "Parameters were ignored: store"` |
 | needs nothing | what it asks for happens anyway, or it is a note that a client makes for itself (as is each `x_...`) |
 
-`As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is
-left out with a `Warning`, as is a parameter that a model's engine lacks.
+`As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands
+nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is left out with a `Warning`, as is a
+parameter that a model's engine lacks.
 """
 
 
