@@ -19,7 +19,8 @@ SERVERS: Final = ("serve", "gateway", "replica")
 OPENING: Final = f"""\
 # Settings
 
-Made from the program by `python deploy/settings_page.py`; `./sessile COMMAND --help` shows those of one command.
+Made from the program by `python deploy/settings_page.py`; `./sessile COMMAND --help` shows those of one command. Only
+servers are named as readers; other commands read those of the journal or server that they work on.
 
 Each setting has three spellings, here for `kv_disk_mb`: the option `--kv-disk-mb 4096`, the variable
 `{PREFIX}KV_DISK_MB=4096`, and the line `kv_disk_mb = 4096` in the TOML file of `--config FILE` (or of
@@ -87,10 +88,8 @@ def _readers(name: str) -> str:
         each for each, command in COMMANDS.items() if name in command.settings or GROUPS[name] in command.settings
     ]
     servers = [each for each in SERVERS if each in readers]
-    others = len(readers) - len(servers)
-    named = ", ".join(f"`{each}`" for each in (servers if servers else readers[:3]))
-    more = f" and {others} more" if servers and others else " ..." if not servers and len(readers) > 3 else ""
-    return named + more
+    named = ", ".join(f"`{each}`" for each in (servers or readers[:3]))
+    return named + (" ..." if not servers and len(readers) > 3 else "")
 
 
 if __name__ == "__main__":
