@@ -615,9 +615,11 @@ def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
     """Returns two lists of names, of plainly honoured ones and of those as `above`, and a table of the others."""
     plain = [name for name, row in rows.items() if row.effect == "honoured" and not row.about]
     same = [name for name, row in rows.items() if name not in plain and _shown(row) == _shown(above.get(name))]
-    lines = [
-        f"| `{name}` | {row.effect} | {row.about} |\n" for name, row in rows.items() if name not in {*plain, *same}
-    ]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, row in rows.items():
+        if name not in {*plain, *same}:
+            alike.setdefault((row.effect, row.about), []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {effect} | {about} |\n" for (effect, about), names in alike.items()]
     parts = [
         f"{label}: {', '.join(f'`{name}`' for name in names)}.\n"
         for label, names in (("Honoured", plain), ("As above", same))

@@ -88,8 +88,8 @@ def npm_entries() -> dict[Pin, dict[str, str]]:
 def recorded(page: str) -> dict[Pin, str]:
     """The licences of docs/licences.md."""
     return {
-        Pin("npm" if "npm" in locks else "pypi", *line.split()): expression
-        for expression, locks, releases in _GROUP.findall(page)
+        Pin(kind, *line.split()): expression
+        for expression, kind, releases in _GROUP.findall(page)
         for line in releases.splitlines()
     }
 
@@ -115,10 +115,10 @@ def licences(pins: Iterable[Pin], known: Mapping[Pin, str]) -> dict[Pin, str]:
     return found
 
 
-def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
+def licences_page(pins: Iterable[Pin], of: Mapping[Pin, str]) -> str:
     groups: dict[str, list[str]] = {}
-    for pin, each in pins.items():
-        groups.setdefault(f"{of[pin]} ({', '.join(each.locks)})", []).append(f"{pin.name} {pin.version}")
+    for pin in pins:
+        groups.setdefault(f"{of[pin]} ({pin.kind})", []).append(f"{pin.name} {pin.version}")
     lists = [
         line
         for group in sorted(groups, key=str.lower)
@@ -129,8 +129,8 @@ def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
         (
             "# Licences of dependencies",
             "",
-            "Made by `make sbom` from the locks; do not edit. The words in brackets name the locks of the releases:",
-            "`base` is what the server needs, `npm` the TypeScript client's, whose parsers the page carries.",
+            "Made by `make sbom` from the locks; do not edit. `npm` are the TypeScript client's, whose parsers the page",
+            "carries; the SBOM (`dist/sbom.cdx.json`) says which locks have a release.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
             "",
