@@ -129,8 +129,8 @@ def licences_page(pins: Iterable[Pin], of: Mapping[Pin, str]) -> str:
         (
             "# Licences of dependencies",
             "",
-            "Made by `make sbom` from the locks; do not edit. `npm` are the TypeScript client's, whose parsers the page",
-            "carries; the SBOM (`dist/sbom.cdx.json`) says which locks have a release.",
+            "Made by `make sbom` from the locks; do not edit. `npm` are the TypeScript client's, whose parsers the",
+            "page carries; the SBOM (`dist/sbom.cdx.json`) says which locks have a release.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
             "",
