@@ -31,6 +31,9 @@ options and variables, and `["a", "b"]` in the file. What is yes or no is an opt
 A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets are
 never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own that
 `..._file` names.
+
+Files of limits, prices, policies, retention, models, tools and embeddings are read again when they change. A malformed
+one prevents the start; later it is refused with a log line, and the old one stays in force.
 """
 
 
