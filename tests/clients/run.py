@@ -411,7 +411,7 @@ Each is driven with a scripted model, by these steps:
 * *two turns*: a question, and a second one when the program is started anew (its *resume*);
 * *tools*: a command, a file of 8,000 tokens, another command, an answer, one turn more;
 * *invalid calls*: the model calls a function that is not there, and leaves out arguments; then it calls rightly;
-* *built-in tools*, where it has no command and no file: calls that it cannot carry out, the time, a long note, a search;
+* *built-in tools*, where it has no command and no file: calls that it cannot carry out, the time, a note, a search;
 * *cancel*: Ctrl-C or a stop button while an answer is written; the conversation goes on;
 * *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
 * *log-likelihoods*: for an evaluation, 200 multiple-choice items: the scores are the engine's own within 0.001.
