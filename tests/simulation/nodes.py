@@ -39,7 +39,8 @@ from transport.websocket.connections import WebSocketConnections
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
 MALLORY = Principal(tenant=TenantId("acme"), key_id="mallory", user="mallory")
-KEYS = {key_digest("alice"): ALICE, key_digest("mallory"): MALLORY}
+BOB = Principal(tenant=TenantId("lost"), key_id="bob", user="bob")  # of a tenant whose keys are destroyed
+KEYS = {key_digest("alice"): ALICE, key_digest("mallory"): MALLORY, key_digest("bob"): BOB}
 END_S = 20.0
 
 
@@ -248,4 +249,4 @@ class GatewayNode(Node):
             wire.died()
 
 
-__all__ = ["ALICE", "MALLORY", "ConnectionLimits", "GatewayNode", "ReplicaNode", "SessionKey"]
+__all__ = ["ALICE", "BOB", "MALLORY", "ConnectionLimits", "GatewayNode", "ReplicaNode", "SessionKey"]

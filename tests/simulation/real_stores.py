@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+from persistence.at_rest.codec import SealingCodec
 from persistence.memory.journal import MemoryJournal
 from sessions.limits import Tally
 from sessions.model.errors import SessileError
@@ -25,7 +26,7 @@ from sessions.ports import Journal
 from sessions.store import Store as StorePort
 from tests.simulation.books import Books
 from tests.simulation.stores import Store
-from tests.support.stores.journals import a_bed
+from tests.support.stores.journals import a_bed, a_log, patch
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class RealStore(Store):
     def __init__(self, books: Books, kind: str, *, new_id: Callable[[], str]) -> None:
         super().__init__(books, new_id=new_id)
         self._thread, self._stack = LoopThread(), AsyncExitStack()
+        self._lost: set[SessionKey] = set()  # of which the books know nothing
         self._folder = tempfile.TemporaryDirectory()
 
         async def opened() -> StorePort:
@@ -68,6 +70,20 @@ class RealStore(Store):
         self._journal: Journal = self._store.journal
         self.incarnation = self._journal.incarnation
 
+    def lose(self, key: SessionKey, user: str, model: str) -> bool:
+        """As in the base class: the keys of the session's tenant are destroyed."""
+        codec = getattr(self._store, "database").codec  # noqa: B009 - the port has none
+        if not isinstance(codec, SealingCodec):
+            return False
+
+        async def lost() -> None:
+            await a_log(self._journal, key.session, tenant=key.tenant, head=patch(open=True, user=user, model=model))
+            await codec.keys.destroy(key.tenant)
+
+        self._thread.run(lost())
+        self._lost.add(key)
+        return True
+
     def close(self) -> None:
         self._thread.run(self._stack.aclose())
         self._thread.close()
@@ -79,16 +95,19 @@ class RealStore(Store):
     def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
         grant = self._journal.grant(key, expected_fence=expected_fence, owner=owner, new_epoch=new_epoch, now_ms=now_ms)
         head = self._thread.run(grant)
-        self.books.granted(self.writer, key, head)
+        if key not in self._lost:
+            self.books.granted(self.writer, key, head)
         return head
 
     def append(self, append: Append) -> None:
         try:
             self._thread.run(self._journal.append(append))
         except SessileError:
-            self.books.refused(self.writer, append)
+            if append.key not in self._lost:
+                self.books.refused(self.writer, append)
             raise
-        self.books.appended(self.writer, append)
+        if append.key not in self._lost:
+            self.books.appended(self.writer, append)
 
     def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
         return self._thread.run(self._journal.load(key, now_ms=now_ms))

@@ -61,6 +61,10 @@ class Store(MemoryDatabase):
         """Returns the store of a process with this way to the journal."""
         return MemoryStore(journal=journal)
 
+    def lose(self, key: SessionKey, user: str, model: str) -> bool:
+        """Makes a session with an open turn that cannot be read. Returns False where this kind of store has none."""
+        return False
+
     def close(self) -> None:
         """Frees what the store needs outside this process."""
 
