@@ -604,11 +604,17 @@ def page_text() -> str:
         shown.add(name)
         parts.append(_section(ROWS[name], above))
         above = ROWS[name] | above
-    parts.append("\n## Objects inside\n")
-    parts += [f"\n### {name}\n\n{_section(INSIDE[name], {})}" for name in inner(given)]
-    parts.append("\n## Queries\n")
-    parts += [f"\n### `{path}`\n\n{_section(QUERY[path], {})}" for path in queries(given)]
+    parts.append(_chapter("Objects inside", {name: INSIDE[name] for name in inner(given)}))
+    parts.append(_chapter("Queries", {f"`{path}`": QUERY[path] for path in queries(given)}))
     return "".join(parts)
+
+
+def _chapter(title: str, tables: dict[str, dict[str, Row]]) -> str:
+    """Returns a section for each table, and a list of those whose rows are all plainly honoured."""
+    plain = [name for name, rows in tables.items() if all(_shown(row) == ("honoured", "") for row in rows.values())]
+    lists = [f"* {name}: {', '.join(f'`{field}`' for field in tables[name])}\n" for name in plain]
+    sections = [f"\n### {name}\n\n{_section(rows, {})}" for name, rows in tables.items() if name not in plain]
+    return "".join([f"\n## {title}\n\nHonoured as a whole:\n\n", *lists, *sections])
 
 
 def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
