@@ -256,12 +256,13 @@ async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = 
 @contextlib.asynccontextmanager
 async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
-) -> AsyncIterator[None]:
-    """Store, key store and engine, opened; closed in the order that loses nothing."""
-    async with open_and_replicate(settings, stores, measures, os.environ, reach):
+) -> AsyncIterator[Callable[[], float | None]]:
+    """Store, key store and engine, opened; closed in the order that loses nothing. Yields the function for the lag of
+    the journal's replica."""
+    async with open_and_replicate(settings, stores, measures, os.environ, reach) as replica_lag_s:
         await engine.start()
         try:
-            yield
+            yield replica_lag_s
         finally:
             await engine.close()
 
@@ -279,7 +280,9 @@ async def serve(settings: Settings) -> int:
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         DocumentWorkers(measures) as documents,
-        running(settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once),
+        running(
+            settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
+        ) as replica_lag_s,
         open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
@@ -317,6 +320,7 @@ async def serve(settings: Settings) -> int:
             push=push_door(settings),
             retrieval=retrieval,
             erase=sweeper.eraser.sweep,
+            replica_lag_s=replica_lag_s,
             encryption=stores.administration(reencryption),
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",

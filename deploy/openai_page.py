@@ -587,31 +587,57 @@ that shows it, so nothing here is taken and dropped in silence.
 | warned | the answer comes without it, and its header `Warning` names it: `299 - "Parameters were ignored: store"` |
 | needs nothing | what it asks for happens anyway, or it is a note that a client makes for itself (as is each `x_...`) |
 
-`null` is as if absent. What stands in no table is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is
-left out with a `Warning`, as is a parameter that a model's engine lacks.
+`As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands
+nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is left out with a `Warning`, as is a
+parameter that a model's engine lacks.
 """
 
 
 def page_text() -> str:
     """Returns the whole page."""
-    given, parts, shown = document(), [OPENING], set[str]()
+    given, parts, shown, above = document(), [OPENING], set[str](), dict[str, Row]()
     for door, name, _ in requests(given):
         parts.append(f"\n## `{door}`\n\n")
         if name in shown:
             parts.append(f"As `{name}` above.\n")
             continue
         shown.add(name)
-        parts.append(_table(ROWS[name]))
-    parts.append("\n## Objects inside\n")
-    parts += [f"\n### {name}\n\n{_table(INSIDE[name])}" for name in inner(given)]
-    parts.append("\n## Queries\n")
-    parts += [f"\n### `{path}`\n\n{_table(QUERY[path])}" for path in queries(given)]
+        parts.append(_section(ROWS[name], above))
+        above = ROWS[name] | above
+    parts.append(_chapter("Objects inside", {name: INSIDE[name] for name in inner(given)}))
+    parts.append(_chapter("Queries", {f"`{path}`": QUERY[path] for path in queries(given)}))
     return "".join(parts)
 
 
-def _table(rows: dict[str, Row]) -> str:
-    lines = [f"| `{name}` | {row.effect} | {row.about} |\n" for name, row in rows.items()]
-    return "".join(["| parameter | what happens | |\n|---|---|---|\n", *lines])
+def _chapter(title: str, tables: dict[str, dict[str, Row]]) -> str:
+    """Returns a section for each table, and a list of those whose rows are all plainly honoured."""
+    plain = [name for name, rows in tables.items() if all(_shown(row) == ("honoured", "") for row in rows.values())]
+    lists = [f"* {name}: {', '.join(f'`{field}`' for field in tables[name])}\n" for name in plain]
+    sections = [f"\n### {name}\n\n{_section(rows, {})}" for name, rows in tables.items() if name not in plain]
+    return "".join([f"\n## {title}\n\nHonoured as a whole:\n\n", *lists, *sections])
+
+
+def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
+    """Returns two lists of names, of plainly honoured ones and of those as `above`, and a table of the others."""
+    plain = [name for name, row in rows.items() if row.effect == "honoured" and not row.about]
+    same = [name for name, row in rows.items() if name not in plain and _shown(row) == _shown(above.get(name))]
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, row in rows.items():
+        if name not in {*plain, *same}:
+            alike.setdefault((row.effect, row.about), []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {effect} | {about} |\n" for (effect, about), names in alike.items()]
+    parts = [
+        f"{label}: {', '.join(f'`{name}`' for name in names)}.\n"
+        for label, names in (("Honoured", plain), ("As above", same))
+        if names
+    ]
+    if lines:
+        parts.append("".join(["| parameter | what happens | |\n|---|---|---|\n", *lines]))
+    return "\n".join(parts)
+
+
+def _shown(row: Row | None) -> tuple[str, str] | None:
+    return (row.effect, row.about) if row else None
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ UNLISTED: Final = ("vllm-cuda", "load", "clients")
 installs it under its makers' terms."""
 
 _PIN: Final = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(.*)$", re.MULTILINE)
-_ROW: Final = re.compile(r"^\| (\S+) \| (\S*\d\S*) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+_GROUP: Final = re.compile(r"^## (.+) \((.+)\)\n\n```text\n((?:[^`].*\n)+)```$", re.MULTILINE)
 
 
 class Pin(NamedTuple):
@@ -88,8 +88,9 @@ def npm_entries() -> dict[Pin, dict[str, str]]:
 def recorded(page: str) -> dict[Pin, str]:
     """The licences of docs/licences.md."""
     return {
-        Pin("npm" if "npm" in locks else "pypi", name, version): expression
-        for name, version, expression, locks in _ROW.findall(page)
+        Pin(kind, *line.split()): expression
+        for expression, kind, releases in _GROUP.findall(page)
+        for line in releases.splitlines()
     }
 
 
@@ -114,24 +115,28 @@ def licences(pins: Iterable[Pin], known: Mapping[Pin, str]) -> dict[Pin, str]:
     return found
 
 
-def licences_page(pins: Mapping[Pin, Locked], of: Mapping[Pin, str]) -> str:
-    rows = [f"| {pin.name} | {pin.version} | {of[pin]} | {', '.join(each.locks)} |" for pin, each in pins.items()]
+def licences_page(pins: Iterable[Pin], of: Mapping[Pin, str]) -> str:
+    groups: dict[str, list[str]] = {}
+    for pin in pins:
+        groups.setdefault(f"{of[pin]} ({pin.kind})", []).append(f"{pin.name} {pin.version}")
+    lists = [
+        line
+        for group in sorted(groups, key=str.lower)
+        for line in (f"## {group}", "", "```text", *sorted(groups[group], key=str.lower), "```", "")
+    ]
     kept = [f"* {name}: {why}." for name, why in sorted(EXCEPTIONS.items())]
     return "\n".join(
         (
             "# Licences of dependencies",
             "",
-            "Made by `make sbom` from the locks; do not edit. The last column names the locks that have the release:",
-            "`base` is what the server needs, `npm` the TypeScript client's, whose parsers the page carries.",
+            "Made by `make sbom` from the locks; do not edit. `npm` are the TypeScript client's, whose parsers the",
+            "page carries; the SBOM (`dist/sbom.cdx.json`) says which locks have a release.",
             "",
             f"Allowed are {', '.join(sorted(ALLOWED))}. Besides:",
             "",
             *kept,
             "",
-            "| package | version | licence | locks |",
-            "|---|---|---|---|",
-            *sorted(rows, key=str.lower),
-            "",
+            *lists,
         )
     )
 

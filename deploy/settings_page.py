@@ -19,7 +19,8 @@ SERVERS: Final = ("serve", "gateway", "replica")
 OPENING: Final = f"""\
 # Settings
 
-Made from the program by `python deploy/settings_page.py`; `./sessile COMMAND --help` shows those of one command.
+Made from the program by `python deploy/settings_page.py`; `./sessile COMMAND --help` shows those of one command. Only
+servers are named as readers; other commands read those of the journal or server that they work on.
 
 Each setting has three spellings, here for `kv_disk_mb`: the option `--kv-disk-mb 4096`, the variable
 `{PREFIX}KV_DISK_MB=4096`, and the line `kv_disk_mb = 4096` in the TOML file of `--config FILE` (or of
@@ -30,22 +31,32 @@ options and variables, and `["a", "b"]` in the file. What is yes or no is an opt
 A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets are
 never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own that
 `..._file` names.
+
+Files of limits, prices, policies, retention, models, tools and embeddings are read again when they change. A malformed
+one prevents the start; later it is refused with a log line, and the old one stays in force.
 """
 
 
 def page_text() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [OPENING]
     for group in dict.fromkeys(GROUPS.values()):
-        parts.append(f"\n## {group}\n\n| setting | default | may be | what it is | read by |\n|---|---|---|---|---|\n")
-        parts += [_row(name) for name in FIELDS if GROUPS[name] == group]
+        names = [name for name in FIELDS if GROUPS[name] == group]
+        readers = [_readers(name) for name in names]
+        usual = max(readers, key=readers.count)
+        others = "" if set(readers) == {usual} else ", if a row names no others"
+        parts.append(f"\n## {group}\n\nRead by {usual}{others}.\n\n")
+        parts.append("| setting | default | may be | what it is |\n|---|---|---|---|\n")
+        parts += [_row(name, usual) for name in names]
     return "".join(parts)
 
 
-def _row(name: str) -> str:
+def _row(name: str, usual: str) -> str:
     metadata = FIELDS[name].metadata
     about = metadata["about"].replace("|", "\\|")
-    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about} | {_readers(name)} |\n"
+    readers = _readers(name)
+    also = "" if readers == usual else f" ({readers})"
+    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about}{also} |\n"
 
 
 def _default(value: Any) -> str:
@@ -80,10 +91,8 @@ def _readers(name: str) -> str:
         each for each, command in COMMANDS.items() if name in command.settings or GROUPS[name] in command.settings
     ]
     servers = [each for each in SERVERS if each in readers]
-    others = len(readers) - len(servers)
-    named = ", ".join(f"`{each}`" for each in (servers if servers else readers[:3]))
-    more = f" and {others} more" if servers and others else " ..." if not servers and len(readers) > 3 else ""
-    return named + more
+    named = ", ".join(f"`{each}`" for each in (servers or readers[:3]))
+    return named + (" ..." if not servers and len(readers) > 3 else "")
 
 
 if __name__ == "__main__":

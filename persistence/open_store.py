@@ -289,12 +289,12 @@ async def open_and_replicate(
     metrics: Metrics,
     environment: Mapping[str, str],
     reach: Reach = reach_once,
-) -> AsyncIterator[Store]:
-    """Opens a server's store until the context ends; replicates an SQLite journal where the settings say so. Raises
-    Unavailable and BadInput."""
+) -> AsyncIterator[Callable[[], float | None]]:
+    """Opens a server's store until the context ends; replicates an SQLite journal where the settings say so. Yields a
+    function for the replica's lag in seconds, None if there is no replica. Raises Unavailable and BadInput."""
     if not settings.replicate:
-        async with stores.opened(reach) as store:
-            yield store
+        async with stores.opened(reach):
+            yield lambda: None
         return
     if settings.journal != "sqlite":
         raise BadInput(
@@ -309,9 +309,9 @@ async def open_and_replicate(
         settings.replicate, folder, keep_hours=settings.replicate_hours, environment=environment, metrics=metrics
     )
     try:
-        async with stores.opened(reach) as store:
+        async with stores.opened(reach):
             replication.start()
-            yield store
+            yield lambda: replication.lag_s
     finally:
         await replication.close()
 

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from actors.hosting.error_isolation import isolate_errors
-from actors.hosting.runtime import Moved, Runtime
+from actors.hosting.runtime import UNREADABLE, Moved, Runtime
 from actors.hosting.services import Stores
 from actors.maintenance.erasure import Eraser
 from actors.maintenance.kv_cleanup import KVCleanup
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 class SweepLimits(msgspec.Struct, frozen=True):
     sweep_s: float = 5.0
+    unreadable_s: float = 600.0  # until a session whose log cannot be read is tried again
     recoveries_at_once: int = 8
     page: int = 200
     commands_s: float = 86_400.0
@@ -64,6 +65,7 @@ class Sweeps:
         self._clock = clock
         self._limits = limits or SweepLimits()
         self._retention = retention
+        self._unreadable: dict[SessionKey, float] = {}  # until when
         self.kv_cleanup = KVCleanup(runtime, stores.store.journal, engine)
         self.eraser = Eraser(runtime, stores, engine, clock)
 
@@ -114,13 +116,18 @@ class Sweeps:
         replica paused are left alone until they are read."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
+        now = asyncio.get_running_loop().time()
+        self._unreadable = {key: until for key, until in self._unreadable.items() if until > now}
         after: SessionKey | None = None
         while heads := await self._store.journal.open_heads(limit=self._limits.page, after=after):
             after = heads[-1].key
             orphans = [
                 head.key
                 for head in heads
-                if self._takes(head) and not self._runtime.left_paused(head) and await self._orphan(head.key)
+                if head.key not in self._unreadable
+                and self._takes(head)
+                and not self._runtime.left_paused(head)
+                and await self._orphan(head.key)
             ]
             done = await asyncio.gather(*(self._recover_one(key, slots) for key in orphans))
             recovered += sum(done)
@@ -142,6 +149,10 @@ class Sweeps:
                     return True
                 except Moved:
                     pass
+                except Exception as error:  # a log that cannot be read or folded, and each attempt writes a grant
+                    if not isinstance(error, SessileError) or error.code in UNREADABLE:
+                        self._unreadable[key] = asyncio.get_running_loop().time() + self._limits.unreadable_s
+                    raise
         return False
 
     async def collect_files(self) -> int:

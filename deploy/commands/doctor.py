@@ -56,7 +56,7 @@ async def run_doctor(settings: Settings, command: ExamineCluster) -> int:
 
 async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
     directory, journal, doors = await asyncio.gather(
-        _directory(settings),
+        _directory(settings) if settings.directory else _none(),
         _journal(settings.journal),
         asyncio.gather(*(asyncio.to_thread(observe_gateway, url) for url in gateways)),
     )
@@ -68,6 +68,11 @@ async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
         disk=_disk(Path(settings.data)),
         gateways=tuple(doors),
     )
+
+
+async def _none() -> tuple[None, tuple[()]]:
+    """Observes no directory: the deployment is a single server."""
+    return None, ()
 
 
 async def _directory(settings: Settings) -> tuple[DirectoryObserved, tuple[ReplicaObserved, ...]]:
@@ -114,15 +119,21 @@ def observe_gateway(url: str) -> GatewayObserved:
     if not url.startswith(("http://", "https://")):
         return GatewayObserved(url=url, failure="it is no http:// or https:// address")
     try:
-        with open_direct(urllib.request.Request(f"{url.rstrip('/')}/readyz"), TIMEOUT_S):
-            return GatewayObserved(url=url)
+        with open_direct(urllib.request.Request(f"{url.rstrip('/')}/readyz"), TIMEOUT_S) as answer:
+            return GatewayObserved(url=url, replica_lag_s=_lag_of(json.loads(answer.read(ANSWER_BYTES_MAX))))
     except urllib.error.HTTPError as error:
         try:
-            return GatewayObserved(url=url, unready=str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"]))
+            body = json.loads(error.read(ANSWER_BYTES_MAX))
+            return GatewayObserved(url=url, unready=str(body["reason"]), replica_lag_s=_lag_of(body))
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, HTTPException) as error:
         return GatewayObserved(url=url, failure=str(error))
+
+
+def _lag_of(body: dict[str, object]) -> float | None:
+    lag_s = body.get("replica_lag_s")
+    return float(lag_s) if isinstance(lag_s, int | float) else None
 
 
 def _certificates(settings: Settings) -> list[CertificateObserved]:

@@ -406,24 +406,18 @@ OPENING: Final = """# Clients
 Programs that people use with OpenAI's and Anthropic's API, unchanged, at the versions that `make test-clients` installs
 and drives. It writes this page.
 
-Each is given a scripted model and a home folder of its own, and does this:
+Each is driven with a scripted model, by these steps:
 
-* *two turns*: a question, and a second one in the same conversation when the program is started anew (its *resume*);
-* *tools*: a command, a file of 8,000 tokens, another command, an answer, and one turn more;
+* *two turns*: a question, and a second one when the program is started anew (its *resume*);
+* *tools*: a command, a file of 8,000 tokens, another command, an answer, one turn more;
 * *invalid calls*: the model calls a function that is not there, and leaves out arguments; then it calls rightly;
-* *built-in tools*, where it has no command and no file: two calls that it cannot carry out, the time, a note of 8,000
-  tokens, a search for it, an answer, and one turn more;
-* *cancel*: Ctrl-C (in a page: its stop button) while an answer is written: the server stops writing, and the
-  conversation goes on;
+* *built-in tools*, where it has no command and no file: calls that it cannot carry out, the time, a note, a search;
+* *cancel*: Ctrl-C or a stop button while an answer is written; the conversation goes on;
 * *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
-* *log-likelihoods*: for an evaluation instead of these, 200 multiple-choice items on a small model: the scores are the
-  engine's own within 0.001, and so is every pick.
+* *log-likelihoods*: for an evaluation, 200 multiple-choice items: the scores are the engine's own within 0.001.
 
-*Reuse* is the share of the previous prompt and answer that a step did not compute again, over all steps behind the
-first. *Door* is which API it speaks: `chat` is `/v1/chat/completions`, `responses` is `/v1/responses`, `messages` is
-`/v1/messages`, `completions` is `/v1/completions`.
-
-Open WebUI is a page: it is used in Chromium, as installed, and asks for titles, tags and next questions besides.
+*Reuse* is the share of the previous prompt and answer that a step did not compute again. *Door* is the API:
+`/v1/chat/completions`, `/v1/responses`, `/v1/messages` or `/v1/completions`.
 
 ## What works
 

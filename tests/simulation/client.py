@@ -21,7 +21,7 @@ from tests.simulation import answers
 from tests.simulation.answers import Ask
 from tests.simulation.books import Account
 from tests.simulation.members import Members
-from tests.simulation.nodes import ALICE, MALLORY, GatewayNode
+from tests.simulation.nodes import ALICE, BOB, MALLORY, GatewayNode
 from tests.simulation.rules import Rules, shown_to_client
 from tests.simulation.sockets import Wire
 from transport.protocol.frames import error_frame
@@ -54,7 +54,7 @@ class Client:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name
-        self.principal = ALICE if key == "alice" else MALLORY
+        self.principal = {"alice": ALICE, "bob": BOB, "mallory": MALLORY}[key]
         self.views: dict[str, View] = {}
         self.asks: dict[str, Ask] = {}
         self.closed = False

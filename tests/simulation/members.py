@@ -10,8 +10,8 @@ from tests.simulation.world import World
 
 
 class Members(Surroundings):
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
+    def __init__(self, world: World, store: str = "memory") -> None:
+        super().__init__(world, store)
         self.replicas: dict[str, ReplicaNode] = {}
         self.gateways: dict[str, GatewayNode] = {}
 

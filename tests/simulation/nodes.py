@@ -21,7 +21,6 @@ from actors.replica import PeerNetwork, Replica
 from actors.routing.router import Router
 from inference.simulated.vocabulary import decode
 from persistence.memory.journal import MemoryJournal
-from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal, ReplicaId, SessionKey, TenantId
@@ -40,7 +39,8 @@ from transport.websocket.connections import WebSocketConnections
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")
 MALLORY = Principal(tenant=TenantId("acme"), key_id="mallory", user="mallory")
-KEYS = {key_digest("alice"): ALICE, key_digest("mallory"): MALLORY}
+BOB = Principal(tenant=TenantId("lost"), key_id="bob", user="bob")  # of a tenant whose keys are destroyed
+KEYS = {key_digest("alice"): ALICE, key_digest("mallory"): MALLORY, key_digest("bob"): BOB}
 END_S = 20.0
 
 
@@ -151,7 +151,7 @@ class ReplicaNode(Node):
             )
             self.replica = Replica(
                 member,
-                stores=Stores(MemoryStore(journal=self.journal), self.directory),
+                stores=Stores(self.cluster.store.views(self.journal), self.directory),
                 inference=Inference(self.engine, KeywordFilterSet(), pools=self.cluster.pools),
                 network=PeerNetwork(self._listen, self.connector("replica", member.fingerprint, limits.links)),
                 clock=Clock(self.world.clock(self.name), self.world.new_id),
@@ -215,7 +215,7 @@ class GatewayNode(Node):
             clock = Clock(self.world.clock(self.name), self.world.new_id)
             origins = OriginPolicy(("*",), hosts=("sessile.test",))
             access = Authenticator(KEYS, clock=self.world.loop.time, now_ms=clock.now_ms, origins=origins)
-            store, services = MemoryStore(journal=self.journal), GatewayServices(pools=self.cluster.pools)
+            store, services = self.cluster.store.views(self.journal), GatewayServices(pools=self.cluster.pools)
             self.gateway = Gateway(self.router, store, access, clock, limits=config.gateway, services=services)
             self.door = WebSocketConnections(self.gateway, config.connection, 1000)
             self.gateway.start()
@@ -249,4 +249,4 @@ class GatewayNode(Node):
             wire.died()
 
 
-__all__ = ["ALICE", "MALLORY", "ConnectionLimits", "GatewayNode", "ReplicaNode", "SessionKey"]
+__all__ = ["ALICE", "BOB", "MALLORY", "ConnectionLimits", "GatewayNode", "ReplicaNode", "SessionKey"]

@@ -17,9 +17,11 @@ import actors.directory.rules
 import actors.handoff.source
 import actors.hosting.ownership
 import actors.hosting.recovery_gate
+import actors.hosting.runtime
 import actors.maintenance.sweeps
 import actors.routing.subscriptions
 import persistence.memory.database
+import persistence.sql.journal
 import sessions.actor.snapshots
 import sessions.machine.compaction
 import sessions.machine.machine
@@ -35,6 +37,7 @@ import transport.reading.feeds
 import transport.reading.log_reader
 import transport.reading.reader_set
 from actors.routing.router import Router
+from persistence.codec import Codec, KeyNotLoaded
 from sessions.actor.actor import Actor, Phase
 from sessions.machine.inputs_and_effects import Activated, TitleWritten
 from sessions.model.errors import BadInput
@@ -45,14 +48,15 @@ from sessions.model.types import SessionKey
 from sessions.ports import Published
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-PLANTED: dict[str, tuple[int, tuple[str, ...], Plant]] = {}
+PLANTED: dict[str, tuple[int, tuple[str, ...], str, Plant]] = {}
 
 
-def planted(seeds: int, *bent_on: str) -> Callable[[Plant], Plant]:
-    """Found within so many seeds, where the nemesis is bent on these; without any, in seeds as they are."""
+def planted(seeds: int, *bent_on: str, store: str = "memory") -> Callable[[Plant], Plant]:
+    """Found within so many seeds, where the nemesis is bent on these; without any, in seeds as they are. `store`: the
+    kind of the database."""
 
     def note(plant: Plant) -> Plant:
-        PLANTED[plant.__name__] = seeds, bent_on, plant
+        PLANTED[plant.__name__] = seeds, bent_on, store, plant
         return plant
 
     return note
@@ -387,3 +391,23 @@ def a_turn_behind_what_never_began_has_an_empty_context(patch: pytest.MonkeyPatc
 @planted(1000)
 def a_model_that_is_away_does_not_exist(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.cluster.pool_states.PoolStates, "known", lambda self: set(self()))
+
+
+# -- what cannot be read -------------------------------------------------------------------------------------------
+
+
+@planted(20, store="sqlite-sealed")
+def a_page_of_heads_fails_whole(patch: pytest.MonkeyPatch) -> None:
+    async def read_heads(codec: Codec, decode: Callable[[Codec], list[Head]]) -> list[Head]:
+        while True:
+            try:
+                return decode(codec)
+            except KeyNotLoaded as needed:
+                await codec.load(needed.tenant, needed.key_id)
+
+    patch.setattr(persistence.sql.journal, "read_heads", read_heads)
+
+
+@planted(20, store="sqlite-sealed")
+def what_cannot_be_read_cannot_be_deleted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.hosting.runtime, "UNREADABLE", ())

@@ -27,6 +27,7 @@ from sessions.turn import prompt_rendering
 from tests.simulation.cluster import Cluster
 from tests.simulation.loop import Deadlock
 from tests.simulation.world import World
+from tests.support.stores.journals import postgres
 
 VIRTUAL_MAX_S = 400.0
 CHUNK = 25
@@ -40,14 +41,14 @@ class Outcome(msgspec.Struct):
     trace: str = ""
 
 
-def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = ()) -> Outcome:
+def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = (), store: str = "memory") -> Outcome:
     """One seed from its morning to its evening. Never raises for what the product did. `bent_on`: what the nemesis
-    does, instead of what the seed says."""
+    does, instead of what the seed says. `store`: the kind of the database that the journal is in."""
     world = World(seed, keep_trace=keep_trace)
     world.bent_on = bent_on
     with _around(world):
         try:
-            world.loop.run(_day(world))
+            world.loop.run(_day(world, store))
         except Deadlock as nothing:
             world.violation(str(nothing))
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - whatever it is, the seed has failed
@@ -55,14 +56,16 @@ def run_seed(seed: int, *, keep_trace: bool = False, bent_on: tuple[str, ...] = 
         finally:
             problems = list(world.problems)
             world.loop.bury()
+            for free in world.at_end:
+                free()
     lines = render(world) if world.lines is not None else []
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
     return Outcome(seed, problems, dict(world.counters), digest, "\n".join(lines))
 
 
-async def _day(world: World) -> None:
+async def _day(world: World, store: str) -> None:
     world.broken = world.loop.create_future()
-    cluster = Cluster(world)
+    cluster = Cluster(world, store)
     day = world.loop.create_task(cluster.day())
     limit = world.loop.call_later(VIRTUAL_MAX_S, world.violation, "the day has no end")
     await asyncio.wait((day, world.broken), return_when=asyncio.FIRST_COMPLETED)
@@ -108,10 +111,10 @@ def _around(world: World) -> Iterator[None]:
 # -- many ----------------------------------------------------------------------------------------------------------
 
 
-def _several(seeds: range, bent_on: tuple[str, ...] = ()) -> list[Outcome]:
+def _several(seeds: range, bent_on: tuple[str, ...] = (), store: str = "memory") -> list[Outcome]:
     gc.disable()  # nothing of the product may depend on when garbage is collected
     try:
-        return [run_seed(seed, bent_on=bent_on) for seed in seeds]
+        return [run_seed(seed, bent_on=bent_on, store=store) for seed in seeds]
     finally:
         gc.enable()
         gc.collect()
@@ -125,13 +128,14 @@ def run_seeds(
     stop_at: int = 1,
     chunk: int = CHUNK,
     bent_on: tuple[str, ...] = (),
+    store: str = "memory",
 ) -> Iterator[Outcome]:
     """The outcomes of many seeds, in order; ends after `stop_at` that failed."""
     chunks = [range(at, min(at + chunk, first + count)) for at in range(first, first + count, chunk)]
     failed = 0
     jobs = jobs or len(os.sched_getaffinity(0))
     with multiprocessing.get_context("fork").Pool(jobs, initializer=gc.freeze) as pool:
-        for outcomes in pool.imap(partial(_several, bent_on=bent_on), chunks):
+        for outcomes in pool.imap(partial(_several, bent_on=bent_on, store=store), chunks):
             for outcome in outcomes:
                 yield outcome
                 failed += bool(outcome.problems)
@@ -145,17 +149,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--jobs", type=int)
+    parser.add_argument("--store", default="memory", help="sqlite, sqlite-sealed, postgres or postgres-sealed")
     parser.add_argument("--failures", type=int, default=1, help="go on until so many have failed")
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        outcome = run_seed(given.seed, keep_trace=True)
+        outcome = run_seed(given.seed, keep_trace=True, store=given.store)
         print(outcome.trace)
         print(f"seed {outcome.seed}: {'; '.join(outcome.problems) or 'clean'} (trace {outcome.digest})")
         return 1 if outcome.problems else 0
+    if given.store.startswith("postgres"):
+        postgres()  # one server for all processes
     print(f"seeds {given.first}…{given.first + given.seeds - 1}")
     began, ran, bad = time.monotonic(), 0, 0
     counters: Counter[str] = Counter()
-    for outcome in run_seeds(given.first, given.seeds, jobs=given.jobs, stop_at=given.failures):
+    for outcome in run_seeds(given.first, given.seeds, jobs=given.jobs, stop_at=given.failures, store=given.store):
         ran += 1
         counters.update(outcome.counters)
         if outcome.problems:

@@ -16,6 +16,8 @@ import msgspec
 
 from actors.directory.rules import DirectoryState as DirectoryRules
 from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.model.errors import OutcomeUnknown, SessileError, Unavailable
 from sessions.model.events import Record
 from sessions.model.journal_types import Append, Head, Page
@@ -54,6 +56,17 @@ class Store(MemoryDatabase):
         super().__init__(new_id=new_id)
         self.books = books
         self.writer = ""
+
+    def views(self, journal: MemoryJournal) -> MemoryStore:
+        """Returns the store of a process with this way to the journal."""
+        return MemoryStore(journal=journal)
+
+    def lose(self, key: SessionKey, user: str, model: str) -> bool:
+        """Makes a session with an open turn that cannot be read. Returns False where this kind of store has none."""
+        return False
+
+    def close(self) -> None:
+        """Frees what the store needs outside this process."""
 
     def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
         head = super().grant(key, expected_fence, owner, new_epoch, now_ms)

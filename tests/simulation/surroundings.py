@@ -24,6 +24,7 @@ from tests.simulation.books import Books
 from tests.simulation.loop import Process
 from tests.simulation.network import Network
 from tests.simulation.oracle import OPTIONS
+from tests.simulation.real_stores import RealStore
 from tests.simulation.stores import Directory, Store, Trouble
 from tests.simulation.world import World
 from transport.gateway import GatewayLimits
@@ -109,7 +110,8 @@ def configured(rng: Random) -> Config:
 
 
 class Surroundings:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, store: str = "memory") -> None:
+        """`store`: the kind of the database that the journal is in."""
         self.world = world
         rng = self.rng = world.chance("cluster")
         self.config = configured(rng)
@@ -119,7 +121,12 @@ class Surroundings:
             world.faultless = False
             world.faults.add("models")
         self.journal_trouble, self.directory_trouble = Trouble(), Trouble()
-        self.store = Store(self.books, new_id=world.new_id)
+        self.store = (
+            Store(self.books, new_id=world.new_id)
+            if store == "memory"
+            else RealStore(self.books, store, new_id=world.new_id)
+        )
+        world.at_end.append(self.store.close)
         self.directory = Directory(world, self.books, self.directory_trouble)
         self.network = Network(world)
         self.network.on_frames = self.books.frames

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds, bent_on, plant = PLANTED[name]
+    seeds, bent_on, store, plant = PLANTED[name]
     plant(monkeypatch)
-    for outcome in run_seeds(0, seeds, chunk=2, bent_on=bent_on):
+    for outcome in run_seeds(0, seeds, chunk=2, bent_on=bent_on, store=store):
         if outcome.problems:
             return
     pytest.fail(f"{name} lives through {seeds} seeds")

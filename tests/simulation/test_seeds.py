@@ -13,6 +13,7 @@ import pytest
 from tests.simulation.nemesis import FAULTS, OPERATIONS
 from tests.simulation.people import ACTIONS
 from tests.simulation.seeds import run_seeds
+from tests.support.stores.journals import postgres
 
 SEEDS = 240  # of `make test-all`; `make test` runs the first quarter of them, spread over its workers
 CHUNKS = 4
@@ -42,6 +43,16 @@ def test_no_seed_breaks_a_promise() -> None:
     wanted += ["handed_off_open", "handed_off_idle", "drained", "moves", "ended_completed", "ended_incomplete"]
     wanted += ["resumed_replay", "resumed_snapshot", "resumed_gone", "refused_response_in_progress"]
     assert [name for name in wanted if not seen[name]] == [], "a scenario that never came"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "sqlite-sealed", "postgres", "postgres-sealed"])
+def test_no_seed_breaks_a_promise_on_a_real_database(store: str) -> None:
+    """The bar is 500 of them: `make simulate SEEDS=500 ARGS="--store sqlite-sealed"`."""
+    if store.startswith("postgres"):
+        postgres()  # one server for all processes
+    for outcome in run_seeds(0, 20, store=store, chunk=5):
+        assert not outcome.problems, f"{outcome.problems[0]}: make simulate SEED={outcome.seed} ARGS='--store {store}'"
 
 
 def test_an_emptied_directory_costs_no_living_replica_a_session() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from sessions.model.types import UnixMs
@@ -37,6 +38,7 @@ class World:
         self.problems: list[str] = []
         self.rests = False  # everything has come to rest after all was mended
         self.taken_back: dict[bytes, float] = {}  # marks of texts that people had taken back -> when that was durable
+        self.at_end: list[Callable[[], None]] = []  # what is freed when nobody looks any more
         self._ids = self.chance("ids")
         self._skew: dict[str, int] = {}
         self._clocks = self.chance("clocks")

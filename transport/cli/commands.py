@@ -265,7 +265,13 @@ def _entry(command: CommandSpec, environment: Mapping[str, str]) -> Any:
 
 def _check_cluster(options: msgspec.Struct, settings: Settings) -> None:
     """Raises BadSetting if the settings do not suffice for a member or an operator of a cluster."""
-    if not settings.directory:
+    if not settings.directory and isinstance(options, ExamineCluster):
+        if not options.gateways:
+            raise BadSetting(
+                "directory: name that of the cluster, for example --directory redis://127.0.0.1:6379; or a single"
+                " server (`serve`) by --gateways http://127.0.0.1:8080"
+            )
+    elif not settings.directory:
         raise BadSetting(
             "directory: a cluster needs one, for example --directory redis://127.0.0.1:6379. A single server"
             " (`serve`) has none, and this command is for clusters."

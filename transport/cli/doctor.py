@@ -20,11 +20,12 @@ MARKS: Final = {"ok": "ok     ", "warning": "WARNING", "error": "ERROR  "}
 class ExamineCluster(msgspec.Struct, frozen=True, kw_only=True):
     """Checks a cluster and says what to do: directory, leases, replicas, journal, clocks, certificates, disk.
 
-    Takes the settings of a gateway or replica, on its machine or another one, and changes nothing. Ends with status 1
-    when there is an error, or with --strict a warning.
+    Takes the settings of a gateway or replica, on its machine or another one, and changes nothing. A single server is
+    checked by --gateways alone: whether it is ready, how far the copy of its journal is behind, and its disk. Ends with
+    status 1 when there is an error, or with --strict a warning.
     """
 
-    gateways: Annotated[str, text("URL,...", "gateways to look at too: http://10.0.0.5:8080")] = ""
+    gateways: Annotated[str, text("URL,...", "gateways to look at too, or a single server: http://10.0.0.5:8080")] = ""
     strict: Annotated[bool, Parameter(help="a warning ends with status 1, too", show_default=False)] = False
     as_json: Json = False
 

@@ -39,6 +39,8 @@ async def lose_and_restore(folder: Path, own: Path, url: str) -> None:
         with replicated(data, own, *flags, environment=CREDENTIALS) as server:
             talks = Talks(server.url, 4)
             await talks.each_had(2)
+            looked = run("doctor", "--gateways", server.url)
+            assert looked.returncode == 0 and "the copy of its journal has everything" in looked.stdout, looked.stdout
             certain = dict(talks.offsets)
             await asyncio.to_thread(server.sync, data)
             await talks.each_had(min(talks.num_turns) + 2)

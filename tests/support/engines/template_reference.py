@@ -225,7 +225,7 @@ def tried(source: str, specials: Sequence[str]) -> Row:
             wanted = wanted[1:]
         if text not in wanted:
             differs.append(name)
-    place = "the template's" if tools else "behind the instructions"
+    place = "yes" if tools else "no"
     return Row("whole" if template.whole else "pieces", template.foldings, place, tuple(differs))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -114,7 +115,7 @@ class PostgresBed:
         self._server = server
         self._folder = folder
         self._sealed = sealed
-        self.schema = schema or f"bed_{next(self._numbers)}"
+        self.schema = schema or f"bed_{os.getpid()}_{next(self._numbers)}"
 
     async def open(self, limits: GroupLimits | None = None) -> Store:
         # The keys lie beside the server, which a restore puts back: without the keys of what came after.

@@ -16,9 +16,10 @@ Readiness = Callable[[], str | None]
 class Health(BaseModel):
     status: str
     reason: str | None = None
+    replica_lag_s: float | None = None
 
 
-def router(readiness: Readiness) -> APIRouter:
+def router(readiness: Readiness, replica_lag_s: Callable[[], float | None]) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
     @routes.get("/healthz", responses=ERRORS)
@@ -26,14 +27,15 @@ def router(readiness: Readiness) -> APIRouter:
         """Answers 200 as long as the process runs."""
         return Health(status="ok")
 
-    @routes.get("/health", responses={**ERRORS, 503: {"model": Health}})
-    @routes.get("/readyz", responses={**ERRORS, 503: {"model": Health}})
+    @routes.get("/health", response_model_exclude_none=True, responses={**ERRORS, 503: {"model": Health}})
+    @routes.get("/readyz", response_model_exclude_none=True, responses={**ERRORS, 503: {"model": Health}})
     async def ready(response: Response) -> Health:
-        """Answers 200 if the server takes traffic; 503 with the reason while it drains or its engine is restarted."""
-        reason = readiness()
-        if reason is None:
-            return Health(status="ok")
-        response.status_code = 503
-        return Health(status="unavailable", reason=reason)
+        """Answers 200 if the server takes traffic; 503 with the reason while it drains or its engine is restarted.
+
+        `replica_lag_s`: for how long the copy of an SQLite journal has not had everything (`--replicate`)."""
+        reason, lag_s = readiness(), replica_lag_s()
+        response.status_code = 200 if reason is None else 503
+        status = "ok" if reason is None else "unavailable"
+        return Health(status=status, reason=reason, replica_lag_s=None if lag_s is None else round(lag_s, 1))
 
     return routes

@@ -565,10 +565,16 @@ async def test_one_session_that_cannot_be_loaded_does_not_keep_others_from_recov
         damaged = place.store._logs[SessionKey(TenantId("local"), names[0])]
         del damaged.records[2]
         heir = await place.replica("r2")
-        await sweeps_of(heir).recover()
+        sweeps, unreadable = sweeps_of(heir), SessionKey(TenantId("local"), names[0])
+        await sweeps.recover()
         keys = [SessionKey(TenantId("local"), name) for name in names[1:]]
         await until(lambda: not any(place.head(key).open for key in keys))
-        assert place.head(SessionKey(TenantId("local"), names[0])).open
+        assert place.head(unreadable).open
+        fence = place.head(unreadable).fence
+        for wait_s, grants in ((7.0, 0), (600.0, 1)):  # each attempt is a write: it is tried again much later
+            await advance(wait_s)
+            await sweeps.recover()
+            assert place.head(unreadable).fence == fence + grants
 
 
 @virtual

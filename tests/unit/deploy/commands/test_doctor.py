@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
+
 from deploy.commands.doctor import ANSWER_BYTES_MAX, observe_gateway
 from transport.ops.diagnosis import GatewayObserved
 
@@ -23,13 +25,15 @@ async def observed(status: str, body: bytes, *, length: int | None = None) -> Ga
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         seen = await asyncio.to_thread(observe_gateway, f"http://127.0.0.1:{port}/")
-    return GatewayObserved(url="", unready=seen.unready, failure=seen.failure)
+    return msgspec.structs.replace(seen, url="")
 
 
 async def test_a_gateway_is_ready_or_says_why_not() -> None:
     assert await observed("HTTP/1.1 200 OK", b"{}") == GatewayObserved(url="")
     reason = json.dumps({"reason": "draining"}).encode()
     assert await observed(UNREADY, reason) == GatewayObserved(url="", unready="draining")
+    lag = b'{"status": "ok", "replica_lag_s": 1.5}'
+    assert await observed("HTTP/1.1 200 OK", lag) == GatewayObserved(url="", replica_lag_s=1.5)
 
 
 async def test_what_is_no_gateway_is_a_failure() -> None:

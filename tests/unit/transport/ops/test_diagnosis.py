@@ -113,6 +113,10 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
         ),
         (seen(gateways=(GatewayObserved(url="u", failure="refused"),)), "error", "gateway u", "refused"),
         (
+            seen(gateways=(GatewayObserved(url="u", replica_lag_s=70.0),)),
+            *("error", "gateway u", "has everything up to 70 s ago"),
+        ),
+        (
             seen(gateways=(GatewayObserved(url="u", unready="no replica is reachable"),)),
             *("error", "gateway u", "is not ready: no replica is reachable"),
         ),

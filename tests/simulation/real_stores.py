@@ -1,0 +1,176 @@
+"""A real database behind a simulated cluster.
+
+Each request runs to its end on an event loop in a thread of its own while virtual time stands still, so a seed remains
+one run. Whatever goes wrong on the way is the business of `stores.Medium`, as with the rows in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+from persistence.at_rest.codec import SealingCodec
+from persistence.memory.journal import MemoryJournal
+from sessions.limits import Tally
+from sessions.model.errors import SessileError
+from sessions.model.events import Record
+from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
+from sessions.model.types import CommandId, Epoch, ResponseId, SessionKey, TenantId, UnixMs
+from sessions.ports import Journal
+from sessions.store import Store as StorePort
+from tests.simulation.books import Books
+from tests.simulation.stores import Store
+from tests.support.stores.journals import a_bed, a_log, patch
+
+T = TypeVar("T")
+
+PAGE = 10_000
+PAGE_BYTES = 64 * 2**20
+
+
+class LoopThread:
+    """A thread with an event loop, for coroutines that the caller waits for."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class RealStore(Store):
+    """The journal's rows in a new database of a kind that `a_bed` knows, with the store's other views."""
+
+    def __init__(self, books: Books, kind: str, *, new_id: Callable[[], str]) -> None:
+        super().__init__(books, new_id=new_id)
+        self._thread, self._stack = LoopThread(), AsyncExitStack()
+        self._lost: set[SessionKey] = set()  # of which the books know nothing
+        self._folder = tempfile.TemporaryDirectory()
+
+        async def opened() -> StorePort:
+            bed = await self._stack.enter_async_context(a_bed(kind, Path(self._folder.name)))
+            store = await bed.open()
+            self._stack.push_async_callback(store.close)
+            return store
+
+        self._store = self._thread.run(opened())
+        self._journal: Journal = self._store.journal
+        self.incarnation = self._journal.incarnation
+
+    def lose(self, key: SessionKey, user: str, model: str) -> bool:
+        """As in the base class: the keys of the session's tenant are destroyed."""
+        codec = getattr(self._store, "database").codec  # noqa: B009 - the port has none
+        if not isinstance(codec, SealingCodec):
+            return False
+
+        async def lost() -> None:
+            await a_log(self._journal, key.session, tenant=key.tenant, head=patch(open=True, user=user, model=model))
+            await codec.keys.destroy(key.tenant)
+
+        self._thread.run(lost())
+        self._lost.add(key)
+        return True
+
+    def close(self) -> None:
+        self._thread.run(self._stack.aclose())
+        self._thread.close()
+        self._folder.cleanup()
+
+    def views(self, journal: MemoryJournal) -> Any:
+        return _Views(journal, self._store, self._thread)
+
+    def grant(self, key: SessionKey, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs) -> Head:
+        grant = self._journal.grant(key, expected_fence=expected_fence, owner=owner, new_epoch=new_epoch, now_ms=now_ms)
+        head = self._thread.run(grant)
+        if key not in self._lost:
+            self.books.granted(self.writer, key, head)
+        return head
+
+    def append(self, append: Append) -> None:
+        try:
+            self._thread.run(self._journal.append(append))
+        except SessileError:
+            if append.key not in self._lost:
+                self.books.refused(self.writer, append)
+            raise
+        if append.key not in self._lost:
+            self.books.appended(self.writer, append)
+
+    def load(self, key: SessionKey, now_ms: UnixMs) -> Loaded | None:
+        return self._thread.run(self._journal.load(key, now_ms=now_ms))
+
+    def head(self, key: SessionKey) -> Head | None:
+        return self._thread.run(self._journal.head(key))
+
+    def read(self, key: SessionKey, after: int, limit: int, bytes_max: int) -> Page | None:
+        return self._thread.run(self._journal.read(key, after=after, limit=limit, bytes_max=bytes_max))
+
+    def records(self, key: SessionKey) -> list[Record]:
+        records: list[Record] = []
+        while (page := self.read(key, len(records), PAGE, PAGE_BYTES)) is not None and page.records:
+            records += page.records
+        return records
+
+    def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None:
+        return self._thread.run(self._journal.find_command(key, principal_id, command_id))
+
+    def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
+        return self._thread.run(self._journal.find_response(tenant, response_id))
+
+    def list_heads(self, tenant: TenantId, user: str | None, limit: int, after: SessionKey | None) -> list[Head]:
+        return self._thread.run(self._journal.list_heads(tenant, user=user, limit=limit, after=after))
+
+    def tally(self, tenant: TenantId, user: str | None) -> Tally:
+        return self._thread.run(self._store.tallies.tally(tenant, user=user, stored=True))
+
+    def open_heads(self, limit: int, after: SessionKey | None) -> list[Head]:
+        return self._thread.run(self._journal.open_heads(limit=limit, after=after))
+
+    def purgeable(self, due: Due, limit: int) -> list[SessionKey]:
+        return self._thread.run(self._journal.purgeable(due, limit=limit))
+
+    def purge(self, keys: Sequence[SessionKey], due: Due, commands_before: UnixMs, at: UnixMs) -> list[SessionKey]:
+        return self._thread.run(self._journal.purge(keys, due, commands_before=commands_before, at=at))
+
+
+class _Views:
+    """A process's store: its own way to the journal, and the other views of the database."""
+
+    def __init__(self, journal: MemoryJournal, store: StorePort, thread: LoopThread) -> None:
+        self.journal = self.tallies = journal
+        self._store = store
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        return _View(getattr(self._store, name), self._thread)
+
+
+class _View:
+    """A view whose methods have been carried out when they return."""
+
+    def __init__(self, view: Any, thread: LoopThread) -> None:
+        self._view = view
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._view, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return self._thread.run(method(*arguments, **named))
+
+        return call
