@@ -272,7 +272,7 @@ class HandoffSource:
     async def _switch(self, channel: HandoffChannel, actor: Actor, between_turns: bool) -> Owner:
         """Seals the session, and finds out who owns it then. Cancelling leaves it with exactly one owner, too."""
         owner = self._runtime.ownership.owner(actor.key)
-        if owner is None:
+        if owner is None or actor.phase is not Phase.WARM:
             raise HandoffAbandoned("it left by itself")
         sealed_at = asyncio.get_running_loop().time()
         try:

@@ -171,3 +171,38 @@ async def test_a_drain_waits_for_a_session_that_is_being_taken_in() -> None:
         await moving
         await draining
         assert made.owner(key) != other
+
+
+@virtual
+async def test_a_session_that_is_being_parked_is_not_sealed_for_another() -> None:
+    """A drain brought its KV up when it was idle for long enough to leave: both ended it, and the snapshot that it
+    leaves with was written behind the end of the log that the target had been told."""
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        await gateway.say(key, tokens=5)
+        await made.at_rest(key)
+        owner, other = holder_and_other(made, key)
+        source, target = made.replicas[owner].replica, made.replicas[other].replica
+        member, journal = target.membership.member, source.runtime._journal
+        journal_is_asked, journal_answers = asyncio.Event(), asyncio.Event()
+        assert member is not None
+        append, appended = journal.append, list[int]()
+
+        async def late(of: Any) -> None:
+            journal_is_asked.set()
+            await journal_answers.wait()
+            await append(of)
+            appended.append(of.fence)
+
+        async def leaves(*_: object) -> None:
+            journal.append = late  # type: ignore[method-assign]
+            made.background(source.runtime.passivate(key))
+            await journal_is_asked.wait()
+
+        source.handoff._bring_up = leaves  # type: ignore[method-assign,assignment]
+        with pytest.raises(HandoffAbandoned):
+            await source.handoff.hand_off(key, member)
+        journal_answers.set()
+        await advance(0.1)
+        assert appended == [1] and source.runtime.actor(key) is None and target.runtime.actor(key) is None
