@@ -135,9 +135,10 @@ class Cluster(Members):
 
     def _spared(self, taker: str, writer: str, key: SessionKey, owner: str) -> bool:
         """Whether a replica that nobody has reason to replace has the session in memory, under this very grant. (Who
-        has just started knows nobody that an emptied directory does not name.)"""
+        has just joined knows nobody that an emptied directory does not name.)"""
         node = self.replicas.get(writer)
-        if self.replicas[taker].born_at > self.world.loop.now - LEASE_S or node is None or not node.up or node.draining:
+        joined = self.replicas[taker].joined_at > self.world.loop.now - LEASE_S
+        if (joined and "directory_flushed" in self.world.faults) or node is None or not node.up or node.draining:
             return False
         runtime = node.replica.runtime
         held = runtime.ownership.owner(key)
