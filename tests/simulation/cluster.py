@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
+from sessions.actor.actor import Phase
 from sessions.machine.state import apply, begin
 from sessions.model.types import SessionId, SessionKey
 from sessions.turn.ledger import Ledger
@@ -36,6 +37,7 @@ class Cluster(Members):
         super().__init__(world)
         self.books.unread = self._unread
         self.books.spared = self._spared
+        self.books.silent = self._silent
         self.clients: list[Client] = []
 
     def client(self, name: str, **more: Any) -> Client:
@@ -143,6 +145,12 @@ class Cluster(Members):
         runtime = node.replica.runtime
         held = runtime.ownership.owner(key)
         return held is not None and runtime.actor(key) is not None and owner_label(held) == owner
+
+    def _silent(self, source: str, key: SessionKey) -> bool:
+        """Whether a replica that has sealed a session has not gone on with it since."""
+        node = self.replicas[source]
+        actor = node.replica.runtime.actor(key) if node.up else None
+        return actor is None or actor.phase is Phase.SEALED
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""
