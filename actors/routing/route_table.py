@@ -183,7 +183,7 @@ class RouteTable:
         """Returns where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered
         that it does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
         RouteUnavailable, or SessileError."""
-        owner = self.remembered(key) or await self.owner(key)
+        owner = await self._present_owner(key)
         if owner is not None:
             member = self.member(owner)
             if member is None:
@@ -205,6 +205,18 @@ class RouteTable:
         head = None if new else await self._journal.head(key)
         holder = None if near is None or head is not None else await self._replica_of(near)
         return Route(self.place(key, head, model, holder), None, activate=True)
+
+    async def _present_owner(self, key: SessionKey) -> Owner | None:
+        """Returns the remembered owner of a session, or that of the directory. One that is remembered and does not
+        answer may have left in order, and nothing is to be taken over from it then: the directory is asked again."""
+        owner = self.remembered(key)
+        if owner is None:
+            return await self.owner(key)
+        if self._links.suspect(owner):
+            with contextlib.suppress(Unavailable):
+                owner = await self._directory.locate(key)
+                self.remember(key, owner)
+        return owner
 
     async def _replica_of(self, key: SessionKey) -> ReplicaId | None:
         """Returns the replica that has a session, or had it last; None for none."""
