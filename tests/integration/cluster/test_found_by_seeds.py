@@ -197,7 +197,7 @@ async def test_a_session_that_is_being_parked_is_not_sealed_for_another() -> Non
             appended.append(of.fence)
 
         async def leaves(*_: object) -> None:
-            journal.append = late  # type: ignore[method-assign]
+            journal.append = late  # type: ignore[method-assign, assignment]
             made.background(source.runtime.passivate(key))
             await journal_is_asked.wait()
 

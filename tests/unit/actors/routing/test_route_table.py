@@ -107,7 +107,7 @@ async def test_a_parked_session_goes_back_to_where_its_kv_is() -> None:
 
 @virtual
 async def test_nothing_is_taken_over_from_an_owner_that_left_in_order() -> None:
-    """It would be the one takeover of that lease: an owner that died soon after would not be replaced before it ends."""
+    """It would be the one takeover of that lease: an owner that dies soon after would wait for its end."""
     async with cluster(replicas=3) as made:
         gateway = made.gateways["g1"]
         one, routes = await gateway.create("one"), gateway.router.routes
