@@ -29,9 +29,13 @@ if __name__ == "__main__":
     if on_interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import os
+
+# Else gRPC's handlers abort a child that is forked while calls are under way. Ours execute a program at once.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 import asyncio
 import contextlib
-import os
 import random
 import secrets
 import signal

@@ -20,6 +20,9 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["sdks", "clients"]  # in environments of their own: `make test-sdks`, `make test-clients`
 
+# As the server has it, before anything imports gRPC: tests fork while servers of other tests take calls.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 # Servers that tests start serve the small model, whatever else is on this machine.
 os.environ["SESSILE_MODEL"] = "smollm2-135m"
 

@@ -226,7 +226,6 @@ class _AnswerWriter:
         self._calls = calls
         self._open: Literal["", "thought", "call"] = ""
         self._call = _Call()  # the one that is open
-        self._has_arguments = False
 
     def take(self, delta: _Delta) -> Iterator[str]:
         """Yields the texts that a delta adds. Raises Unavailable."""
@@ -241,13 +240,11 @@ class _AnswerWriter:
         for call in (delta.tool_calls or ()) if self._calls else ():
             name, arguments = (call.function.name, call.function.arguments) if call.function else (None, None)
             if name and not self._is_open(call):
-                opening = f'{FIELD_OPEN}{{"name": {json.dumps(name)}, "arguments": '
-                yield from self._switch("call", opening)
+                yield from self._switch("call", f"{FIELD_OPEN}{json.dumps(name)}\n")
                 self._call = call
             if arguments:
                 if not self._is_open(call):
                     raise Unavailable("engine_unavailable", "The provider mixed the calls of an answer up.")
-                self._has_arguments = True
                 yield arguments.translate(UNMARKED_JSON)
 
     def _is_open(self, call: _Call) -> bool:
@@ -263,8 +260,8 @@ class _AnswerWriter:
         if self._open == "thought":
             yield f"\n{THOUGHTS.close}\n\n"
         elif self._open != "":
-            yield f"{'' if self._has_arguments else '{}'}}}{FIELD_CLOSE}"
-        self._open, self._has_arguments = to, False
+            yield FIELD_CLOSE
+        self._open = to
         if opening:
             yield opening
 

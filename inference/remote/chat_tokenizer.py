@@ -19,9 +19,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
-
-import msgspec
+from typing import Final, NamedTuple
 
 from inference.summed_pieces import summed_pieces
 from sessions.model.errors import BadInput
@@ -201,10 +199,10 @@ def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str,
     words, *marked = text[thought.end() if thought is not None else 0 :].split(FIELD_OPEN)
     calls = list[dict[str, Json]]()
     for each in marked:
-        written, _, behind = each.partition(FIELD_CLOSE)
+        written, closed, behind = each.partition(FIELD_CLOSE)
         words = words.rstrip() + behind.lstrip()
-        if len(calls) < len(outputs):
-            with contextlib.suppress(msgspec.DecodeError, RecursionError, KeyError, TypeError):
-                call: Any = msgspec.json.decode(written)
-                calls.append(_call(outputs[len(calls)], call["name"], json.dumps(call["arguments"])))
+        if closed and len(calls) < len(outputs):
+            name, _, arguments = written.partition("\n")
+            with contextlib.suppress(ValueError):
+                calls.append(_call(outputs[len(calls)], json.loads(name), arguments or "{}"))
     return words, calls

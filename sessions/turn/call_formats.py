@@ -47,7 +47,8 @@ class CallFormat(NamedTuple):
     what may stand between two. An answer that begins with one of `starts` may be a call without a mark (engines show
     no special tokens, and small models leave marks out); `read_bare` reads it, else `read`, and `may_be_bare` tells
     early that a text is no call. `channels`: a call is a message in a channel; `ends_thoughts`: a call may begin inside
-    a thought and ends it; `specials` are the marks that are special tokens of its models."""
+    a thought and ends it; `specials` are the marks that are special tokens of its models. `verbatim`: a call is its
+    name, a JSON string on a line of its own, and its arguments, which are whatever stands before the closing mark."""
 
     opens: tuple[str, ...]
     read: Reader | None = None
@@ -58,6 +59,7 @@ class CallFormat(NamedTuple):
     may_be_bare: Callable[[str, Mapping[str, Tool]], bool] = may_be_json_call
     channels: bool = False
     ends_thoughts: bool = False
+    verbatim: bool = False
     specials: tuple[str, ...] = ()
 
 
@@ -325,7 +327,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
         specials=("<|tool_call>", "<tool_call|>", _GEMMA_QUOTE, "<|channel>"),
     ),
     "harmony": CallFormat((), channels=True, specials=MARKS),
-    "field": CallFormat((FIELD_OPEN,), closes=(FIELD_CLOSE,)),
+    "field": CallFormat((FIELD_OPEN,), closes=(FIELD_CLOSE,), verbatim=True),
 }
 
 _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest first

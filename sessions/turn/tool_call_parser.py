@@ -42,7 +42,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
-from sessions.turn.call_formats import FIELD_CLOSE, FORMATS, CallFormat, Reader
+from sessions.turn.call_formats import FORMATS, CallFormat, Reader
 from sessions.turn.channels import ANSWER_ENDS, CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START, Header, read_header
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
@@ -54,6 +54,7 @@ NAME_CHARS_MAX: Final = 256  # of a function that a model calls
 _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
+_VERBATIM_HEAD: Final = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*")\n')
 _NO_PARAMETERS: Final[dict[str, Json]] = {"type": "object", "properties": {}, "additionalProperties": False}
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})  # keywords that hold values, not schemas
 _OF_SCHEMAS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions"})  # names to schemas
@@ -367,7 +368,7 @@ class ToolCallParser:
         if (read := self._reader) is not None:
             return self._read_calls(read, pieces)
         if self._call is None:
-            head = _HEAD.match(self._text)
+            head = (_VERBATIM_HEAD if self._format.verbatim else _HEAD).match(self._text)
             name = _string(head["name"]) if head is not None else None
             if head is None or not _is_name(name):
                 return self._close_at_tag(pieces)
@@ -386,7 +387,7 @@ class ToolCallParser:
 
     def _begin_call(self, name: str, pieces: list[event_writer.Piece]) -> None:
         """Begins a call whose head was read; that of a checked tool is held back until it is whole."""
-        self._call, self._last = _Call(self._tool(name), FIELD_CLOSE if FIELD_CLOSE in self._closes else ""), None
+        self._call, self._last = _Call(self._tool(name), *self._closes if self._format.verbatim else ()), None
         if not _is_checked(self._call.tool):
             self._in_text, self._skipped = False, 0
             pieces.append(event_writer.CallBegin(name))
@@ -441,11 +442,13 @@ class ToolCallParser:
             is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
             rest = raw[1:]
-            if not call.whole or not (not rest.strip() if self._in_channels else _TAIL.fullmatch(rest)):
+            ends = not rest.strip() if call.verbatim or self._in_channels else _TAIL.fullmatch(rest)
+            if not call.whole or not ends:
                 raise MisfitCall(call.tool, "they are not whole")
-            self._whole.append(_whole_call(call.tool, call.text + "}"))
-            pieces += (event_writer.CallBegin(call.tool.name), event_writer.CallArguments(call.text + "}"))
-        elif call.whole:
+            arguments = (call.text or "{}") if call.verbatim else call.text + "}"
+            self._whole.append(_whole_call(call.tool, arguments))
+            pieces += (event_writer.CallBegin(call.tool.name), event_writer.CallArguments(arguments))
+        elif call.whole and not call.verbatim:
             pieces.append(event_writer.CallArguments(raw[0]))
         elif not call.text.strip():
             pieces.append(event_writer.CallArguments("{}"))
@@ -492,14 +495,16 @@ def _is_name(name: object) -> TypeGuard[str]:
 
 
 class _Call:
-    """The arguments of a call as they come: a JSON object, followed to its last brace."""
+    """The arguments of a call as they come: a JSON object, followed to its last brace; or, if the call is verbatim,
+    any text up to its closing mark."""
 
     def __init__(self, tool: Tool, end: str = "") -> None:
-        """`end`: a character that no argument has, which ends the call wherever it stands."""
+        """`end`: the closing mark of a verbatim call, a character that no argument has."""
         self.tool = tool
+        self.verbatim = bool(end)
         self._end = end
         self.text = ""  # the part that was passed on
-        self.whole = False  # only the last brace is left
+        self.whole = False  # only the last brace, or the closing mark, is left
         self.cut = False  # whether what comes is no JSON: most likely the closing tag
         self._depth = 0
         self._quoted = self._escaped = False
@@ -508,11 +513,12 @@ class _Call:
         """Returns the beginning of `text` that belongs to the arguments, without their last brace."""
         if self.whole or self.cut:
             return ""
+        if self.verbatim:
+            text, mark, _ = text.partition(self._end)
+            self.whole = bool(mark)
+            self.text += text
+            return text
         for index, character in enumerate(text):
-            if character == self._end:
-                self.cut = True
-                text = text[:index]
-                break
             if self._escaped:
                 self._escaped = False
             elif self._quoted:

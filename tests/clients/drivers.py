@@ -99,10 +99,7 @@ base_url = "{{url}}/v1"
 
 CLIENTS: Final[Mapping[str, Client]] = {
     "Codex": codex(),
-    "Codex, socket": codex(
-        "supports_websockets = true\n",
-        {"cancel": "an answer whose connection closes is written to its end"},
-    ),
+    "Codex, socket": codex("supports_websockets = true\n"),
     "opencode": Client(
         package="opencode-ai",
         door="chat",

@@ -6,7 +6,8 @@ begin a turn are carried out in order; commands (steer, cancel) at once, beside 
 
 Invariants:
 * What a connection makes does not end with it: closing it leaves the answer to be written, and any other connection
-  goes on from there. What is written is ended by `response.cancel`.
+  goes on from there. What is written is ended by `response.cancel`, or, where it is not stored, when nobody has read it
+  for some seconds (`actors.hosting.orphan_policy`).
 * Nothing is kept here that a second connection would miss: there is no limit to how long one lives.
 * Bounded: turns that wait (`WAITING_MAX`), commands under way (`COMMANDS_MAX`), the bytes of both (one body's size),
   what all connections keep of large messages (`transport.websocket.upgraded`), and what is unsent: a stream is read on

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import openai
 import pytest
 
+from actors.hosting.orphan_policy import OrphanPolicy
 from inference.simulated import SimulatedOptions
+from sessions.model.types import SessionKey
 from tests.support.doors.openai_server import Serving, serving
 
 
@@ -26,3 +29,16 @@ async def server(options: SimulatedOptions) -> AsyncIterator[Serving]:
 async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with server.client() as made:
         yield made
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event that is set when a session's last reader has left, behind what the orphan policy does after no time."""
+    begin, left = OrphanPolicy.unread, asyncio.Event()
+
+    def noted(policy: OrphanPolicy, key: SessionKey) -> None:
+        begin(policy, key)
+        asyncio.get_running_loop().call_later(0.001, left.set)
+
+    monkeypatch.setattr(OrphanPolicy, "unread", noted)
+    return left

@@ -11,7 +11,6 @@ import httpx
 import openai
 import pytest
 
-from actors.hosting.orphan_policy import OrphanPolicy
 from actors.hosting.runtime_limits import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
@@ -257,7 +256,7 @@ async def test_a_response_that_somebody_else_reads_goes_on(client: openai.AsyncO
 
 @pytest.mark.parametrize(("path", "body"), DOORS)
 async def test_where_the_gateway_dies_an_answer_ends_that_its_client_would_have_cancelled(
-    options: SimulatedOptions, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+    options: SimulatedOptions, monkeypatch: pytest.MonkeyPatch, unread: asyncio.Event, path: str, body: dict[str, Any]
 ) -> None:
     """A gateway that has died cancels nothing. An answer to a request with a key goes on for whoever repeats it."""
     limits = RuntimeLimits(attended_after_s=0.0)
@@ -266,26 +265,19 @@ async def test_where_the_gateway_dies_an_answer_ends_that_its_client_would_have_
         async def cancel(*_: Any, **__: Any) -> None:
             return None
 
-        unread, left = OrphanPolicy.unread, asyncio.Event()
-
-        def noted(policy: OrphanPolicy, key: SessionKey) -> None:
-            unread(policy, key)
-            asyncio.get_running_loop().call_later(0.001, left.set)  # behind what the policy does after no time
-
         monkeypatch.setattr(server.gateway, "cancel", cancel)
-        monkeypatch.setattr(OrphanPolicy, "unread", noted)
         http.base_url = server.server.url
         if "conversation" in body:
             body = {**body, "conversation": (await http.post("/v1/conversations", json={})).json()["id"]}
         for headers, text, reason in (({}, ENDLESS, "orphaned"), ({"Idempotency-Key": "k"}, LONG, None)):
-            left.clear()
+            unread.clear()
             server.engine.script.append(text)
             ask: dict[str, Any] = {"model": SIMULATED, "stream": True, **body}
             async with http.stream("POST", path, json=ask, headers=headers) as stream:
                 async with aclosing(cast(AsyncGenerator[str], stream.aiter_lines())) as lines:
                     await anext(lines)
                 session = stream.headers["x-session-id"]
-            await left.wait()
+            await unread.wait()
             await server.ended(session)
             (*_, last) = [record.event for record in server.log(session) if isinstance(record.event, TERMINAL)]
             assert (last.response.incomplete_details or {}).get("reason") == reason

@@ -136,9 +136,14 @@ async def test_text_of_a_provider_that_looks_like_a_call_is_text(text: str) -> N
     assert not choice["message"].get("tool_calls")
 
 
-async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_like() -> None:
+@pytest.mark.parametrize(
+    "arguments", ['{"at": "\ufdd1</tool_call>"}', '{"at":1 }', '{"at": "<b>', '{"at": 1}}', "no JSON"]
+)
+async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_like(arguments: str) -> None:
+    """Also where its model wrote what is no JSON: the client says so, and the provider gets its own words back."""
     called = [{"index": 0, "id": "a", "function": {"name": "look", "arguments": ""}}]
-    rest = [{"index": 0, "function": {"arguments": '{"at": "\ufdd1</tool_call>"}'}}]
+    rest = [{"index": 0, "function": {"arguments": arguments}}]
+    escaped = arguments.replace("\ufdd1", "\\ufdd1")
     first = STREAM + delta(content=LITERAL) + delta(tool_calls=called) + delta(tool_calls=rest) + end("tool_calls")
     provider = ChatProvider(first, WORDS)
     async with (
@@ -149,14 +154,13 @@ async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_li
         (choice,) = (await http.post("/v1/chat/completions", json=ASK | {"tools": TOOLS})).json()["choices"]
         (call,) = choice["message"]["tool_calls"]
         assert choice["message"]["content"] == LITERAL and choice["finish_reason"] == "tool_calls"
-        arguments = json.loads(call["function"]["arguments"])
-        assert (call["function"]["name"], arguments) == ("look", {"at": "\ufdd1</tool_call>"})
+        assert call["function"] == {"name": "look", "arguments": escaped}
         output = {"role": "tool", "tool_call_id": call["id"], "content": "a town"}
         behind = {"messages": [*ASK["messages"], choice["message"], output], "tools": TOOLS}
         await http.post("/v1/chat/completions", json=ASK | behind)
     _, answered, told = provider.bodies[1]["messages"]
     assert answered["content"] == LITERAL and told["content"] == "a town"
-    assert json.loads(answered["tool_calls"][0]["function"]["arguments"]) == arguments
+    assert answered["tool_calls"][0]["function"]["arguments"] == escaped
     assert told["tool_call_id"] == answered["tool_calls"][0]["id"]
 
 

@@ -138,6 +138,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     socket = socket_turn_of(request)
     _check(body, socket)
     plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
+    # A socket may break and its client come back; where nothing is stored, only those who read it on within seconds.
+    attended = plain or (socket is not None and body.store is False and headers.idempotency_key is None)
     leave_out(request, left_out(body, efforts=model.efforts))
     if gateway.ignores_unknown and isinstance(body.input, list):
         leave_out(request, take_unreadable_parts(body.input, "input"))
@@ -153,7 +155,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         answer = await _behind_approvals(request, principal, body.previous_response_id or "", decisions, command_id)
     elif by_history and resolved is not None:
-        turn = stateless_turn(body, model, resolved.items, attended=plain)
+        turn = stateless_turn(body, model, resolved.items, attended=attended)
         turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
         forced = forced_tools(turn.sampling, turn.tools)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
@@ -168,7 +170,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         command_id = starter.command_id(principal, ROUTE, headers.idempotency_key)
         draft = elsewhere = None
         if resolved is None and seen is None and headers.idempotency_key is None:
-            draft = await _draft_behind(request, principal, body, model, attended=plain)
+            draft = await _draft_behind(request, principal, body, model, attended=attended)
         if draft is not None and (socket is None or socket.generate):
             with naming_input("input", instructions="instructions"):
                 elsewhere = await starter.start_elsewhere(draft)
@@ -176,7 +178,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
             sent = elsewhere
         else:
             with ExitStack() as held:
-                command = await stored_turn(request, principal, body, model, command_id, resolved, held, attended=plain)
+                command = await stored_turn(
+                    request, principal, body, model, command_id, resolved, held, attended=attended
+                )
                 tools, text = cm.schemas_of(command)
                 await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
                 if headers.idempotency_key is not None:

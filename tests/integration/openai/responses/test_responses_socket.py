@@ -13,6 +13,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from actors.hosting.runtime_limits import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from sessions.model.errors import Unauthorized
 from sessions.model.generation import KVPlace
@@ -20,6 +21,7 @@ from sessions.model.types import Principal, SessionKey, TenantId, Tokens
 from tests.support.doors.openai_server import SIMULATED, Serving, another_door, serving
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import key_digest
+from transport.openai.continued import TERMINAL
 
 WAIT_S = 60.0
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -31,6 +33,7 @@ WEATHER: Any = {
 }
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 LONG = "word " * 400
+ENDLESS = "word " * 10_000
 
 
 class Socket:
@@ -282,13 +285,13 @@ async def test_a_page_that_is_not_listed_gets_no_socket(server: Serving) -> None
 
 async def test_an_answer_outlives_its_connection_and_is_read_on_from_any_place(server: Serving) -> None:
     server.engine.script.append(LONG)
-    async with socket(server) as first:
-        await first.create(store=False)
-        begun = await first.until("response.output_text.delta")
-        name = begun[0]["response"]["id"]
-        first.connection.transport.abort()
     door = await another_door(server)
     try:
+        async with socket(server) as first:
+            await first.create(store=False)
+            begun = await first.until("response.output_text.delta")
+            name = begun[0]["response"]["id"]
+            first.connection.transport.abort()
         async with socket(door) as second:
             last = begun[-1]["sequence_number"]
             await second.send("response.retrieve", response_id=name, starting_after=last)
@@ -300,6 +303,27 @@ async def test_an_answer_outlives_its_connection_and_is_read_on_from_any_place(s
             assert (await second.turn("on", store=False, previous_response_id=name))["status"] == "completed"
     finally:
         await door.stop()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"store": False}, "orphaned"), ({}, None), ({"store": False, "idempotency_key": "k"}, None)],
+)
+async def test_an_unstored_answer_ends_if_nobody_reads_it_on(
+    options: SimulatedOptions, unread: asyncio.Event, fields: dict[str, Any], reason: str | None
+) -> None:
+    """As Ctrl-C in an agent leaves it: the agent has no name for this answer any more."""
+    async with serving(options, runtime_limits=RuntimeLimits(attended_after_s=0.0)) as server:
+        server.engine.script.append(ENDLESS if reason else LONG)
+        async with socket(server) as agent:
+            await agent.create(**fields)
+            await agent.until("response.output_text.delta")
+            agent.connection.transport.abort()
+        await unread.wait()
+        (session,) = server.sessions
+        await server.ended(session)
+        (last,) = [record.event for record in server.log(session) if isinstance(record.event, TERMINAL)]
+        assert (last.response.incomplete_details or {}).get("reason") == reason
 
 
 async def test_a_repeated_turn_is_the_same_turn(server: Serving) -> None:

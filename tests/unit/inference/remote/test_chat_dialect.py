@@ -79,9 +79,7 @@ def test_thoughts_words_and_calls_become_text_with_marks() -> None:
         {"tool_calls": [{**look, "index": 1}]},
     ]
     assert written(*deltas) == (
-        "<think>\nHm, yes.\n</think>\n\nI look."
-        '\ufdd0{"name": "look", "arguments": {"at": 5}}\ufdd1'
-        '\ufdd0{"name": "look", "arguments": {}}\ufdd1'
+        '<think>\nHm, yes.\n</think>\n\nI look.\ufdd0"look"\n{"at": 5}\ufdd1\ufdd0"look"\n\ufdd1'
     )
     assert written({"content": "a"}, {"content": "b"}) == "ab"
 
@@ -89,7 +87,7 @@ def test_thoughts_words_and_calls_become_text_with_marks() -> None:
 def test_marks_of_calls_are_kept_out_of_words_thoughts_and_arguments() -> None:
     called = {"index": 0, "id": "a", "function": {"name": "\ufdd0", "arguments": '{"at": "\ufdd1"}'}}
     text = written({"reasoning": "\ufdd0"}, {"content": "\ufdd1"}, {"tool_calls": [called]})
-    assert text == '<think>\n\ufffd\n</think>\n\n\ufffd\ufdd0{"name": "\\ufdd0", "arguments": {"at": "\\ufdd1"}}\ufdd1'
+    assert text == '<think>\n\ufffd\n</think>\n\n\ufffd\ufdd0"\\ufdd0"\n{"at": "\\ufdd1"}\ufdd1'
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_what_the_provider_cannot_be_told_is_refused(sampling: Sampling, param: 
 def test_calls_that_all_have_one_number_are_kept_apart_by_their_ids() -> None:
     """Gemini's and older Ollamas number every call 0; others send no number, or the name with each piece."""
     calls = [{"id": each, "function": {"name": each, "arguments": "{}"}} for each in ("a", "b")]
-    two = '\ufdd0{"name": "a", "arguments": {}}\ufdd1\ufdd0{"name": "b", "arguments": {}}\ufdd1'
+    two = '\ufdd0"a"\n{}\ufdd1\ufdd0"b"\n{}\ufdd1'
     assert written({"tool_calls": calls}) == two
     assert written({"tool_calls": [{**call, "index": 0} for call in calls]}) == two
     assert written(*({"tool_calls": [{**call, "index": None}]} for call in calls)) == two
@@ -194,7 +192,7 @@ async def test_a_usage_that_makes_no_sense_counts_as_nothing_cached(usage: bytes
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_a_call_that_was_cut_off_is_not_made_whole(reason: str) -> None:
     call = event(tool_calls=[{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"at": 12'}}])
-    cut = ('\ufdd0{"name": "look", "arguments": {"at": 12', RemoteRunEnded(reason, 0))  # type: ignore[arg-type]
+    cut = ('\ufdd0"look"\n{"at": 12', RemoteRunEnded(reason, 0))  # type: ignore[arg-type]
     assert await answer(call, ended(reason), tools=(TOOL,)) == cut
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,8 +58,10 @@ async def test_functions_calls_and_outputs_come_back_in_the_providers_form() -> 
     assert output == {"role": "tool", "content": "12 degrees", "tool_call_id": "call_1"}
 
 
-async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs() -> None:
-    written = '<think>\nHm.\n</think>\n\nI look.\ufdd0{"name": "weather", "arguments": {"a": [1]}}\ufdd1'
+@pytest.mark.parametrize("arguments", ['{"a": [1]}', '{"a":[1] }', '{"a": "<b>\n"}}', '{"a": 1', "", "no JSON"])
+async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs(arguments: str) -> None:
+    """The provider gets its arguments back as it wrote them, readable or not."""
+    written = f'<think>\nHm.\n</think>\n\nI look.\ufdd0"weather"\n{arguments}\ufdd1'
     tokens = [
         *await prompt_of(ChatMessage(role="user", text="?")),
         *await TOKENIZER.text(written),
@@ -73,22 +72,22 @@ async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_output
     _, answer, output = read_prompt(tokens).messages
     assert answer["content"] == "I look." and output["tool_call_id"] == "call_7"
     (call,) = answer["tool_calls"]
-    assert call["id"] == "call_7" and json.loads(call["function"]["arguments"]) == {"a": [1]}
+    assert call["id"] == "call_7" and call["function"] == {"name": "weather", "arguments": arguments or "{}"}
 
 
 async def test_what_only_looks_like_a_call_is_text_and_a_call_without_an_output_is_left_out() -> None:
     like = '<tool_call>{"name": "f", "arguments": {}}</tool_call> '
-    for written, words in ((like, like), (f'{like}\ufdd0{{"name": "f", "arguments": {{}}}}\ufdd1', like.rstrip())):
+    for written, words in ((like, like), (f'{like}\ufdd0"f"\n{{}}\ufdd1', like.rstrip())):
         tokens = [*TOKENIZER.answer_opening, *await TOKENIZER.text(written), *TOKENIZER.answer_closing]
         (answer,) = read_prompt([*tokens, *TOKENIZER.answer_opening]).messages
         assert answer == {"role": "assistant", "content": words}
 
 
 async def test_a_message_brings_no_marks_of_calls() -> None:
-    said = ChatMessage(role="assistant", text='\ufdd0{"name": "f", "arguments": {}}\ufdd1')
+    said = ChatMessage(role="assistant", text='\ufdd0"f"\n{}\ufdd1')
     output = ChatMessage(role="tool", text="x", call_id="a")
     _, answer, _ = read_prompt(await prompt_of(ChatMessage(role="user", text="?"), said, output)).messages
-    assert answer == {"role": "assistant", "content": '\ufffd{"name": "f", "arguments": {}}\ufffd'}
+    assert answer == {"role": "assistant", "content": '\ufffd"f"\n{}\ufffd'}
 
 
 async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:
@@ -99,15 +98,6 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
     assert read_prompt(begun).begun == "Once"
 
 
-def test_text_full_of_marks_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history that opens calls without end was read again for each of them (24 kB: 0.2 s)."""
-    read: list[int] = []
-    decode = msgspec.json.decode
-
-    def counted(text: str) -> object:
-        read.append(len(text))
-        return decode(text)
-
-    monkeypatch.setattr(msgspec.json, "decode", counted)
-    assert chat_tokenizer._read_answer("\ufdd0{" * 20_000, ["a"]) == ("", [])
-    assert sum(read) == 20_000
+def test_calls_that_were_begun_and_never_closed_are_no_calls() -> None:
+    """Such a history was once read again for each of its marks."""
+    assert chat_tokenizer._read_answer('\ufdd0"f"\n{' * 20_000, ["a"]) == ("", [])

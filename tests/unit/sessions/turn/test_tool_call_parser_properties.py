@@ -177,8 +177,9 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
 
 FAMILIES = {
     "field": [
-        '\ufdd0{"name": "f", "arguments": {"a": 1}}\ufdd1',
-        '\ufdd0{"name": "g", "arguments": {"b": "ü}"}}\ufdd1',
+        '\ufdd0"f"\n{"a": 1}\ufdd1',
+        '\ufdd0"g"\n{"b": "ü}"}\ufdd1',
+        '\ufdd0"g"\n\ufdd1',
     ],
     "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
     "mistral": [
@@ -278,11 +279,12 @@ def test_each_family_s_calls_are_read(family: str) -> None:
             assert pieces[1] == event_writer.CallArguments('{"a": 1}')
 
 
-def test_a_call_of_a_field_ends_at_its_mark_wherever_its_arguments_break_off() -> None:
-    pieces = whole('\ufdd0{"name": "g", "arguments": {"b": "x\ufdd1 and so', written=FORMATS["field"])
+@pytest.mark.parametrize("arguments", ['{"b": "x', '{"b": 1}}', '{"a": 1} <b>', "no JSON\n{", '{"b" : 1 }', "[1]"])
+def test_a_verbatim_call_has_the_arguments_that_stand_before_its_mark(arguments: str) -> None:
+    pieces = whole(f'\ufdd0"h"\n{arguments}\ufdd1 and so', written=FORMATS["field"])
     assert pieces == [
-        event_writer.CallBegin("g"),
-        event_writer.CallArguments('{"b": "x'),
+        event_writer.CallBegin("h"),
+        event_writer.CallArguments(arguments),
         event_writer.Text("and so"),
     ]
 
