@@ -200,7 +200,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
 
 
 def own_models(settings: Settings, engine: Engine, pools: ConfigFile[ModelPools]) -> PooledModels:
-    """The model of a process that is alone, and its aliases."""
+    """Returns the models that a server alone has: its engine's, under all of its names."""
     created, notice = now_ms() // 1000, model_notice(settings)
     return PooledModels(lambda: (card_of(engine.info, created=created, notice=notice),), pools.now, lambda _: 1)
 
@@ -225,7 +225,7 @@ def doors_of(
     tls: ServerTls | None,
     readiness: Readiness = lambda: None,
 ) -> tuple[Server, GrpcServer | None]:
-    """The public doors, not listening yet. gRPC's is imported only where there is one. Raises BadInput."""
+    """Makes the public doors, which do not listen yet. Imports gRPC's only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
     limits = ServerLimits(shares=share_limits(settings), keep_alive_s=settings.keep_alive_s)
     server = Server(gateway, host=host, port=port, limits=limits, readiness=readiness, exposition=exposition, tls=tls)
@@ -257,8 +257,8 @@ async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = 
 async def running(
     settings: Settings, stores: OpenableStores, engine: Engine, measures: Metrics, reach: Reach = reach_once
 ) -> AsyncIterator[Callable[[], float | None]]:
-    """Store, key store and engine, opened; closed in the order that loses nothing. Yields the function for the lag of
-    the journal's replica."""
+    """Opens the store, its keys and the engine, and closes them in the order that loses nothing. Yields the function
+    for the lag of the journal's replica."""
     async with open_and_replicate(settings, stores, measures, os.environ, reach) as replica_lag_s:
         await engine.start()
         try:
@@ -268,7 +268,7 @@ async def running(
 
 
 async def serve(settings: Settings) -> int:
-    """Everything in one process, until SIGTERM or Ctrl-C."""
+    """Runs everything in one process, until SIGTERM or Ctrl-C. Returns the exit status."""
     stop, stores = stop_signal(), make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys, startup = stores.store, stores.keys, Startup(stop, rng=random.Random())
     engine, tls, directory = make_engine(settings, keys, os.environ), tls_of(settings), MemoryDirectory()
@@ -369,7 +369,8 @@ async def finish_answers(runtime: Runtime, server: Server, grpc: GrpcServer | No
 
 
 def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
-    """What passes usage rows on and tells devices of answers, where that is wanted. Raises BadInput."""
+    """Returns the tasks that pass usage rows on and that tell devices of answers, as far as the settings want them.
+    Raises BadInput."""
     pushing = push_relays(settings, store.push, now_ms, measures)
     if not settings.usage_stream:
         return pushing
@@ -380,14 +381,16 @@ def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutin
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
-    """The cluster's directory, not open yet. Imported here: a start on one machine need not wait for redis' client."""
+    """Makes the cluster's directory, which is not open yet. Imports its module here, so that a start on one machine
+    need not wait for redis' client."""
     from actors.directory.valkey import ValkeyDirectory
 
     return ValkeyDirectory(settings.directory)
 
 
 def lock_client(settings: Settings) -> Any:
-    """The directory's server, for what a cluster's processes do in turns; None where there is no cluster."""
+    """Makes a client of the directory's server, for work that only one process of a cluster may do at a time; None
+    where there is no cluster."""
     if not settings.directory:
         return None
     from actors.directory.address import connect
@@ -399,7 +402,8 @@ def lock_client(settings: Settings) -> Any:
 
 
 async def replica_role(settings: Settings) -> int:
-    """An engine with its actors, a member of the cluster until SIGTERM has drained it."""
+    """Runs an engine with its actors as a member of the cluster, until SIGTERM has drained it. Returns the exit
+    status."""
     stop, security = stop_signal(), peer_security(settings)
     startup = Startup(stop, rng=random.Random())
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
@@ -482,7 +486,8 @@ async def replica_role(settings: Settings) -> int:
 
 
 async def gateway_role(settings: Settings) -> int:
-    """Where clients connect: holds no session, reads the journal, routes to replicas."""
+    """Runs a process where clients connect: it holds no session, reads the journal and routes to replicas. Returns the
+    exit status."""
     stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
     security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
     pools = models_file(settings.models)
@@ -583,8 +588,9 @@ class LimitServices(NamedTuple):
 async def open_limits(
     file: str, directory: str, tallies: Tallies, *, default: Limits | None = None
 ) -> AsyncIterator[LimitServices | None]:
-    """The limits file, watched, and who counts: this process's memory, or with a directory the cluster's Valkey. None
-    without a file and a `default` for that. Raises BadSetting, BadInput for a file or an address that is wrong."""
+    """Opens the limits file, which is watched, with its counters: in this process's memory, or with a directory in the
+    cluster's Valkey. Yields None if there is neither a file nor a `default` for it. Raises BadSetting, and BadInput for
+    a file or an address that is wrong."""
     if not file and default is None:
         yield None
         return
@@ -604,7 +610,7 @@ async def open_limits(
 
 
 def limits_now(limited: LimitServices | None) -> Limits:
-    """What the limits file says now; where there is none, all tenants are alike."""
+    """Returns what the limits file says now; where there is none, all tenants are alike."""
     return UNLIMITED if limited is None else limited.now()
 
 
@@ -618,7 +624,7 @@ def inference_of(
     measures: Metrics,
     pools: ConfigFile[ModelPools],
 ) -> Inference:
-    """What answers are made with in a process that is alone: its own result cache, and users' memories."""
+    """Returns what a process that is alone makes answers with, among it its own result cache and users' memories."""
     texts = personal_texts(filters)
     results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
     memories = memory_reader(stores.store.end_users, limited)
@@ -630,8 +636,8 @@ def settlement_listener(limited: LimitServices | None) -> Callable[[Published], 
 
 
 def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission:
-    """Admission by the engine's queue and, where there is a limits file, by service level; metrics follow the file's
-    targets, and KV its ceilings."""
+    """Makes the admission: by the engine's queue and, where there is a limits file, by service level. Metrics then
+    follow the file's targets, and KV its ceilings."""
     about = "Turns that the queue had no place for, or that would have missed a target, by which."
     refused = measures.counter("admission_refused", about, "target")
     about = "Turns that the smaller model took, by the target that the model would have missed."

@@ -171,7 +171,7 @@ class Replica:
             await self.runtime.__aexit__(None, None, None)
             raise
         self._unlisten = self.membership.listen(self._changed)
-        self.previous_owner.update(self.membership.view)
+        self.previous_owner.update(self.membership.view, vanished=self.membership.vanished)
         self._history.start()
         for work in (self.membership.run(), self.sweeps.run(), self.rebalancer.run(), self._failover.run()):
             self._tasks.spawn(work)

@@ -66,7 +66,7 @@ class ConcurrencyGate:
         return sum(claim.holder.waits for claim in self.queue.waiting)
 
     def is_full(self, tenant: TenantId) -> bool:
-        """Whether one more run of a tenant would be refused."""
+        """Returns whether one more run of a tenant would be refused."""
         return (self.held or self._idle() <= self.waiting) and self.queue.is_full(tenant)
 
     async def acquire(self, run: GatedRun) -> None:

@@ -131,8 +131,8 @@ class FairQueue(Generic[T]):
         return tenant.counter if floods else tenant.counter - self.credit
 
     def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
-        """Whether one more claim, and `coming` ones, would make others give way: the tenant is within its share of
-        slots that others use, or was served so much less."""
+        """Returns whether one more claim, and `coming` ones, would make others give way: the tenant is within its share
+        of slots that others use, or was served so much less."""
         others = [other for name, other in self._tenants.items() if name != tenant]
         if not others:
             return False
@@ -162,8 +162,8 @@ class FairQueue(Generic[T]):
         return ahead + own
 
     def is_full(self, tenant: TenantId, *, coming: int = 0, own: int = 0) -> bool:
-        """Whether no more of this tenant's claims may wait, after `coming` more claims, `own` of them of this tenant.
-        One tenant can fill most of the queue and never all of it, so that there is room for another (dynamic
+        """Returns whether no more of this tenant's claims may wait, after `coming` more claims, `own` of them of this
+        tenant. One tenant can fill most of the queue and never all of it, so that there is room for another (dynamic
         thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
         own += known.num_waiting if known is not None else 0
@@ -332,8 +332,8 @@ class FairQueue(Generic[T]):
         return max(candidates, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
-        """Whether another tenant, with claims now or shortly before, would go first: then the prompt is computed in
-        pieces."""
+        """Returns whether another tenant, with claims now or shortly before, would go first: then the prompt is
+        computed in pieces."""
         mine = self._tenants[claim.tenant]
         return any(
             (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
@@ -346,7 +346,7 @@ class FairQueue(Generic[T]):
         return claim.priority, self._rank(self._tenants[claim.tenant])
 
     def is_before(self, claim: SlotClaim[T], other: SlotClaim[T]) -> bool:
-        """Whether `claim` belongs to another tenant than `other` and goes first."""
+        """Returns whether `claim` belongs to another tenant than `other` and goes first."""
         return claim.tenant != other.tenant and self.order(claim) < self.order(other)
 
     def _around(self) -> dict[TenantId, _Tenant]:
@@ -359,7 +359,7 @@ class FairQueue(Generic[T]):
         return tenants
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
-        """Whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""
+        """Returns whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""
         total = sum(tenant.weight for tenant in around.values())
         before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
         return any(

@@ -26,7 +26,7 @@ _WEIGHT: Final = 0.3  # of a new measurement
 
 
 class StepBudget:
-    """The size of an engine's steps."""
+    """Decides how many tokens an engine computes in one step, by the rate that it measured."""
 
     def __init__(self, target_s: float, most: int, *, unit: int = 1) -> None:
         """`most`: what the engine takes in one step. `unit`: larger budgets are multiples of it."""
@@ -36,8 +36,8 @@ class StepBudget:
         self._token_s: float | None = None
 
     def tokens(self, *, decoding: bool, alone: bool = False) -> int:
-        """How many tokens the next step may compute. `decoding`: somebody waits for its next token. `alone`: nobody but
-        the one whose prompt it is runs or waits."""
+        """Returns how many tokens the next step may compute. `decoding`: somebody waits for his next token. `alone`:
+        only the one whose prompt it is runs or waits."""
         least = min(LEAST_BESIDE if decoding else LEAST_ALONE, self._most)
         if self._token_s is None:
             return min(LEAST_ALONE, self._most)
@@ -48,7 +48,8 @@ class StepBudget:
         return max(least, fitting)
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """A step has computed so many tokens. One that is much smaller than the budget says little of the rate."""
+        """Takes in that a step computed `tokens` tokens in `seconds`. A step much smaller than the budget says little
+        of the rate."""
         if seconds <= 0 or 2 * tokens < self.tokens(decoding=True):
             return
         token_s = seconds / tokens

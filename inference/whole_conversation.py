@@ -527,7 +527,7 @@ def _message(role: str, text: str) -> dict[str, Json]:
 
 
 def _shows(render: Render, messages: list[dict[str, Json]], *words: str) -> bool:
-    """Whether a rendering of the messages contains all the words."""
+    """Returns whether a rendering of the messages contains all the words."""
     try:
         text = render(messages, answer=True)
     except FAILURES:

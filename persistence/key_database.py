@@ -48,7 +48,7 @@ class KeyDatabase(Protocol):
     """A database with tables of keys; usable from `open` to `close`. Every call raises Unavailable."""
 
     def has_file(self) -> bool:
-        """Whether the keys lie in a file on this machine that existed before."""
+        """Returns whether the keys lie in a file on this machine that existed before."""
         ...
 
     async def open(self) -> None: ...

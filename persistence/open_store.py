@@ -213,7 +213,7 @@ class OpenableStores:
             )
 
     async def _keys_readable(self) -> bool:
-        """Whether this process has the keys of the stored bodies."""
+        """Returns whether this process has the keys of the stored bodies."""
         if self.codec is not None:
             return await self.codec.keys.readable()
         return self.database is None or not await any_tenant_key(self.database)

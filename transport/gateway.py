@@ -127,7 +127,7 @@ class Gateway:
         measures: Metrics | None = None,
         services: GatewayServices | None = None,
     ) -> None:
-        """If `quotas` is None only the number of running commands is limited."""
+        """`quotas` None: only the number of running commands is limited."""
         services = services or GatewayServices()
         loop_time = asyncio.get_running_loop().time
         self.access = access

@@ -80,6 +80,7 @@ class Membership:
         self._ttl_s = lease_ttl_s * (1 - CLOCK_DRIFT)
         self._renew_s = renew_s
         self._view = View(0, ())
+        self._vanished: tuple[Member, ...] = ()
         self._deadline = -float("inf")
         self._lapsed = True
         self._started = False
@@ -94,6 +95,11 @@ class Membership:
     def view(self) -> View:
         """The newest view that was received; version 0 before the first."""
         return self._view
+
+    @property
+    def vanished(self) -> tuple[Member, ...]:
+        """The members that the directory had lost sight of when this one joined (`Announcement.vanished`)."""
+        return self._vanished
 
     @property
     def member(self) -> Member | None:
@@ -195,6 +201,8 @@ class Membership:
             member = msgspec.structs.replace(self._member, load=self._load())
             answer = await self._directory.announce(member)
         self._check_deadline()
+        if not self._started:
+            self._vanished = answer.vanished
         rejoined = answer.rejoined if self._started else frozenset[int]()
         if rejoined and not self._lapsed:  # lost or emptied, while our own clock saw nothing
             self._tenure += 1

@@ -10,12 +10,14 @@ A replica that this process has never met cannot be queried: while the directory
 lease TTL after it was seen to have forgotten, its sessions wait. (Those of a process that was met and has left do not,
 unless another answers in its place.)
 
-Members that vanish are dialed at once, so that later queries find them linked or suspected and does not wait. One
-that leaves in order has closed its door before it gives its lease back.
+Members that vanish are dialed at once, so that later queries find them linked or suspected and do not wait. One
+that leaves in order has closed its door before it gives its lease back. Who joins is told by the directory of those
+that had vanished before (`Announcement.vanished`): a directory that was away for longer than a lease has lost sight of
+everybody, and whoever starts as soon as it is back meets members that live and are not in the view.
 
 Invariant: nothing here is needed for safety (I1). No answer, within `query_timeout_s`, is as good as a no. Bounds: the
-members of the last views that are linked, and `DEPARTED_MAX` names. Does not know: what the directory forgot before
-this process joined, unless it was the first to join since.
+members of the last views that are linked, and `DEPARTED_MAX` names. Does not know: what an emptied directory forgot
+before this process joined, unless it was the first to join since; nor whom it forgot after ten lease TTLs.
 """
 
 from __future__ import annotations
@@ -63,12 +65,14 @@ class PreviousOwnerQuery:
         self._departed: OrderedDict[ReplicaId, Member] = OrderedDict()  # met, and lost since
         links.add_listener(self)
 
-    def update(self, view: View) -> None:
-        """Takes a new view. Members that have vanished from it are dialed, to see whether they live."""
+    def update(self, view: View, *, vanished: tuple[Member, ...] = ()) -> None:
+        """Takes a new view. Members that have vanished from it, or had `vanished` before the first, are dialed, to see
+        whether they live."""
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
             self.directory_lost()
         members = {member.replica: member for member in view.members}
-        departed = {replica: member for replica, member in self._members.items() if replica not in members}
+        before = {member.replica: member for member in vanished if member.replica != self._replica} | self._members
+        departed = {replica: member for replica, member in before.items() if replica not in members}
         self._members = members
         for replica in members:
             self._vanished.pop(replica, None)

@@ -38,9 +38,13 @@ class Announcement(View, frozen=True):
 
     In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be lost
     or taken, so it claims its sessions there again. All of them at the first announcement.
+
+    `vanished`, at the first announcement only: the members whose leases have ended without being given back, as far as
+    the directory remembers them. Each may have died, or lives and could not renew while the directory was away.
     """
 
     rejoined: frozenset[int] = frozenset()
+    vanished: tuple[Member, ...] = ()
 
 
 class Leases(Directory, Protocol):

@@ -13,7 +13,7 @@ Rules (DESIGN.md §4):
 * A process that announces itself for the first time takes its replica's place at once. One that had joined before
   and finds a later generation in its place has been replaced, and gets Conflict.
 * A lapsed lease is remembered for `GRACE_TTLS` of its TTL, so that a directory that was merely slow does not lose
-  the entries of everybody; after that its entries are dropped.
+  the entries of everybody; after that its entries are dropped. Who joins meanwhile is told of its member.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class DirectoryState:
     ) -> tuple[Announcement, int]:
         """Joins, or renews the lease. Returns the answer, and the `generation` to bring next time (0: never joined)."""
         self._prune(seen, now, coming=member.replica)
+        joins = generation == 0
         lease = self._leases.get(member.replica)
         same = lease is not None and lease.member.incarnation == member.incarnation
         if lease is not None and not same and 0 < generation <= lease.generation:
@@ -113,8 +114,12 @@ class DirectoryState:
         self._leases[member.replica] = Lease(member, generation, now, ttl)
         self._visible.add(member.replica)
         self.announced_version = self.version
-        view = self._view()
-        return Announcement(view.version, view.members, frozenset() if alive else EVERYWHERE), generation
+        rejoined, vanished = frozenset() if alive else EVERYWHERE, self._vanished(now) if joins else ()
+        return Announcement(self.version, self._view().members, rejoined, vanished), generation
+
+    def _vanished(self, now: float) -> tuple[Member, ...]:
+        """Returns the members whose leases ended without being given back, and that are not forgotten yet."""
+        return tuple(lease.member for _, lease in sorted(self._leases.items()) if not lease.alive(now))
 
     def withdraw(self, replica: ReplicaId, incarnation: str, *, now: float) -> None:
         lease = self._leases.get(replica)

@@ -179,11 +179,11 @@ class ValkeyDirectory:
         self._freshness.record_answer(version)
         if status == b"replaced":
             raise replaced(replica)
-        generation, *members = rest
+        generation, members, vanished = rest
         rejoined = await self._lease(replica, incarnation, generation, version)
         self._generations[replica, incarnation] = generation
         self._freshness.record_returned(version)
-        return Announcement(version, _members(members), rejoined)
+        return Announcement(version, _members(members), rejoined, _members(vanished))
 
     async def _lease(self, replica: ReplicaId, incarnation: str, generation: int, version: int) -> frozenset[int]:
         """Renews the lease in all partitions; returns those in which it had not been alive."""

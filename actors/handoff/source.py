@@ -271,7 +271,7 @@ class HandoffSource:
 
     async def _switch(self, channel: HandoffChannel, actor: Actor, between_turns: bool) -> Owner:
         """Seals the session, and finds out who owns it then. Cancelling leaves it with exactly one owner, too."""
-        owner = self._runtime.ownership.owner(actor.key)
+        owner = self._runtime.ownership.owner(actor.key) if actor.phase is Phase.WARM else None
         if owner is None:
             raise HandoffAbandoned("it left by itself")
         sealed_at = asyncio.get_running_loop().time()

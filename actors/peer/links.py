@@ -18,6 +18,7 @@ After: the phi-accrual and SWIM detectors' split of suspicion from proof; etcd's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, Protocol
 
@@ -326,6 +327,15 @@ class Links:
         if peer.rejected is not None and asyncio.get_running_loop().time() < peer.rejected[0]:
             raise peer.rejected[1]
         return await self._answered(peer)
+
+    async def is_replaced(self, member: Member) -> bool:
+        """Dials a suspected replica once more; returns whether another process answers in its place."""
+        peer = self._peers.get(identity(member))
+        if peer is None or peer.suspect is None or self._closed:
+            return False
+        with contextlib.suppress(LinkDown):
+            await self._answered(peer)
+        return isinstance(peer.suspect, Replaced)
 
     async def _answered(self, peer: _Peer) -> PeerLink:
         dialing = self._dial(peer)

@@ -13,6 +13,7 @@ Bounds: `owners_max` owners are remembered, the longest unused forgotten first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 
 import msgspec
@@ -20,7 +21,7 @@ import structlog
 
 from actors.cluster.placement import BoundedRendezvous
 from actors.cluster.pool_states import PoolStates
-from actors.hosting.ownership import last_replica
+from actors.hosting.ownership import last_replica, session_moving_error
 from actors.peer.links import Links
 from actors.routing.router_limits import RouterLimits
 from sessions.model import commands as cm
@@ -154,18 +155,24 @@ class RouteTable:
 
     async def owner(self, key: SessionKey) -> Owner | None:
         """Returns the owner of a session by the directory, or by the journal's last grant while the directory is away;
-        None for none."""
+        None for none. Raises Unavailable if neither tells."""
         try:
             return await self._directory.locate(key)
         except Unavailable as error:
             head = await self._journal.head(key)
             log.info("owner_read_from_journal", session=key.session, tenant=key.tenant, error=error.code)
-            return None if head is None else self._granted(head)
+            return None if head is None else await self._granted(head)
 
-    def _granted(self, head: Head) -> Owner | None:
-        """Returns the owner that the journal granted a session to last, if its process may live; else None."""
+    async def _granted(self, head: Head) -> Owner | None:
+        """Returns the owner that the journal granted a session to last, if its process may live; else None. Raises
+        Unavailable if that may be a process that the view has yet to name.
+
+        A grant names the replica and not its process: that of the view may have ended before, and its successor, which
+        answers in its place, is not to be replaced for it."""
         replica, _, activation = head.owner.rpartition("/")
         member = self._members.get(ReplicaId(replica))
+        if member is not None and await self._links.is_replaced(member):
+            raise session_moving_error()
         return None if member is None else Owner(member.replica, member.incarnation, ActivationId(activation))
 
     # -- routes ----------------------------------------------------------------------------------------------------
@@ -176,7 +183,7 @@ class RouteTable:
         """Returns where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered
         that it does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
         RouteUnavailable, or SessileError."""
-        owner = self.remembered(key) or await self.owner(key)
+        owner = await self._present_owner(key)
         if owner is not None:
             member = self.member(owner)
             if member is None:
@@ -199,11 +206,24 @@ class RouteTable:
         holder = None if near is None or head is not None else await self._replica_of(near)
         return Route(self.place(key, head, model, holder), None, activate=True)
 
+    async def _present_owner(self, key: SessionKey) -> Owner | None:
+        """Returns the remembered owner of a session, or that of the directory. One that is remembered and does not
+        answer may have left in order, and nothing is to be taken over from it then: the directory is asked again."""
+        owner = self.remembered(key)
+        if owner is None:
+            return await self.owner(key)
+        if self._links.suspect(owner):
+            with contextlib.suppress(Unavailable):
+                owner = await self._directory.locate(key)
+                self.remember(key, owner)
+        return owner
+
     async def _replica_of(self, key: SessionKey) -> ReplicaId | None:
         """Returns the replica that has a session, or had it last; None for none."""
-        owner = self.remembered(key) or await self.owner(key)
-        if owner is not None:
-            return owner.replica
+        with contextlib.suppress(Unavailable):
+            owner = self.remembered(key) or await self.owner(key)
+            if owner is not None:
+                return owner.replica
         head = await self._journal.head(key)
         return None if head is None else ReplicaId(last_replica(head))
 

@@ -20,7 +20,7 @@ TELLING_BYTES: Final = 32  # shorter texts say too little about their charset
 
 
 def looks_binary(content: bytes) -> bool:
-    """Whether bytes are text in no charset that is read here."""
+    """Returns whether bytes are text in no charset that is read here."""
     sample = content[:SAMPLE_BYTES]
     if any(sample.startswith(mark) for mark, _ in _MARKS) or not sample:
         return False

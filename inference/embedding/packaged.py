@@ -36,7 +36,7 @@ class BadInputs(Exception):
 
 
 def installed() -> bool:
-    """Whether the packages are installed. Imports none of them."""
+    """Returns whether the packages are installed. Imports none of them."""
     return all(importlib.util.find_spec(name) is not None for name in PACKAGES)
 
 

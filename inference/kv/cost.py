@@ -124,7 +124,7 @@ class RestoreChoice(msgspec.Struct, frozen=True):
         return max(_LOOK_MIN_S, max(share, _LOOK_PIECES * PIECE_BYTES_MIN / max(1, num_bytes)) * self.read_max_s)
 
     def is_too_slow(self, num_bytes: int, progress: FetchProgress, waited_s: float, now_s: float) -> bool:
-        """Whether computing would end before the rest of a read of `num_bytes`, as far as that can be seen."""
+        """Returns whether computing would end before the rest of a read of `num_bytes`, as far as that can be seen."""
         rest_s = progress.seconds_for(num_bytes - progress.num_bytes, now_s)
         if progress.first_s is None or rest_s is None:
             if self.looks:
@@ -198,7 +198,7 @@ class CostModel:
         return RestoreChoice(restore_s < recompute_s, restore_s, recompute_s, deadline_s, read_max_s, looks)
 
     def is_worth_saving(self, num_bytes: int, begin: int, end: int, now_s: float) -> bool:
-        """Whether moving `num_bytes` out of the engine and into it again is faster than computing tokens
+        """Returns whether moving `num_bytes` out of the engine and into it again is faster than computing tokens
         [begin, end) again."""
         return 2 * self.move_s("device", num_bytes, now_s) < self.prefill_s(begin, end)
 

@@ -160,7 +160,8 @@ class BlockTags:
 
 
 def tag_file(path: Path, snapshot_id: bytes) -> tuple[int, bytes]:
-    """Returns (size, tags) of a payload in a file. Blocking. Raises OSError, and ValueError for an empty file."""
+    """Returns the size of a payload in a file, and the checksums of its chunks (`tag_payload`). Blocking. Raises
+    OSError, and ValueError for an empty file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as payload:
         return len(payload), tag_payload(payload, snapshot_id)
 

@@ -169,7 +169,7 @@ class ReturnTracker:
         return self._tool_times.expected(wait.tools)
 
     def waits_for_tools(self, key: SessionKey) -> bool:
-        """Whether the session waits for outputs of tools and may still get them."""
+        """Returns whether the session waits for outputs of tools and may still get them."""
         return self._tool_index(key) is not None
 
     def on_turn(self, key: SessionKey, tokens: int) -> None:

@@ -76,7 +76,7 @@ class EagerSaver:
         )
 
     def _has_more_sessions_than_slots(self) -> bool:
-        """Whether some live sessions have no slot, so that their KV is in host memory."""
+        """Returns whether some live sessions have no slot, so that their KV is in host memory."""
         if self._table.has_empty():
             return False
         return self._num_waiting() > 0 or self._slot_kv.has_evictable({slot.key for slot in self._table})

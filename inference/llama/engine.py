@@ -407,7 +407,8 @@ class LlamaEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Whether giving the session a slot would displace one that waits for its tools and is expected back sooner."""
+        """Returns whether giving the session a slot would displace one that waits for its tools and is expected back
+        sooner."""
         if self._table.of(key):
             return False
         returns = self._slot_kv.tiers.returns
@@ -557,5 +558,6 @@ def _template(name: str | None, model: GgufModel, vocabulary: Vocabulary) -> Cha
 
 
 def _is_unscored(chunk: Chunk, parameters: dict[str, Json]) -> bool:
-    """Whether llama-server left out requested log probabilities, as it does for tokens that end inside a character."""
+    """Returns whether llama-server left out requested log probabilities, as it does for tokens that end inside a
+    character."""
     return "n_probs" in parameters and len(chunk.logprobs) < len(chunk.tokens)

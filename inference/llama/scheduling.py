@@ -145,7 +145,7 @@ class Scheduler:
     # -- whose prompt is computed first ------------------------------------------------------------------------
 
     def gives_way(self, run: EngineRun) -> bool:
-        """Whether the run's prompt is to be sent in pieces, `wait_to_prefill` before each."""
+        """Returns whether the run's prompt is to be sent in pieces, `wait_to_prefill` before each."""
         return self.queue.gives_way(run.claim)
 
     async def wait_to_prefill(self, run: EngineRun) -> bool:
@@ -248,5 +248,6 @@ def _ready(claim: SlotClaim[EngineRun]) -> bool:
 
 
 def _waits(run: EngineRun) -> bool:
-    """Whether the run waits for a slot; false once it is cancelled or refused, before its task has seen that."""
+    """Returns whether the run waits for a slot; false once it is cancelled or refused, before its task has seen
+    that."""
     return run.future is not None and not run.future.done()

@@ -125,9 +125,8 @@ class SlotKv:
         return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
 
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
-        """Whether saving the slot's tokens behind the first `shared` ones is faster than computing them again later:
-        another
-        branch of its session is about to overwrite them, and no snapshot covers them."""
+        """Returns whether saving the slot's tokens behind the first `shared` ones is faster than computing them again
+        later: another branch of its session is about to overwrite them, and no snapshot covers them."""
         tokens, begin = len(slot.tokens), max(shared, self._usage.covered_tokens(slot))
         if tokens - begin < self._worth_tokens:
             return False
@@ -135,14 +134,14 @@ class SlotKv:
         return self.tiers.cost.is_worth_saving(size, begin, tokens, time.monotonic())
 
     def has_evictable(self, resident: Set[SessionKey | None]) -> bool:
-        """Whether host memory holds a session that is not parked and none of `resident`."""
+        """Returns whether host memory holds a session that is not parked and none of `resident`."""
         return any(
             not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
             for snapshot in self.tiers.host
         )
 
     def has_room_for_more(self) -> bool:
-        """Whether host memory is far from evicting, so that what no run needs yet may be put there."""
+        """Returns whether host memory is far from evicting, so that what no run needs yet may be put there."""
         return self.tiers.host.bytes * 2 < self.tiers.host.bytes_max
 
     async def save(self, slot: Slot) -> None:

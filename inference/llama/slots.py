@@ -32,7 +32,7 @@ class Slot:
         self.scope = b""  # the `cache_scope` of its session's latest run
 
     def is_shared_with(self, key: SessionKey, scope: bytes) -> bool:
-        """Whether a run of `key` may reuse what the slot holds."""
+        """Returns whether a run of `key` may reuse what the slot holds."""
         if self.key is None:
             return False
         return self.key == key or (scope != b"" and self.key.tenant == key.tenant and self.scope == scope)

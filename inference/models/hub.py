@@ -240,7 +240,7 @@ def _is_right(part: Path, file: RepoFile) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another try may succeed."""
+    """Returns whether another try may succeed."""
     if isinstance(error, HfHubHTTPError):
         return error.response is not None and error.response.status_code in (408, 425, 429, 500, 502, 503, 504)
     return not isinstance(error, httpx2.UnsupportedProtocol)

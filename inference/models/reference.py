@@ -71,7 +71,7 @@ def choose_files(model: HubModel, files: Sequence[RepoFile], kind: Kind) -> list
 
 
 def is_safe(name: str) -> bool:
-    """Whether a file's name, which the hub chose, stays below its folder and holds no control characters for a
+    """Returns whether a file's name, which the hub chose, stays below its folder and holds no control characters for a
     terminal."""
     parts = name.split("/")
     short = all(len(part.encode()) <= NAME_BYTES_MAX for part in parts) if name.isprintable() else False

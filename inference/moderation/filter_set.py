@@ -174,7 +174,7 @@ class PolicyFilterSet:
         return f"{policy.version}/{msgspec.json.encode(models, order='sorted').decode()}"
 
     async def names_people(self, principal: Principal, text: str) -> bool:
-        """Whether the policy calls a name in a text personal. True too where nothing can judge."""
+        """Returns whether the policy calls a name in a text personal. True too where nothing can judge."""
         policy = self._compiled_for(principal).policy
         if "entities" not in policy.input.models:
             return False

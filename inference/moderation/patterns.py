@@ -36,14 +36,15 @@ class Pattern(NamedTuple):
 
 
 def is_card_number(text: str) -> bool:
-    """Whether a text is a card number by ISO/IEC 7812: 12 to 19 digits with their Luhn check digit, not all the
+    """Returns whether a text is a card number by ISO/IEC 7812: 12 to 19 digits with their Luhn check digit, not all the
     same."""
     digits = re.sub(r"\D", "", text)
     return 12 <= len(digits) <= 19 and len(set(digits)) > 1 and luhn.checksum(str(int(digits))) == 0
 
 
 def is_iban(text: str) -> bool:
-    """Whether a text begins with an IBAN by ISO 13616: as long as its country's are, with a valid ISO 7064 check."""
+    """Returns whether a text begins with an IBAN by ISO 13616: as long as its country's are, with a valid ISO 7064
+    check."""
     packed = re.sub("[ -]", "", text)
     length = iban_length(packed[:2])
     return 0 < length <= len(packed) and mod_97_10.is_valid(packed[4:length] + packed[:4])
@@ -75,7 +76,7 @@ def is_public_address(text: str) -> bool:
 
 
 def is_varied(text: str) -> bool:
-    """Whether a text is no placeholder such as xxxxxxxx, 00000000 or your-key-here."""
+    """Returns whether a text is no placeholder such as xxxxxxxx, 00000000 or your-key-here."""
     return len(set(text)) > 6 and not re.search(r"(?i)your|example|placeholder|xxxx|0000|1234567", text)
 
 

@@ -31,7 +31,7 @@ class PersonalTexts:
         self._filters = filters
 
     async def is_personal(self, principal: Principal, text: str) -> bool:
-        """Whether a text holds personal data. Looks off the event loop."""
+        """Returns whether a text holds personal data. Looks off the event loop."""
         if len(text) > TEXT_MAX:
             return True
         if len(await asyncio.to_thread(scan_message, self._scanner, text)) > 0:

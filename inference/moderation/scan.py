@@ -200,7 +200,7 @@ def _word_at(text: str, index: int) -> tuple[int, int]:
 
 
 def _touched(text: str, start: int, end: int, before: str) -> bool:
-    """Whether a letter or digit stands right beside a span."""
+    """Returns whether a letter or digit stands right beside a span."""
     first = text[start - 1] if start else before
     last = text[end : end + 1]
     return any(character.isalnum() or character == "_" for character in (first, last))

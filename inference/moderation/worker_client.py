@@ -44,7 +44,7 @@ class NotJudged(Exception):
 
 
 class NotTaken(NotJudged):
-    """No worker looked at a text: too many wait, or the worker died. Sent again it may be judged."""
+    """Raised when no worker looked at a text: too many wait, or the worker died. Sent again, the text may be judged."""
 
 
 class _PendingItem(NamedTuple):

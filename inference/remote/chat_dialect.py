@@ -248,7 +248,7 @@ class _AnswerWriter:
                 yield arguments.translate(UNMARKED_JSON)
 
     def _is_open(self, call: _Call) -> bool:
-        """Whether a delta goes on with the call that is open. Some providers number every call 0, or none."""
+        """Returns whether a delta goes on with the call that is open. Some providers number every call 0, or none."""
         same_id = not call.id or not self._call.id or call.id == self._call.id
         return self._open == "call" and call.index == self._call.index and same_id
 

@@ -171,8 +171,8 @@ class RemoteEngine:
                 await asyncio.wait((coming,))
 
     async def _lives(self, server: RemoteServer) -> bool:
-        """Whether a server that failed at one request still answers others: a single request must not make it count as
-        away."""
+        """Returns whether a server that failed at one request still answers others: a single request must not make it
+        count as away."""
         try:
             await self._probe(server)
         except Unavailable:

@@ -21,7 +21,7 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def permits(self, now: float) -> bool:
-        """Whether a call may be sent. After a pause one call may, and further ones once it has succeeded."""
+        """Returns whether a call may be sent. After a pause one call may, and further ones once it has succeeded."""
         if self._failures < FAILURES_MAX:
             return True
         if now < self._open_until:

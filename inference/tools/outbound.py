@@ -21,7 +21,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class ToolUnreached(Exception):
-    """No part of the request has left for its server."""
+    """Raised when no part of a request has left for its server."""
 
 
 class ToolUnanswered(Exception):

@@ -234,13 +234,13 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return None if server is None else ("", server)
 
     def has_server(self, tenant: TenantId, name: str) -> bool:
-        """Whether the tenant may use the tool `LABEL__name`, or any tool of the server `LABEL`."""
+        """Returns whether the tenant may use the tool `LABEL__name`, or any tool of the server `LABEL`."""
         found = self.server(tenant, server_of(name))
         return found is not None and self.permits(tenant, found[0], name)
 
     def permits(self, tenant: TenantId, owner: str, name: str) -> bool:
-        """Whether the tenant may use the tool `name` of an MCP server, or any tool of the server `name`: of its own
-        always, of a shared server those in `allow`, by the name of tool or server."""
+        """Returns whether the tenant may use the tool `name` of an MCP server, or any tool of the server `name`: of its
+        own always, of a shared server those in `allow`, by the name of tool or server."""
         table = self.tenants.get(tenant)
         allow = None if owner or table is None else table.allow
         if allow is None or name in allow or server_of(name) in allow:

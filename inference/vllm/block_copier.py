@@ -147,7 +147,8 @@ class BlockCopier:
                         self._failed.add(saving.order.request)
 
     def finished(self, *, patient: bool) -> tuple[set[str] | None, set[str] | None]:
-        """(requests whose files are closed, requests whose loads are over). `patient`: waits a moment for one."""
+        """Returns (requests whose files are closed, requests whose loads are over), None for none. `patient`: waits a
+        moment for one."""
         with self._changed:
             if patient and self._underway and not self._sent and not self._received:
                 self._changed.wait(_IDLE_WAIT_S)

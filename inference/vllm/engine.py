@@ -542,7 +542,7 @@ class VllmEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Whether the session's need of device memory would evict one that waits for its tools and is
+        """Returns whether the session's need of device memory would evict one that waits for its tools and is
         expected before it."""
         oldest = self._block_usage.first_to_go(key)
         if self._offload is None or oldest is None or not self._offload.tiers.returns.waits_for_tools(oldest):
@@ -637,7 +637,8 @@ class VllmEngine:
                 raise
 
     def _check(self, run: _Run) -> None:
-        """Checks a run that has passed the gate. Raises EngineLost, or the error that turns are refused with."""
+        """Raises EngineLost if the engine that a run was begun on has died, or the error that all turns are refused
+        with at the moment."""
         self._supervisor.check()
         if run.lost:
             raise EngineLost("engine_lost", "The model's engine has died.")
@@ -677,12 +678,13 @@ class VllmEngine:
 
 
 def _can_pause(request: GenerationRequest) -> bool:
-    """Whether an answer is unchanged if it is stopped behind a token and continued: a grammar costs a replay, and
-    vLLM counts for its penalties only what a run decoded itself."""
+    """Returns whether an answer is unchanged if it is stopped behind a token and continued: a grammar costs a replay,
+    and vLLM counts for its penalties only what a run decoded itself."""
     sampling = request.sampling
     return output_schema(request) is None and not (sampling.presence_penalty or sampling.frequency_penalty)
 
 
 def _is_whole(chunk: Chunk) -> bool:
-    """Whether a chunk's text ends with its tokens. Several tokens that came together may end within a character."""
+    """Returns whether a chunk's text ends with its tokens. Several tokens that came together may end within a
+    character."""
     return len(chunk.tokens) == 1 and bool(chunk.text)

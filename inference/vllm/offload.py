@@ -257,7 +257,7 @@ class KvOffload:
             log.error("snapshot_write_failed", tier="host", exc_info=task.exception())
 
     def is_settling(self, key: SessionKey) -> bool:
-        """Whether a run's KV of the session is on its way into the tiers."""
+        """Returns whether a run's KV of the session is on its way into the tiers."""
         return key in self._settling
 
     async def settled(self, key: SessionKey | None = None) -> None:

@@ -376,7 +376,7 @@ class Reencryption:
         return self._done.get(tenant) == key.id
 
     def _is_sealed(self, tenant: TenantId) -> bool:
-        """Whether the tenant's keys, which are in memory, refuse plain rows; true also where they need not."""
+        """Returns whether the tenant's keys, which are in memory, refuse plain rows; true also where they need not."""
         ring = self._codec.keys.ring(tenant)
         return not self._seals or (ring is not None and ring.refuses_plain)
 

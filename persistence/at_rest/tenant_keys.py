@@ -224,7 +224,7 @@ class TenantKeys:
         return len(rows) - destroyed, destroyed
 
     async def readable(self) -> bool:
-        """Whether this process can unwrap one key of each wrapper that the table names."""
+        """Returns whether this process can unwrap one key of each wrapper that the table names."""
         for tenant, key_id, wrapper, wrapped in await self._database.rows(_ONE_OF_EACH):
             if await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped))) is None:
                 return False
@@ -294,12 +294,12 @@ class TenantKeys:
 
 
 async def any_tenant_key(database: KeyDatabase) -> bool:
-    """Whether any body was ever encrypted under a tenant's key."""
+    """Returns whether any body was ever encrypted under a tenant's key."""
     return bool(await database.rows(_ANY))
 
 
 async def has_tenant_key(database: KeyDatabase, tenant: str, key_id: str) -> bool:
-    """Whether the database has this key of a tenant, or had it until it was destroyed."""
+    """Returns whether the database has this key of a tenant, or had it until it was destroyed."""
     return bool(await database.rows(_HAS, tenant, key_id))
 
 

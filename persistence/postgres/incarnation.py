@@ -44,7 +44,8 @@ FROM store LEFT JOIN writers ON writers.id = $1
 
 
 def was_restored(found: Any, known: KnownPosition) -> bool:
-    """Whether the store lost writes of this process, or is a copy that was promoted, recovered or loaded elsewhere."""
+    """Returns whether the store lost writes of this process, or is a copy that was promoted, recovered or loaded
+    elsewhere."""
     if found["identity"] != found["now"]:
         return True
     if not known.incarnation:

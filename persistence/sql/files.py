@@ -333,5 +333,5 @@ def _nonce(index: int) -> bytes:
 
 
 def _sound(file_id: str) -> bool:
-    """Whether this text can be a file's id; no other is looked up."""
+    """Returns whether this text can be a file's id; no other is looked up."""
     return file_id.isascii() and file_id.isprintable() and len(file_id) <= 64

@@ -143,7 +143,8 @@ async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole
 
 
 def _is_cut_off(path: Path, bytes_expected: int) -> bool:
-    """Whether the file is shorter than its header says; that is no damage if a write-ahead file lies beside it."""
+    """Returns whether the file is shorter than its header says; that is no damage if a write-ahead file lies beside
+    it."""
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size > 0:
         return False

@@ -8,7 +8,10 @@ Invariants. One append at a time, in step order; nothing is published or answere
 When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
 away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are answered so.
 
-States: WARM → SEALED (no new commands; what is here is finished) → GONE; WARM → FENCED, terminal.
+States: WARM → SEALED (by a hand-off: no new commands; what is here is finished) → GONE, or WARM again;
+WARM → PARKING (by a passivation: the same, and a snapshot) → GONE; FENCED from each of them, terminal. Only one of the
+two takes an actor out of WARM. Once it has come to rest in either, nothing wakes it: the log's end is promised to the
+hand-off's target, and a passivation's snapshot is the only append under way.
 
 Around it: `RunningTurns` writes answers, `Compactor`, `Titles`, `ToolRunner` and `KvHints` are the background work. All
 of it comes back through `post` or `ready`, as inputs of the machine like any other.
@@ -74,6 +77,7 @@ _STOPS_EXTRAS = cm.TurnCommand | cm.ItemDelete | cm.ResponseErase
 class Phase(enum.Enum):
     WARM = "warm"
     SEALED = "sealed"
+    PARKING = "parking"
     GONE = "gone"
     FENCED = "fenced"
 
@@ -116,6 +120,8 @@ class Actor:
             self._results = ResultFinder(head.key, machine, self._ledger, context, context.results)
         self._drain: asyncio.Task[None] | None = None
         self._wakeup: asyncio.Future[None] | None = None  # the drain waits on it while a turn is under way
+        self._at_rest = False  # sealed or parking, and nothing is written any more
+        self._passivation: asyncio.Task[None] | None = None
         self._sealed_off: list[asyncio.Future[None]] = []
         self._appending = JournalWriter(head, context, self._log, top=machine.state.top, snapshot_at=snapshot_at)
 
@@ -191,20 +197,27 @@ class Actor:
             del envelope  # holds its error, whose traceback holds this frame
 
     async def seal(self) -> None:
-        """Takes no more commands, finishes those that are here, and stops turns where they are.
+        """Takes no more commands, finishes those that are here, and stops turns where they are; does nothing if the
+        actor is leaving already.
 
         Afterwards the log is at rest under this fence, with everything in it that turns had released; open responses
-        are open in it. `unseal`, or leaving memory, must follow.
+        are open in it. What turns, timers and readers ask for meanwhile waits. `unseal`, or leaving memory, must
+        follow.
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
             self._compactor.leave()
+            await self._stop_writing()
+
+    async def _stop_writing(self) -> None:
+        """Stops the work of an actor that is no longer WARM; returns when everything that it released is durable."""
         self._stop_extras()
         self._turns.stop_all()
         await self._turns.join()
         await self._come_to_rest()
         await self._tools.leave(TOOL_PATIENCE_S)
         await self._come_to_rest()
+        self._at_rest = self.phase in (Phase.SEALED, Phase.PARKING)
 
     async def _come_to_rest(self) -> None:
         self._wake_to_leave()
@@ -217,6 +230,7 @@ class Actor:
         """Goes on after a seal: open responses are generated further from where the log ends."""
         if self.phase is Phase.SEALED:
             self.phase = Phase.WARM
+            self._at_rest = False
             self.post(inputs_and_effects.ResponsesPaused())
             self.post(inputs_and_effects.ResponsesResumed())
             self._tools.come_back()
@@ -224,8 +238,9 @@ class Actor:
             self._settle()
 
     async def settled(self) -> None:
-        """Returns when it is decided whether a sealed actor goes on here. Raises Overloaded when too many wait."""
-        if self.phase is Phase.SEALED:
+        """Returns when it is decided whether a sealed actor goes on here, or a parking one has left. Raises Overloaded
+        when too many wait."""
+        if self.phase in (Phase.SEALED, Phase.PARKING):
             if len(self._sealed_off) >= self._context.limits.mailbox_commands:
                 raise mailbox_full_error()
             decided = self._loop.create_future()
@@ -253,12 +268,27 @@ class Actor:
             await asyncio.wait(tasks)
 
     async def passivate(self) -> None:
-        """Leaves memory with everything durable; writes a snapshot when the log has grown. Idempotent."""
-        promised = self.phase is Phase.SEALED  # the log's end was handed on: nothing more is written
-        await self.seal()
-        if self.phase is Phase.SEALED and not promised:
-            await self._appending.leave(self._machine.state)
-        self._end(Phase.GONE)
+        """Leaves memory with everything durable; writes a snapshot when the log has grown, unless a hand-off has
+        sealed it. A second call waits for the same end; cancelling a call does not undo it."""
+        if self._passivation is None:
+            self._passivation = self._loop.create_task(self._passivate())
+        await asyncio.shield(self._passivation)
+
+    async def _passivate(self) -> None:
+        try:
+            await self._park()
+            while self.phase is Phase.WARM:  # a hand-off that had sealed it has failed meanwhile
+                await self._park()
+            if self.phase is Phase.PARKING:
+                await self._appending.leave(self._machine.state)
+        finally:
+            self._end(Phase.GONE)
+
+    async def _park(self) -> None:
+        if self.phase is Phase.WARM:
+            self.phase = Phase.PARKING
+            self._compactor.leave()
+        await self._stop_writing()
 
     def leaves_soon(self) -> None:
         """Has the next append carry a snapshot, since another replica is about to load the log."""
@@ -292,7 +322,7 @@ class Actor:
 
     def _wake(self) -> None:
         if self._drain is None:
-            if self.phase in (Phase.WARM, Phase.SEALED):
+            if self.phase in (Phase.WARM, Phase.SEALED, Phase.PARKING) and not self._at_rest:
                 self._drain = self._context.spawn(self._work())
         elif self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)

@@ -82,7 +82,8 @@ def segment_of(items: Sequence[Item], length: int) -> Segment:
 
 
 def join_output(pieces: list[tuple[Segment, Packed]], call_id: CallId) -> None:
-    """Keeps prompts from beginning between a call in `pieces` and its output, which comes behind them."""
+    """Marks the segments behind a call's in `pieces` as no beginning of a turn, so that no shortened prompt begins
+    between the call and its output, which follows `pieces`. Changes `pieces`."""
     between: list[int] = []
     for index in range(len(pieces) - 1, -1, -1):
         segment = pieces[index][0]

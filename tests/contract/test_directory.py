@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from actors.directory import LEASE_TTL_S, PARTITIONS, Leases, partition_of
+from actors.directory.rules import GRACE_TTLS
 from sessions.model.errors import Conflict, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
@@ -93,6 +94,23 @@ async def test_a_lapsed_member_leaves_the_view_and_comes_back_by_announcing(worl
     assert back.rejoined == EVERYWHERE
     assert [each.replica for each in back.members] == ["r1", "r2"]
     assert back.version > without.version
+
+
+async def test_who_joins_is_told_of_those_that_were_lost_sight_of(world: World) -> None:
+    """They may live: the directory, and not they, may have been away. Who left in order is none of them."""
+    old, new = await world.handle(), await world.handle()
+    for name in ("r1", "r2", "r3"):
+        await old.announce(member(name))
+    await old.withdraw(ReplicaId("r3"), "i1")
+    world.advance(LEASE_TTL_S + 0.1)
+    joined = await new.announce(member("r4"))
+    assert [each.replica for each in joined.members] == ["r4"]
+    assert sorted(each.replica for each in joined.vanished) == ["r1", "r2"]
+    assert (await new.announce(member("r4"))).vanished == (), "it is told once"
+    back = await (await world.handle()).announce(member("r1", "i2"))
+    assert [each.replica for each in back.vanished] == ["r2"], "its own place is taken"
+    world.advance(LEASE_TTL_S * GRACE_TTLS)
+    assert sorted(each.replica for each in (await (await world.handle()).announce(member("r5"))).vanished) == []
 
 
 async def test_a_withdrawn_member_leaves_the_view_at_once(directory: Leases) -> None:

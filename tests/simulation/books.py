@@ -63,6 +63,7 @@ class Books:
         self.model_at: Callable[[str], str] = lambda replica: ""
         self.unread: Callable[[SessionKey], bool] = lambda key: False  # may it be an orphan?
         self.spared: Callable[[str, str, SessionKey, str], bool] = lambda taker, writer, key, owner: False
+        self.silent: Callable[[str, SessionKey], bool] = lambda source, key: False  # has it sealed it, to this moment?
         self._world = world
         self._handoffs: dict[tuple[str, str, int], SessionKey] = {}
 
@@ -105,6 +106,8 @@ class Books:
         world.check(append.fence == account.fence, f"{key}: written under fence {append.fence}, not {account.fence}")
         world.check(append.top == len(account.records), f"{key}: written at {append.top} of {len(account.records)}")
         world.check(writer == account.writer, f"{key}: {writer} writes under the fence of {account.writer}")
+        sealed = account.sealed is not None and account.sealed.source == writer and world.faults <= SPARING
+        world.check(not (sealed and self.silent(writer, key)), f"{key}: {writer} writes on after its seal")
         try:
             account.grew_at = world.loop.now
             for record in append.records:

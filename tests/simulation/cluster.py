@@ -12,6 +12,7 @@ from typing import Any
 
 from actors.hosting.ownership import owner_label
 from actors.hosting.recovery_gate import RecoveryGate
+from sessions.actor.actor import Phase
 from sessions.machine.state import apply, begin
 from sessions.model.types import SessionId, SessionKey
 from sessions.turn.ledger import Ledger
@@ -37,6 +38,7 @@ class Cluster(Members):
         super().__init__(world, store)
         self.books.unread = self._unread
         self.books.spared = self._spared
+        self.books.silent = self._silent
         self.clients: list[Client] = []
 
     def client(self, name: str, **more: Any) -> Client:
@@ -137,13 +139,20 @@ class Cluster(Members):
 
     def _spared(self, taker: str, writer: str, key: SessionKey, owner: str) -> bool:
         """Whether a replica that nobody has reason to replace has the session in memory, under this very grant. (Who
-        has just started knows nobody that an emptied directory does not name.)"""
+        has just joined knows nobody that an emptied directory does not name.)"""
         node = self.replicas.get(writer)
-        if self.replicas[taker].born_at > self.world.loop.now - LEASE_S or node is None or not node.up or node.draining:
+        joined = self.replicas[taker].joined_at > self.world.loop.now - LEASE_S
+        if (joined and "directory_flushed" in self.world.faults) or node is None or not node.up or node.draining:
             return False
         runtime = node.replica.runtime
         held = runtime.ownership.owner(key)
         return held is not None and runtime.actor(key) is not None and owner_label(held) == owner
+
+    def _silent(self, source: str, key: SessionKey) -> bool:
+        """Whether a replica that has sealed a session has not gone on with it since."""
+        node = self.replicas[source]
+        actor = node.replica.runtime.actor(key) if node.up else None
+        return actor is None or actor.phase is Phase.SEALED
 
     async def _mallory(self) -> None:
         """Somebody else's key: for it these sessions do not exist."""

@@ -68,6 +68,7 @@ class Node:
         self.moves: list[asyncio.Task[Any]] = []  # what others had it do, that ends with it
         self.gone = False  # dead, or ended in order
         self.born_at = self.world.loop.now
+        self.joined_at = float("inf")
         self.woke_at = 0.0  # from its last long sleep
         self._stopped_at = 0.0
         self.died: asyncio.Future[None] = self.world.loop.create_future()
@@ -159,6 +160,7 @@ class ReplicaNode(Node):
             )
             try:
                 await self.replica.__aenter__()
+                self.joined_at = self.world.loop.now
                 break
             except Unavailable as error:
                 if self.world.faultless:

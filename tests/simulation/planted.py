@@ -121,7 +121,7 @@ def shown_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
     async def commit(self: Any, step: Any, letter: Any = None) -> None:
         if step.records:
-            self._world.publish(Published(self.key, self.epoch, tuple(step.records)))
+            self._context.publish(Published(self.key, self.epoch, tuple(step.records)))
         await right(self, step, letter)
 
     patch.setattr(Actor, "_commit", commit)
@@ -202,6 +202,11 @@ def the_target_starts_before_the_source_is_silent(patch: pytest.MonkeyPatch) -> 
             self.phase = Phase.SEALED
 
     patch.setattr(Actor, "seal", seal)
+
+
+@planted(270, "directory_away", "drain")
+def who_joins_knows_nobody_who_was_lost_sight_of(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(actors.directory.rules.DirectoryState, "_vanished", lambda self, now: ())
 
 
 @planted(40)

@@ -44,13 +44,13 @@ class KeyListener:
     """An object to be told when keys end. Methods may be overridden; none may raise."""
 
     def key_ended(self, key_id: str, error: SessileError) -> None:
-        """Called when a key is revoked: it authenticates nobody any more."""
+        """Is called when a key is revoked: it authenticates nobody any more."""
 
     def key_refused(self, key: ApiKey, error: SessileError) -> None:
-        """Called when a revoked or expired key was used with the right secret."""
+        """Is called when a revoked or expired key was used with the right secret."""
 
     def keys_stale(self, error: SessileError) -> None:
-        """Called when the store could not be read for too long, so that no key can be trusted."""
+        """Is called when the store could not be read for too long, so that no key can be trusted."""
 
 
 @dataclass(eq=False, repr=False)

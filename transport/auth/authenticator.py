@@ -76,7 +76,7 @@ class SignedInCookies(Protocol):
 
 
 class Issuance(NamedTuple):
-    """What else authenticates besides keys: tokens of issuers, sign-ins, and the list of revoked ones."""
+    """The credentials besides keys: tokens of issuers, sign-ins, and the list of revoked ones."""
 
     tokens: TokenVerifier | None = None
     sign_in: SignedInCookies | None = None

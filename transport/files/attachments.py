@@ -50,7 +50,7 @@ class AttachmentReader:
         self._bytes_max = bytes_max
 
     async def command(self, principal: Principal, command: cm.ActorCommand) -> cm.ActorCommand:
-        """A command as its actor is to have it."""
+        """Returns a command in which each file is replaced by its text."""
         match command:
             case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
                 if not names_files(command.content):
@@ -64,7 +64,7 @@ class AttachmentReader:
         return command
 
     async def units(self, principal: Principal, units: Sequence[Unit]) -> list[Unit]:
-        """A history as it is looked for and sent: by what its files say."""
+        """Returns a history in which each file is replaced by its text: so it is looked for and sent."""
         count = sum(
             isinstance(part, InputFile)
             for unit in units
@@ -144,7 +144,7 @@ def names_files(content: Content) -> bool:
 
 
 def shown_text(filename: str, document: DocumentText) -> str:
-    """A document as the model reads it in a message: between two lines that say what it is."""
+    """Returns a document as the model reads it in a message: between two lines that say what it is."""
     name = filename.replace("[", "(").replace("]", ")")
     text = document.text.strip("\n")
     more = "\n[The file goes on; this is its beginning.]" if document.cut else ""

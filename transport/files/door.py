@@ -69,7 +69,8 @@ class FileDoor:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     def upload(self, principal: Principal) -> Upload:
-        """An upload to come; use it as a context manager. Raises Forbidden, Limited, Overloaded, BadInput."""
+        """Returns an upload that has yet to arrive; use it as a context manager. Raises Forbidden, Limited, Overloaded,
+        BadInput."""
         demand(principal, "chat")
         if not self.bytes_max:
             raise TooLarge("file_too_large", "This server takes no files.", param="file")

@@ -154,8 +154,8 @@ class StoredHistory(MemoryHistory):
 async def open_history(
     folder: Path, keys: Keys | None, *, clock: Callable[[], float], now_ms: Callable[[], UnixMs]
 ) -> AsyncIterator[MemoryHistory]:
-    """The index of one process: in its data folder, under a key of its own; in memory where no key is kept. Raises
-    Unavailable."""
+    """Opens the history index of one process: in its data folder, under a key of its own; in memory where no key is
+    kept. Raises Unavailable."""
     if keys is None:
         yield MemoryHistory(clock)
         return

@@ -14,8 +14,9 @@ from transport.history_index import HistoryIndex
 async def open_shared_state(
     directory: str, secret: bytes, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
-    """What the gateways of a cluster share in the directory's Valkey, so that it does not matter which one a client
-    reaches. `secret` keys the index's names. Raises BadInput for a wrong address; a server that is away may come."""
+    """Opens the state that the gateways of a cluster share in the directory's Valkey, so that it does not matter which
+    one a client reaches. `secret` keys the index's names. Raises BadInput for a wrong address; a Valkey that does not
+    answer yet is no error."""
     from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets  # and redis' client
 
     store = ValkeyGatewayStore(directory, clock=clock)

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReplyStream(Protocol):
-    """What this needs of a call. Both raise when the call is over."""
+    """A call's stream, as far as `EventStreamer` uses it. Both methods raise when the call is over."""
 
     async def read(self) -> Any:
         """Returns the next request, or `grpc.aio.EOF` at the end of the stream."""

@@ -97,7 +97,7 @@ def _add(server: grpc.aio.Server, service: str, handlers: dict[str, Any]) -> Non
 
 
 def _described() -> descriptor_pool.DescriptorPool:
-    """The descriptors of this process, with those of reflection v1: v1alpha's under the other name."""
+    """Returns the descriptors of this process, with those of reflection v1 under the name of v1alpha, too."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_FILE)

@@ -117,7 +117,8 @@ class GrpcServer:
         return True
 
     async def drain(self) -> None:
-        """Not healthy any more; conversations end with `draining`, and their clients come back elsewhere."""
+        """Tells health checks that the server leaves, and ends conversations with `draining`: their clients come back
+        elsewhere."""
         self._leaving.set()
         await self._health.enter_graceful_shutdown()
 

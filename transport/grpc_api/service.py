@@ -294,7 +294,8 @@ class DecodedStream:
 
 @lru_cache(maxsize=1024)
 def _address(peer: str) -> str | None:
-    """The peer's address, of what gRPC says: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`, `unix:...`."""
+    """Returns a peer's address, None for a socket's. gRPC writes `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`,
+    `unix:...`."""
     kind, _, rest = peer.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")
     return host if kind in ("ipv4", "ipv6") else None

@@ -130,7 +130,7 @@ def _one(message: Message, value: Any) -> None:
 
 
 def too_deep() -> BadInput:
-    """What stands in a session and came through another door."""
+    """Returns the error for JSON in a session, which came through another door and nests too deep for gRPC."""
     return BadInput("too_large", "The session holds JSON that nests deeper than gRPC carries: use HTTP or WebSocket.")
 
 
@@ -161,7 +161,7 @@ def command_of(message: Message, field: str, *, id: str, session: str | None) ->
 
 
 def _adapt(fields: dict[str, Any], field: str) -> None:
-    """What proto3 cannot say as JSON does: null, absence, unions."""
+    """Changes the fields of a message where proto3 cannot say what JSON does: null, absence, unions."""
     if field in ("message_create", "message_edit", "response_steer"):
         parts = fields.pop("parts", None)
         fields["content"] = parts or fields.get("content", "")

@@ -65,7 +65,7 @@ class WebSocketDoor(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Listening:
-    """What the connections of one port share."""
+    """The state that the connections of one port share."""
 
     config: uvicorn.Config
     state: ServerState

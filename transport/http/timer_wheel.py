@@ -20,7 +20,7 @@ class TimerTarget(Protocol):
     def due(self) -> float: ...
 
     def elapsed(self, now: float) -> None:
-        """Called when its deadline has come. Must not raise."""
+        """Is called when its deadline has come. Must not raise."""
 
 
 class TimerWheel:

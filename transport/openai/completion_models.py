@@ -85,7 +85,7 @@ class ModerationRequest(given.RequestModel):
 
 
 class ModerationResult(ResponseModel):
-    """What a text was found to be. `categories` and `category_scores` have all of OpenAI's names and those of this
+    """The findings about a text. `categories` and `category_scores` have all of OpenAI's names and those of this
     server's detectors; a category that no detector looks for is always false, with score 0."""
 
     flagged: bool

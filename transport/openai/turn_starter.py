@@ -220,8 +220,8 @@ class TurnStarter:
                 return await self._begin(draft, match, None, give_back=False)
 
     async def _decide(self, draft: TurnDraft) -> HistoryMatch | None:
-        """Returns the session of a request with a key: None for the one whose id follows from the key. Any other is
-        first stored as a pointer."""
+        """Returns the place that a request with an Idempotency-Key continues, None if it begins the session whose id
+        follows from that key. A place is first stored under the key, so that a repeated request finds the same one."""
         recorded = await self._read_pointer(draft)
         if recorded is not UNREAD:
             return recorded

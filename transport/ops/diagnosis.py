@@ -94,7 +94,7 @@ class GatewayObserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `doctor` observed. Fields that are None or empty were not looked at."""
+    """The observations of `doctor`. Fields that are None or empty were not looked at."""
 
     directory: DirectoryObserved | None = None
     replicas: tuple[ReplicaObserved, ...] = ()

@@ -100,7 +100,8 @@ class GrpcDialer:
             raise
 
     async def knock(self, address: str) -> None:
-        """A bare connection, and another beside it where the first may have been lost on its way."""
+        """Connects to an address and closes the connection again, to see whether anybody listens; connects once more
+        beside it if the first may have been lost on its way. Raises LinkDown."""
         host, _, port = address.rpartition(":")
         first = asyncio.ensure_future(_connect(host.strip("[]"), int(port)))
         knocks = [first]

@@ -36,7 +36,7 @@ class PeerCertificates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerSecurity:
-    """What a process shows at peer links, and demands there."""
+    """The credentials that a process shows at peer links, and those that it demands there."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class PeerSecurity:
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For the server's port, which looks at each handshake which certificate and authority are in force."""
+        """Returns the credentials of the server's port, which look at each handshake which certificate and authority
+        are in force."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_pair(), self._server_pair, require_client_authentication=True
         )

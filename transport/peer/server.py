@@ -28,7 +28,7 @@ Accept = Callable[[Carrier, str], Awaitable[None]]
 
 
 class ServerCarrier:
-    """One stream, as the answering end holds it."""
+    """A link's gRPC stream, at the end that answers."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class ServerCarrier:
             raise LinkDown("closed")
 
     async def close(self) -> None:
-        """The stream ends when the method returns, which is when its link's `accept` does."""
+        """Marks the stream as closed. It ends when `accept`, which has it, returns."""
         self._closed = True
 
 
@@ -98,7 +98,7 @@ class PeerServer(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(self._link) if details.method == METHOD else None
 
     async def _link(self, _: Any, context: Any) -> None:
-        """One stream."""
+        """Serves one link until it ends."""
         if not self._security.admits(context.invocation_metadata()):
             log.warning("peer_rejected", peer=context.peer())
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the cluster's token is missing or wrong")

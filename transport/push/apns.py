@@ -55,7 +55,8 @@ class ApnsKey:
         return self._token
 
     def expired(self, now: UnixMs) -> None:
-        """Apple says so: its clock or ours is wrong."""
+        """Drops a token that Apple calls expired, if it is old enough: else its clock or ours is wrong, and a new one
+        would be no better."""
         if now - self._made_at >= TOKEN_REMADE_MS:
             self._token = ""
 

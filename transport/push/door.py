@@ -75,7 +75,7 @@ class PushDoor:
 
 
 def decode_key(text: str) -> bytes:
-    """Base64url without its padding. Raises ValueError."""
+    """Decodes base64url without its padding. Raises ValueError."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 

@@ -71,7 +71,7 @@ class GoogleTokens:
             return self._token
 
     def drop(self, token: str) -> None:
-        """It was refused: the next one is another, unless there is one by now."""
+        """Drops a token that was refused, unless another one has taken its place."""
         if token == self._token:
             self._token = ""
 

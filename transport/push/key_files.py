@@ -39,7 +39,7 @@ def read_key_file(setting: str, file: str, advice: str) -> bytes:
 
 
 def _without_waiting(file: str, flags: int) -> int:
-    """A pipe that nobody writes to is opened, too, and is no file then."""
+    """Opens a file without waiting: a pipe that nobody writes to is opened, too, and is then refused as no file."""
     return os.open(file, flags | os.O_NONBLOCK)
 
 

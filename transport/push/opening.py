@@ -63,7 +63,7 @@ class PushSettings(Protocol):
 
 
 class PushCredentials(NamedTuple):
-    """What the settings name; None: not that way."""
+    """The credentials that the settings name for each kind of push; None: that kind is not sent."""
 
     rules: AddressRules
     vapid: VapidKey | None
@@ -77,7 +77,8 @@ class PushCredentials(NamedTuple):
 
 
 def sends_pushes(settings: PushSettings) -> bool:
-    """Whether a key is set. Raises BadInput where settings say how to send, and there is no key to send with."""
+    """Returns whether a key is set. Raises BadInput where settings say how to send, and there is no key to send
+    with."""
     for needed, about in _NEEDED.items():
         for setting in about:
             if getattr(settings, setting) and not getattr(settings, needed):
@@ -117,7 +118,7 @@ def push_door(settings: PushSettings) -> PushDoor | None:
 def push_relays(
     settings: PushSettings, store: PushStore, now_ms: Callable[[], UnixMs], metrics: Metrics
 ) -> list[Coroutine[Any, Any, None]]:
-    """What sends, where a key is set. Raises BadInput. Blocking."""
+    """Returns the tasks that send push notices, where a key is set. Raises BadInput. Blocking."""
     if not sends_pushes(settings):
         return []
     keys = read_push_credentials(settings)
@@ -134,7 +135,8 @@ def push_relays(
 async def open_senders(
     keys: PushCredentials, *, app: str = "", apns_url: str = "", fcm_url: str = ""
 ) -> AsyncIterator[Senders]:
-    """Each with connections of its own: a browser's address that never answers takes none of Apple's or Google's."""
+    """Opens a sender for each kind, with connections of its own: a browser's address that never answers takes none of
+    Apple's or Google's."""
     web_push, apns, fcm = None, None, None
     async with AsyncExitStack() as stack:
         if keys.vapid is not None:

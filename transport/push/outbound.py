@@ -73,7 +73,7 @@ class OutboundClient:
         await self._client.aclose()
 
     def check_address(self, url: str) -> Destination:
-        """What can be said of an address without asking for it. Raises Forbidden."""
+        """Checks what can be known of an address without asking for it, and returns it in parts. Raises Forbidden."""
         if not self._rules.permits_url(url):
             raise _forbidden()
         return destination(url)
@@ -102,7 +102,7 @@ class OutboundClient:
 
 
 async def _first_bytes(answer: httpx2.Response, bytes_max: int) -> bytes:
-    """As they come over the wire: nothing is unpacked."""
+    """Returns the first bytes of an answer as they come over the wire: nothing is unpacked."""
     said = bytearray()
     if bytes_max:
         async for part in answer.aiter_raw():

@@ -10,7 +10,8 @@ from sessions.model.types import UnixMs
 
 
 def quiet_until(quiet: QuietHours | None, now: UnixMs) -> UnixMs | None:
-    """When the hours that `now` lies in end; None: it lies in none. A time zone that is not known here is UTC."""
+    """Returns when the quiet hours that `now` lies in end; None if it lies in none. A time zone that is not known here
+    is UTC."""
     if quiet is None or quiet.start == quiet.end:
         return None
     try:

@@ -82,8 +82,8 @@ class PushRelay:
                     await asyncio.sleep(pause_s)
 
     async def relay_batch(self) -> bool:
-        """What is due, at most `BATCH`, to its end. True when there may be more at once. Raises Unavailable,
-        OutcomeUnknown."""
+        """Delivers notices that are due, at most `BATCH`. Returns whether there may be more at once. Raises
+        Unavailable, OutcomeUnknown."""
         async with asyncio.TaskGroup() as sending:
             return await self._start_due(sending)
 

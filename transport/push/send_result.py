@@ -52,13 +52,14 @@ def push_payload(delivery: PushDelivery) -> bytes:
 
 
 def topic_of(key: SessionKey) -> str:
-    """Of a session only the newest message is kept by this: 32 characters of base64url, which say nothing of it."""
+    """Returns the topic of a session's notices, of which a push service keeps the newest only: 32 characters of
+    base64url, which say nothing of the session."""
     digest = hashlib.sha256("\0".join(key).encode()).digest()
     return urlsafe_b64encode(digest[:24]).decode()
 
 
 def expires_s(delivery: PushDelivery) -> int:
-    """When a push service that could not deliver it may drop it: seconds since 1970."""
+    """Returns when a push service that could not deliver a notice may drop it, in seconds since 1970."""
     return (delivery.at + KEPT_MS) // 1000
 
 
@@ -67,7 +68,7 @@ def retry_after_s(retry_after: str) -> float:
 
 
 def shown_reason(text: object) -> str:
-    """What a push service calls a failure, if that is a word: it goes into logs."""
+    """Returns what a push service calls a failure, for logs; "" if it is no plain word."""
     if isinstance(text, str) and len(text) <= REASON_MAX and text.isascii() and text.replace("_", "").isalnum():
         return text
     return ""

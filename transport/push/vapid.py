@@ -28,7 +28,7 @@ class VapidKey:
         self._made: dict[str, tuple[UnixMs, str]] = {}  # of each origin: from when another is made
 
     def authorization(self, endpoint: str, now: UnixMs) -> str:
-        """The header for a push service, which signs that it was meant: no other may use it."""
+        """Returns the header for a push service. It is signed for this service alone: no other can use it."""
         parts = urlsplit(endpoint)
         origin = f"{parts.scheme}://{parts.netloc}"
         made = self._made.get(origin)

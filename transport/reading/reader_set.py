@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class LogSource(Protocol):
-    """What a `ReaderSet` needs of the gateway."""
+    """The parts of the gateway that a `ReaderSet` uses."""
 
     @property
     def feeds(self) -> Feeds: ...

@@ -48,7 +48,8 @@ async def record_use(gateway: Gateway, principal: Principal, model: str, tokens:
 
 
 def recorder(usage: UsageStore, prices: PriceBook, clock: Clock) -> Record:
-    """What keeps the use of documents that are read into vector stores: their user's, of no key."""
+    """Returns the function that records the tokens of documents that are read into vector stores: as use of the store's
+    user, without a key."""
 
     async def record(store: VectorStore, tokens: int) -> None:
         principal = Principal(tenant=store.tenant, key_id="vector_stores", user=store.user, role="service")

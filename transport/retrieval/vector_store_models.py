@@ -142,7 +142,7 @@ class FileContent(ResponseModel):
 
 
 class SpanObject(ResponseModel):
-    """Where a passage stands in its file's text, in code points."""
+    """The place of a passage in its file's text, in code points."""
 
     start: int
     end: int

@@ -46,7 +46,7 @@ _ONCE: Final = frozenset({b"origin", b"sec-websocket-key", b"sec-websocket-versi
 
 
 class PlainHandshake(NamedTuple):
-    """What a handshake without credential agreed on, with the bytes of its answer."""
+    """The result of a handshake without credential, with the bytes of its answer."""
 
     encoding: Encoding
     answer: bytes

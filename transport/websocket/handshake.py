@@ -34,7 +34,7 @@ USER_HEADER: Final = "x-sessile-user"  # the end user that a service's key speak
 
 
 class AgreedHandshake(NamedTuple):
-    """What a handshake agreed on. `principal` is None if it had no credential, or a ticket, which `redeem_ticket`
+    """The result of a handshake. `principal` is None if it had no credential, or a ticket, which `redeem_ticket`
     exchanges for the principal."""
 
     encoding: Encoding

@@ -20,7 +20,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class SocketTurn(NamedTuple):
-    """What a request knows of the WebSocket that made it. It is in the request's state."""
+    """The properties of the WebSocket frame that a request was made from. It is in the request's state."""
 
     generate: bool = True  # false: prepares for an answer without writing one
 

@@ -66,7 +66,8 @@ class HeldConnection(TimerTarget, typing.Protocol):
 
 
 class ConnectionHost(typing.Protocol):
-    """What the connections of a server share; `transport.websocket.connections` implements it."""
+    """The state and services that the connections of a server share; `transport.websocket.connections` implements
+    it."""
 
     gateway: Gateway
     limits: ConnectionLimits

@@ -1,4 +1,5 @@
--- Joins or renews a member; answers {"ok", version, generation, member...} or {"replaced", version}.
+-- Joins or renews a member; answers {"ok", version, generation, {member...}, {vanished member...}}, the latter to who
+-- joins only, or {"replaced", version}.
 -- KEYS members meta
 -- ARGV replica incarnation generation(0: never joined) ttl_ms seen_version grace_ttls stable member
 local members, meta = KEYS[1], KEYS[2]
@@ -7,7 +8,8 @@ local generation, ttl, seen, grace = tonumber(ARGV[3]), tonumber(ARGV[4]), tonum
 local stable, member = ARGV[7], ARGV[8]
 local now = server_now()
 
-local version, shown = prune(members, meta, seen, grace, now)
+local joins = generation == 0
+local version, shown, vanished = prune(members, meta, seen, grace, now)
 local record = stored(members, replica)
 local same = record and record[1] == incarnation
 if record and not same and generation > 0 and generation <= record[2] then
@@ -24,7 +26,10 @@ if changed then
 end
 redis.call('HSET', members, replica, cjson.encode({incarnation, generation, now, ttl, true, stable, member}))
 redis.call('HSET', meta, 'version', version)
-shown[replica] = member
-local answer = {'ok', version, generation}
-for _, each in pairs(shown) do answer[#answer + 1] = each end
-return answer
+shown[replica], vanished[replica] = member, nil
+local view, absent = {}, {}
+for _, each in pairs(shown) do view[#view + 1] = each end
+if joins then
+  for _, each in pairs(vanished) do absent[#absent + 1] = each end
+end
+return {'ok', version, generation, view, absent}

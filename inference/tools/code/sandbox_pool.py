@@ -44,7 +44,7 @@ Kind = Literal["sandlock", "bubblewrap"]
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox can be had; the message says why, for the log and the operator."""
+    """Raised when no sandbox can be had; the message says why, for the log and the operator."""
 
 
 class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):

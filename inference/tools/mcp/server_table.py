@@ -56,9 +56,9 @@ class McpServerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         check_headers(self.headers)
 
     def asks(self, own_name: str) -> bool:
-        """Whether somebody has to agree to each call of this tool."""
+        """Returns whether somebody has to agree to each call of this tool."""
         return self.approve if isinstance(self.approve, bool) else own_name in self.approve
 
     def repeatable(self, own_name: str, *, hinted: bool) -> bool:
-        """Whether a call of this tool may be sent again."""
+        """Returns whether a call of this tool may be sent again."""
         return own_name in self.idempotent or (self.trust_hints and hinted)

@@ -13,7 +13,7 @@ from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, Cluster, ReplicaNode, cluster, until
 from tests.support.cluster.steps import migrations
-from tests.support.virtual_time import outcome, virtual
+from tests.support.virtual_time import advance, outcome, virtual
 
 
 async def unread_answer(made: Cluster, *, tokens: int = 300) -> tuple[SessionKey, ReplicaNode, ReplicaNode]:
@@ -68,6 +68,23 @@ async def test_an_idle_session_stays_too() -> None:
         await emptied(made, other)
         command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
         assert isinstance(await outcome(other.replica.runtime.execute(request_of(ALICE, command))), Moved)
+        assert made.owner(key) == owner.name
+
+
+@virtual
+async def test_who_joins_as_soon_as_a_directory_is_back_leaves_a_living_owner_its_session() -> None:
+    """All leases had ended while it was away: the first to start afterwards sees a view of itself alone."""
+    async with cluster(replicas=2) as made:
+        key, owner, other = await unread_answer(made, tokens=5)
+        await made.at_rest(key)
+        made.directory_away = True
+        await other.kill()
+        await advance(made.lease_ttl_s + 1.0)
+        made.directory_away = False
+        late = await made.add_replica("r3")
+        assert [member.replica for member in late.replica.membership.view.members] == ["r3"]
+        command = cm.SessionUpdate(id=made.command_id(), session=key.session, title="mine")
+        assert isinstance(await outcome(late.replica.runtime.execute(request_of(ALICE, command))), Moved)
         assert made.owner(key) == owner.name
 
 

@@ -13,6 +13,7 @@ from sessions.model.errors import Conflict
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
+from tests.support.cluster.steps import migrations
 from tests.support.virtual_time import virtual
 
 
@@ -171,3 +172,66 @@ async def test_a_drain_waits_for_a_session_that_is_being_taken_in() -> None:
         await moving
         await draining
         assert made.owner(key) != other
+
+
+@virtual
+async def test_a_session_that_is_being_parked_is_not_sealed_for_another() -> None:
+    """A drain brought its KV up when it was idle for long enough to leave: both ended it, and the snapshot that it
+    leaves with was written behind the end of the log that the target had been told."""
+    async with cluster(replicas=2) as made:
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        await gateway.say(key, tokens=5)
+        await made.at_rest(key)
+        owner, other = holder_and_other(made, key)
+        source, target = made.replicas[owner].replica, made.replicas[other].replica
+        member, journal = target.membership.member, source.runtime._journal
+        journal_is_asked, journal_answers = asyncio.Event(), asyncio.Event()
+        assert member is not None
+        append, appended = journal.append, list[int]()
+
+        async def late(of: Any) -> None:
+            journal_is_asked.set()
+            await journal_answers.wait()
+            await append(of)
+            appended.append(of.fence)
+
+        async def leaves(*_: object) -> None:
+            journal.append = late  # type: ignore[method-assign, assignment]
+            made.background(source.runtime.passivate(key))
+            await journal_is_asked.wait()
+
+        source.handoff._bring_up = leaves  # type: ignore[method-assign,assignment]
+        with pytest.raises(HandoffAbandoned):
+            await source.handoff.hand_off(key, member)
+        journal_answers.set()
+        await advance(0.1)
+        assert appended == [1] and source.runtime.actor(key) is None and target.runtime.actor(key) is None
+
+
+@virtual
+async def test_a_restarted_replica_that_the_view_has_yet_to_name_keeps_its_session() -> None:
+    """The directory went away just after it had come back under its name. A session was handed to it, and its source
+    ended: a gateway took the process that it remembered, which had ended, for the owner that the journal named."""
+    async with cluster(replicas=3) as made:
+        gateway = made.gateways["g1"]
+        key = await gateway.create("one")
+        await gateway.say(key, tokens=400)
+        await made.writes(key)
+        reader = gateway.read(key)
+        owner, other = holder_and_other(made, key)
+        await made.replicas[other].kill()
+        made.directory_away = True
+        await advance(0.5)
+        made.directory_away = False
+        restarted = await made.add_replica(other)
+        made.directory_away = True
+        member, source = restarted.replica.membership.member, made.replicas[owner]
+        assert member is not None
+        await source.replica.handoff.hand_off(key, member)
+        await source.kill()
+        await advance(3.0)
+        assert made.owner(key) == other
+        made.directory_away = False
+        await reader.reaches(await made.at_rest(key))
+        assert migrations(made, key) == ["handoff"]

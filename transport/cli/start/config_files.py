@@ -106,13 +106,13 @@ def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[L
 
 
 def models_file(path: str | Path) -> ConfigFile[ModelPools]:
-    """Which models there are, what their names mean, and who may use them. Raises BadSetting."""
+    """Opens the models file: which models there are, what their names mean, and who may use them. Raises BadSetting."""
     return ConfigFile("models", path, read_models, NO_POOLS)
 
 
 def default_limits(settings: Settings) -> Limits | None:
-    """What a server or gateway that demands keys lets each take where no file says so: it is open to strangers. All
-    gateways of a cluster have the same, counted together; replicas always settle by them."""
+    """Returns the limits of each tenant at a server or gateway that demands keys, where no file names any: it is open
+    to strangers. All gateways of a cluster have the same and count together; replicas always settle by them."""
     if settings.auth != "keys" and not (settings.keys or settings.issuers or settings.oidc_issuer):
         return None
     if not settings.limits:
@@ -160,7 +160,7 @@ class RetentionFile(ConfigFile[Retention]):
         audit: AuditLog,
         now_ms: Callable[[], UnixMs],
     ) -> None:
-        """Without a file, deleted sessions stay for `deleted_days` and rows of the audit log for `audit_days` (0: for
+        """`path` empty: deleted sessions stay for `deleted_days` and rows of the audit log for `audit_days` (0: for
         ever). Raises BadSetting."""
         if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
             raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")

@@ -32,10 +32,10 @@ async def open_credentials(
     now_ms: Callable[[], UnixMs],
     tickets: Tickets | None = None,
 ) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
-    """Who may come in: the keys file, the API keys, the issuers, who signs in; all but the first are kept up to date.
-    API keys are there on every server, so that they can be made on one that is still open on loopback; they are
-    demanded, and followed, only with `auth = keys`. Raises BadInput for a wrong file and a provider that is not as the
-    settings say, Unavailable where keys cannot be read."""
+    """Opens all that callers are known by: the keys file, the API keys, the issuers and the sign-in; all but the first
+    are kept up to date. Every server has API keys, so that they can be made on one that is still open on loopback; they
+    are demanded, and followed, only with `auth = keys`. Raises BadInput for a wrong file and for a provider that is not
+    as the settings say, Unavailable where keys cannot be read."""
     clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
     api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
     jwts = sign_in = revocations = None
@@ -70,8 +70,8 @@ async def open_credentials(
 
 
 def read_sign_in(settings: Settings) -> tuple[ProviderSettings, PublicUrl] | None:
-    """The provider and the public address that the settings name for signing in; None: nobody signs in. Raises
-    BadInput, BadSetting, which say what is wrong."""
+    """Returns the provider and the public address that the settings name for signing in, None if nobody signs in.
+    Raises BadInput and BadSetting, which say what is wrong."""
     if not settings.oidc_issuer and not settings.oidc_client_id:
         for name in ("oidc_tenant", "oidc_tenant_claim", "oidc_role_claim", "oidc_client_secret_file"):
             if getattr(settings, name):
@@ -102,8 +102,8 @@ async def open_sign_in(
     server_keys: Callable[[], SealingKeys],
     now_ms: Callable[[], UnixMs],
 ) -> SignIn:
-    """People sign in with an OpenID provider. Raises BadInput that says which setting is wrong, Unavailable where the
-    keys cannot be read."""
+    """Opens the sign-in with an OpenID provider. Raises BadInput, which says which setting is wrong, and Unavailable
+    where the keys cannot be read."""
     from transport.auth.openid_provider import discover
     from transport.auth.sealed_cookies import CookieSealer
     from transport.auth.sign_in import SignIn

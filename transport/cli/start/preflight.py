@@ -84,8 +84,8 @@ def check_files(settings: Settings) -> None:
 
 
 def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
-    """For commands that work on what is there. Raises BadSetting where the data folder has no journal: a misspelt
-    folder would be answered for with a new, empty one. `made`: the command makes one where there was none."""
+    """Raises BadSetting where the data folder has no journal, for commands that work on one: a misspelt folder would
+    get a new, empty one. `made`: the command makes one where there was none."""
     check_journal_complete(settings)
     if made:
         return

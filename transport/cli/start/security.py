@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def pem(settings: Settings, name: str) -> bytes:
-    """The file that a setting names. Raises BadSetting."""
+    """Reads the PEM file that a setting names. Raises BadSetting."""
     path = getattr(settings, name)
     try:
         return Path(path).read_bytes() if path else b""
@@ -28,7 +28,8 @@ def pem(settings: Settings, name: str) -> bytes:
 
 
 def peer_security(settings: Settings) -> PeerSecurity:
-    """What processes of a cluster show each other. Raises BadSetting, BadInput."""
+    """Reads the certificate and the token with which the processes of a cluster know each other. Raises BadSetting,
+    BadInput."""
     return PeerSecurity(
         token=settings.peer_token,
         certificates=peer_certificates(settings),
@@ -47,15 +48,16 @@ def peer_certificates(settings: Settings) -> PeerCertificates:
 
 
 def tls_of(settings: Settings) -> ServerTls | None:
-    """The public doors' certificate, where they have one. Raises BadSetting, BadInput."""
+    """Reads the certificate of the public doors, None where they have none. Raises BadSetting, BadInput."""
     return read_server_tls(pem(settings, "tls_certificate"), pem(settings, "tls_key"))
 
 
 def certificate_watchers(
     settings: Settings, tls: ServerTls | None = None, security: PeerSecurity | None = None
 ) -> list[FileWatcher[Any]]:
-    """Put a certificate in force whose files changed, those included that changed since the start began. A pair that
-    does not fit, as between the writing of two files, changes nothing and is logged. Raises BadSetting, BadInput."""
+    """Returns the watchers of the certificates' files: each puts a changed certificate in force, also one that changed
+    since the start began. A pair that does not fit, as between the writing of two files, changes nothing and is logged.
+    Raises BadSetting, BadInput."""
     watchers: list[FileWatcher[Any]] = []
     if tls is not None:
 
@@ -75,7 +77,7 @@ def certificate_watchers(
 
 
 def _watcher(settings: Settings, prefix: str, read: Callable[[Path], T], put: Callable[[T], None]) -> FileWatcher[T]:
-    """Of a certificate, and of the files beside it; what they say now is in force when this returns."""
+    """Returns the watcher of a certificate's files; what they say now is in force when this returns."""
 
     async def take(new: T) -> None:
         put(new)

@@ -41,12 +41,12 @@ class Startup:
         self._running: Callable[[], str | None] = lambda: None
 
     def readiness(self) -> str | None:
-        """Why traffic is not welcome, or None. Names no address: strangers may read it."""
+        """Returns why traffic is not welcome yet, or None. It names no address, for strangers may read it."""
         return self._reason or self._running()
 
     async def reach(self, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of `attempt`, made until it succeeds. Raises what it raises that will not mend by itself, and
-        StartStopped."""
+        """Makes an `attempt` until it succeeds, and returns its result. Raises the errors of the attempt that will not
+        mend by themselves, and StartStopped."""
         backoff = Backoff(self._first_s, PAUSE_MAX_S, self._rng)
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -79,5 +79,5 @@ class Startup:
                 raise StartStopped
 
     def finish(self, running: Callable[[], str | None]) -> None:
-        """The process is up: from now on `running` says whether traffic is welcome."""
+        """Notes that the process is up: from now on `running` says whether traffic is welcome."""
         self._reason, self._running = None, running

@@ -10,7 +10,7 @@ AT_ONCE: Final = "Ctrl-C ends it at once"
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM and Ctrl-C. From then on Ctrl-C kills the process, which the journal outlives."""
+    """Returns an event that SIGTERM and Ctrl-C set. After that Ctrl-C kills the process, which the journal outlives."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def begin() -> None:

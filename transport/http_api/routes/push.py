@@ -61,8 +61,8 @@ class NewSubscription(RequestModel):
 
 
 class PushKeyObject(ResponseModel):
-    """What devices need to subscribe. `application_server_key` is for the browser's `pushManager.subscribe`; `kinds`
-    are the kinds of devices that are supported."""
+    """The key and the kinds that devices need to subscribe. `application_server_key` is for the browser's
+    `pushManager.subscribe`; `kinds` are the kinds of devices that are supported."""
 
     object: Literal["push"] = "push"
     application_server_key: str

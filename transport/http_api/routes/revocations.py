@@ -24,8 +24,9 @@ Name = Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class RevocationCreate(request_models.RequestModel):
-    """What to revoke: with `subject`, all tokens and sign-ins of a person issued until now; with `token_id`, one token
-    (`jti`) or sign-in. `issuer` may be absent if there is one only. `expires_at`, unix ms: when they expire anyway."""
+    """A revocation: with `subject`, of all tokens and sign-ins of a person issued until now; with `token_id`, of one
+    token (`jti`) or sign-in. `issuer` may be absent if there is one only. `expires_at`, unix ms: when they expire
+    anyway."""
 
     issuer: Name | None = None
     subject: Name | None = None

@@ -91,7 +91,7 @@ class SessionChange(request_models.RequestModel):
 
 
 class ShareRequest(request_models.RequestModel):
-    """What to share: the branch that ends in `item_id`; without it, the present branch."""
+    """The branch to share: the one that ends in `item_id`; without it, the present branch."""
 
     item_id: Annotated[str, StringConstraints(max_length=128)] | None = None
 

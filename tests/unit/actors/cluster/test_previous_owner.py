@@ -122,6 +122,16 @@ async def test_a_member_that_vanished_is_reached_while_it_answers() -> None:
 
 
 @virtual
+async def test_a_member_that_had_vanished_before_the_first_view_is_reached_while_it_answers() -> None:
+    for down, owner in ((False, OWNER), (True, None)):
+        world = World(down=down)
+        world.query.update(View(7, (member("r1"),)), vanished=(member("r1", "i1"), member("r2")))
+        await advance(0.1)
+        assert world.queried == 1, "its own older process is not dialed"
+        assert await world.query.find_owner(KEY, HEAD) == owner
+
+
+@virtual
 async def test_a_replica_that_was_never_met_may_be_back_for_one_lease() -> None:
     world = World()
     world.sees(member("r1"), version=1)

@@ -12,6 +12,7 @@ import pytest
 
 from actors.hosting.runtime import Moved, RuntimeLimits
 from inference.simulated import SimulatedEngine, SimulatedOptions, decode
+from sessions.actor.actor import Phase
 from sessions.actor.actor_context import ActorLimits
 from sessions.machine.state import replay
 from sessions.model import commands as cm
@@ -434,6 +435,52 @@ async def test_who_has_sealed_for_another_leaves_without_writing() -> None:
         assert replica.faults.calls.count("append") == appends
 
 
+@virtual
+async def test_nothing_is_written_behind_a_seal_whoever_asks_for_it() -> None:
+    """A reader's leaving, or a tool's deadline, waits until it is decided who owns the session."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await actor.seal()
+        appends = replica.faults.calls.count("append")
+        actor.readers_left(cancel=True)
+        await advance(1.0)
+        assert replica.faults.calls.count("append") == appends
+        actor.unseal()
+        ended = await reader.ended(answer.response_id)
+        assert isinstance(ended, ev.ResponseIncomplete), "it was asked for, and waited"
+
+
+@virtual
+async def test_nothing_is_written_beside_the_snapshot_of_a_session_that_leaves() -> None:
+    async with Place(OPTIONS) as place:
+        replica = await place.replica()
+        reader = place.read(replica)
+        await replica.create()
+        answer = await replica.say(QUESTION)
+        await reader.delta(answer.response_id, 3)
+        actor = replica.runtime.actor(KEY)
+        assert actor is not None
+        await reader.delta(answer.response_id, 12)
+        replica.faults.slow("append", 0.5)
+        leaving = asyncio.create_task(replica.runtime.passivate(KEY))
+        await settled()
+        await settled()
+        appends = replica.faults.calls.count("append")
+        actor.readers_left(cancel=True)
+        again = asyncio.create_task(actor.passivate())
+        await settled()
+        assert not again.done() and replica.runtime.actor(KEY) is actor, "who leaves once more waits for the same end"
+        await asyncio.gather(leaving, again)
+        assert replica.faults.calls.count("append") == appends and place.head().open
+        assert loaded_now(place).snapshot is not None
+
+
 def loaded_now(place: Place) -> Loaded:
     loaded = place.store.load(KEY, UnixMs(0))
     assert loaded is not None
@@ -620,7 +667,7 @@ async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
         sweeping = asyncio.create_task(sweeps.passivate_idle())
         await settled()
         leaving = [
-            key for key in (KEY, other) if (actor := replica.runtime.actor(key)) and actor.phase.value == "sealed"
+            key for key in (KEY, other) if (actor := replica.runtime.actor(key)) and actor.phase is Phase.PARKING
         ]
         (stays,) = [key for key in (KEY, other) if key not in leaving]
         reader = place.read(replica, stays)

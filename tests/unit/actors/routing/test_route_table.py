@@ -106,6 +106,24 @@ async def test_a_parked_session_goes_back_to_where_its_kv_is() -> None:
 
 
 @virtual
+async def test_nothing_is_taken_over_from_an_owner_that_left_in_order() -> None:
+    """It would be the one takeover of that lease: an owner that dies soon after would wait for its end."""
+    async with cluster(replicas=3) as made:
+        gateway = made.gateways["g1"]
+        one, routes = await gateway.create("one"), gateway.router.routes
+        home = made.owner(one)
+        assert routes.remembered(one) is not None
+        await made.replicas[home].replica.runtime.passivate(one)
+        await made.replicas[home].end()
+        await suspected(made, home)
+        route = await routes.route(one, new=False, model=None, absent=None)
+        assert (route.owner, route.instead_of) == (None, None)
+        await gateway.say(one, tokens=1)
+        next_owner = routes.remembered(one)
+        assert next_owner is not None and routes.survivor(one, next_owner, None) is not None
+
+
+@virtual
 async def test_an_owner_that_says_it_has_nothing_is_asked_to_take_it_when_the_directory_insists() -> None:
     """The entry of a session that left memory may linger: it must not be a dead end."""
     async with cluster(replicas=2) as made:
