@@ -64,6 +64,7 @@ def failing(folder: Path, tests: str, *options: str) -> list[str]:
     """Returns the tests that fail in a copy of the project; a run that hangs or breaks fails as a whole."""
     command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "--timeout=60", "-p", "no:cacheprovider", *options]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant of before may be in what was compiled
     try:
         done = subprocess.run(
             [*command, *shlex.split(tests)], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
