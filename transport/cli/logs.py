@@ -46,7 +46,8 @@ class Redaction:
         return line
 
     def cleaned(self, value: Any) -> Any:
-        """Returns a value without secrets. Anything but plain data becomes its `repr`, before it is rendered."""
+        """Returns a value without secrets. Values other than text, numbers, None, lists and dicts become their `repr`,
+        so that secrets in it are removed too."""
         match value:
             case str():
                 return self.text(value)

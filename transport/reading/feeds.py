@@ -172,8 +172,8 @@ class Feed:
             reader.listener.readable(reader)
 
     def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Returns the records from the last retraction among them on, with which the tail begins anew. Those before it
-        are read from the journal, scrubbed."""
+        """Returns those of the records that the tail begins anew with: from the last retraction among them on. Earlier
+        ones are read from the journal, scrubbed."""
         cuts = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
         last = cuts[-1][0]
         self.remember(records[0].offset - 1, last, cuts)
@@ -211,8 +211,9 @@ class Feed:
                 reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, retractions: Iterable[Retraction]) -> None:
-        """Notes that these are all retractions of (after, top], and drops a tail from before one of them, whose owner
-        this gateway did not hear. Of two ranges with a gap between them the later one is kept."""
+        """Notes that `retractions` are all those with offsets in (after, top]. If one of them concerns text in the
+        tail, drops the tail; that happens if the gateway was not notified of the retraction. If there is a gap between
+        this range and the known one, the later of the two is kept."""
         if top < self._seen_from:
             return
         if self._seen_to < after:
@@ -225,7 +226,7 @@ class Feed:
             self.drop_tail()
 
     def retracted_after(self, offset: int) -> bool:
-        """Returns whether text at or before `offset` is known to be retracted after it."""
+        """Returns whether a retraction with an offset above `offset` is known."""
         return bool(self.retractions) and self.retractions[-1][0] > offset
 
     def covers(self, after: int, top: int) -> bool:

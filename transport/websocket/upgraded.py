@@ -133,7 +133,8 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _closing(self) -> None:
-        """Notes that the peer closes or nothing more is written; `due` is then when the connection is cut."""
+        """Notes that the peer closes or that nothing more is written. From now on `due` returns the time at which the
+        connection is cut."""
 
     @abstractmethod
     def _lost(self) -> None:
@@ -141,10 +142,11 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _end_overloaded(self, error: Overloaded) -> None:
-        """Ends this connection with an error: all keep too many message bytes, and it has a large part of them."""
+        """Ends this connection with an error, because all connections together keep too many message bytes and this one
+        keeps a large part of them."""
 
     def _held(self) -> int:
-        """Returns the bytes of whole messages that are kept."""
+        """Returns how many bytes of whole messages this connection keeps."""
         return 0
 
     @abstractmethod
@@ -213,7 +215,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._take_in(data[:SLICE_BYTES])
 
     def _go_on(self) -> None:
-        """Continues to read, unless the socket is paused or the key has to wait."""
+        """Continues to read, unless the socket is paused or an arrival of the key has to wait for its turn."""
         if self._paused or self._waits:
             return
         if self._unread is not None:
