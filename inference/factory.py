@@ -115,9 +115,9 @@ SIMULATED_CONTEXT_MAX: Final = 1_048_576
 def make_engine(
     settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
 ) -> Engine:
-    """Makes an engine, not started yet; its spilled KV is encrypted under `keys`. `environment`: this process's, of
-    which processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a
-    wrong setting."""
+    """Makes the engine that the settings name; `start` comes later. KV that leaves the device is encrypted under
+    `keys`. Processes that the engine starts inherit from `environment` only what they need; if it is None, which is for
+    tests, they inherit everything. Raises BadInput, which names the wrong setting."""
     if settings.vllm_adapter and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -233,7 +233,8 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
 
 
 def check_standby_fits(engine_args: dict[str, Any]) -> None:
-    """Raises BadInput where two engines with this share of a GPU's memory could not both fit on it."""
+    """Raises BadInput if each vLLM may take more than half of the GPU's memory, so that a second one would not fit
+    beside it."""
     share = engine_args["gpu_memory_utilization"]
     if "kv_cache_memory_bytes" not in engine_args and isinstance(share, int | float) and 2 * share > 1:
         raise BadInput(

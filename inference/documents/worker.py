@@ -129,8 +129,8 @@ class DocumentWorker:
 
 
 def _drain(out: int) -> tuple[bytes, bool]:
-    """Returns all that the child writes, and whether it is within bounds. A child that escapes its own alarm is ended
-    with this process, by the server."""
+    """Returns the bytes that the child has written, and whether there are no more of them than allowed. A child that
+    runs on after its time is up is killed by the server, together with this process."""
     pieces: list[bytes] = []
     size = 0
     while True:

@@ -92,8 +92,8 @@ class ReturnModel:
             self._returns[kind][_bucket(silence_s)] += 1
 
     def fit(self, silent: Iterable[tuple[SilenceKind, float]] = (), *, weight: float = 1.0) -> None:
-        """Fits the model to everything observed, and to the silences that go on: (kind, seconds so far), each of which
-        stands for `weight` of its sort."""
+        """Fits the model to all that was observed. `silent` has the silences that have not ended, as (kind, seconds so
+        far); each of them counts `weight` times."""
         exposure = self._exposure.copy()
         going_on = list(silent)
         if going_on:
@@ -205,7 +205,8 @@ class ReturnTracker:
         self._tool_waits.pop(key, None)
 
     def index(self, key: SessionKey, used_s: float, tokens: int) -> float:
-        """Returns the session's rank now. One that is not remembered was last used at `used_s`."""
+        """Returns the session's rank now: the higher, the sooner its return is expected. If the session is not
+        remembered, its silence began at `used_s`."""
         waiting = self._tool_index(key)
         if waiting is not None:
             return waiting
@@ -237,7 +238,8 @@ def _bucket(age_s: float) -> int:
 
 
 def _exposure(silence_s: float | Floats) -> Floats:
-    """Returns how many seconds of a silence, or of each of a column of them, fell into each bucket."""
+    """Returns how many seconds of a silence fall into each bucket of the model; for a column of silences a row for
+    each."""
     return np.clip(silence_s - _EDGES[:-1], 0.0, _WIDTHS)
 
 

@@ -74,14 +74,16 @@ class ToolTime:
         return math.exp(self.mean + self.spread * _NORMAL.inv_cdf(share))
 
     def remaining_s(self, waited_s: float) -> float | None:
-        """Returns the median of the remaining seconds; None: hardly any call takes so long."""
+        """Returns the median of the seconds that calls which have run for `waited_s` seconds still take; None if hardly
+        any call takes that long."""
         late = 1.0 - _NORMAL.cdf((math.log(max(waited_s, _SHORTEST_S)) - self.mean) / self.spread)
         if late < _OVERDUE:
             return None
         return max(_SHORTEST_S, self.quantile_s(1.0 - late / 2) - waited_s)
 
     def index(self, waited_s: float) -> float | None:
-        """Returns how many returns to expect per second of keeping the session; None: as `remaining_s`."""
+        """Returns how many returns to expect per second of keeping the session's KV, after `waited_s` seconds of
+        waiting; None if hardly any call takes that long."""
         remaining_s = self.remaining_s(waited_s)
         # Half are back by then, and until then were there for half of the time on average: 0.5 / (0.75 x remaining).
         return None if remaining_s is None else 1.0 / (1.5 * remaining_s)

@@ -29,13 +29,13 @@ class PrefixCache:
         self._shared_prefixes = SharedPrefixes()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
-        """Notes how a session's prompt begins; returns whether another session began so, which makes it worth
-        keeping."""
+        """Notes how a session's prompt begins. Returns whether another session of its tenant began the same way, so
+        that the opening is worth storing."""
         return self._shared_prefixes.common(key, opening)
 
     async def lay(self, slot: Slot, tenant: TenantId, opening: array.array[int]) -> bool:
-        """Fills the slot with `opening` alone, if its KV is stored and restoring beats computing; returns whether it
-        did."""
+        """Fills the slot with exactly the KV of `opening`, if that is stored and restoring it is faster than computing.
+        Returns whether it did."""
         tiers = self._slot_kv.tiers
         snapshot, shared = tiers.catalog.find(SessionKey(tenant, OPENINGS), opening)
         if snapshot is None or shared < len(opening):
@@ -48,7 +48,7 @@ class PrefixCache:
         return True
 
     async def keep(self, slot: Slot, key: SessionKey, opening: array.array[int]) -> None:
-        """Stores the slot's KV, which is `opening` and nothing else, for the tenant; not if the session is deleted
-        meanwhile."""
+        """Stores the slot's KV, which is that of `opening` and nothing else, for the tenant's other sessions; not if
+        the session is deleted meanwhile."""
         shared = SessionKey(key.tenant, OPENINGS)
         await self._slot_kv.store(slot, shared, opening, lambda: slot.key == key)

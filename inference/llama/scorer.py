@@ -79,8 +79,8 @@ class PromptScorer:
         self._model: int | None = None
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        """Returns one score for each token, of the tokens that may follow it. Raises Unavailable where this build
-        cannot."""
+        """Returns one score for each token of the prompt, about the token that follows it; each has the `top` likeliest
+        tokens too. Raises Unavailable if this build of llama.cpp cannot score."""
         async with self._turn:
             left = threading.Event()
             work = asyncio.ensure_future(asyncio.to_thread(self._score, list(prompt), top, left))

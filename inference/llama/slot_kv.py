@@ -77,8 +77,8 @@ class SlotKv:
         self._saving: dict[Slot, asyncio.Task[None]] = {}
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
-        """Restores KV where that is worth it. `resident` tokens of `prompt` are in the slot; returns how many are
-        then."""
+        """Restores a snapshot into the slot if that is worth it. `resident`: how many leading tokens of `prompt` are in
+        the slot. Returns how many are in it afterwards."""
         if len(prompt) - 1 - resident < self._worth_tokens:
             return resident
         await self.tiers.discover(key, prompt[:-1])
@@ -107,8 +107,8 @@ class SlotKv:
         return restored
 
     async def save_near(self, table: SlotTable, slot: Slot, prompt: array.array[int], resident: int) -> None:
-        """Saves the slot of another session in `slot`'s scope, where only that one holds so much of a prompt that
-        bringing it out and in again is sooner done than computing."""
+        """Saves an idle slot of another session in the scope of `slot`, if it shares so much of the prompt that saving
+        and then restoring it is faster than computing, and no snapshot covers that yet."""
         assert slot.key is not None
         near, shared = table.nearest(slot.key, slot.scope, prompt)
         useful = min(shared, len(prompt) - 1)
@@ -134,18 +134,19 @@ class SlotKv:
         return self.tiers.cost.is_worth_saving(size, begin, tokens, time.monotonic())
 
     def has_evictable(self, resident: Set[SessionKey | None]) -> bool:
-        """Returns whether host memory holds a session that is not parked and none of `resident`."""
+        """Returns whether host memory holds a snapshot of a session that is neither parked nor in `resident`."""
         return any(
             not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
             for snapshot in self.tiers.host
         )
 
     def has_room_for_more(self) -> bool:
-        """Returns whether host memory is far from evicting, so that what no run needs yet may be put there."""
+        """Returns whether host memory is less than half full, so that KV may be saved there before anybody needs
+        that."""
         return self.tiers.host.bytes * 2 < self.tiers.host.bytes_max
 
     async def save(self, slot: Slot) -> None:
-        """Saves the slot if that is worth it; a save that is under way is waited for."""
+        """Saves the slot if that is worth it; if a save of the slot is under way, waits for it."""
         if slot in self._saving:
             await asyncio.shield(self._saving[slot])
         if self.is_worth_saving(slot):
@@ -224,9 +225,10 @@ class SlotKv:
     async def restore(
         self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> array.array[int] | None:
-        """Restores a snapshot into the slot; returns the slot's tokens then, none when the engine failed to load them.
+        """Restores a snapshot into the slot. Returns the tokens that the slot then holds; an empty array if
+        llama-server failed to load them.
 
-        None when the snapshot was refused or came too slowly for `choice`; then the slot is as it was."""
+        Returns None if the snapshot was refused, or was read too slowly for `choice`; then the slot is unchanged."""
         try:
             async with self.tiers.payload(snapshot, choice) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))

@@ -90,7 +90,7 @@ class Scanner:
         self.empty = not self._literals and not self._patterns
 
     def open(self, plain: str, folded: str) -> int:
-        """Returns how many code points at the end may belong to a hit that is not whole."""
+        """Returns how many code points at the end of the text may belong to a hit that is not complete yet."""
         held = held_back(folded, self._beginnings, self._reach) if self._literals else 0
         if not self._patterns and not self._literals:
             return held
@@ -164,8 +164,8 @@ def _written(phrases: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
-    """Yields a pattern's matches from `start` on; looks only where its hint is: between the spaces around it, for all
-    matches of a pattern that has one lie in one word."""
+    """Yields a pattern's matches from `start` on. If all matches of a pattern lie in one word and contain a known hint,
+    only words with that hint are searched; a pattern of numbers is searched only around `numbers`."""
     if pattern.kind in NUMBERED:
         for first, last in numbers:
             begin = max(start, first - AROUND_NUMBER)
