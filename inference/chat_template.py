@@ -433,7 +433,7 @@ def _function_of(tool: Tool) -> Json:
 
 
 class _NotSeparable(Exception):
-    """Renderings of the template are not the sum of parts."""
+    """Raised if renderings of the template are not the sum of its parts."""
 
 
 def _unusable(why: str) -> BadInput:

@@ -420,8 +420,9 @@ class _VersionedFilters(Protocol):
 
 
 async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
-    """Writes an audit entry on the policies in force, and from now on one for each file loaded or refused. Raises
-    Unavailable; later a journal that is away keeps no policy from taking effect, and the log says so."""
+    """Writes an audit row about the policies in force, and from now on one for each policy file that is loaded or
+    refused. Raises Unavailable if the first row cannot be written; a later failure is only logged, and the policies
+    take effect."""
     if not isinstance(filters, _VersionedFilters):
         return
 

@@ -105,7 +105,8 @@ class DocumentWorker:
         return _judged(data, ended=ended, code=os.waitstatus_to_exitcode(status))
 
     def _child(self, request: DocumentRequest, into: int) -> None:
-        """Answers the request in the child, and ends the process."""
+        """Answers the request in the child process, writes the reply to the file descriptor `into`, and ends the
+        process."""
         status = 1
         try:
             end_with_parent()

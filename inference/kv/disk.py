@@ -333,7 +333,8 @@ class DiskTier:
         return True
 
     async def _remove(self, path: Path, size: int) -> None:
-        """Removes a file. Its bytes are counted, and stay so where it cannot be removed."""
+        """Removes a file and subtracts its size from the tier's bytes. If the file cannot be removed, its bytes stay
+        counted."""
         if await self._unlink(path):
             self.bytes -= size
         else:

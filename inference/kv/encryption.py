@@ -150,7 +150,7 @@ class StoredSnapshotReader:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes it must have in all; known for a plain one once it is open."""
+        """How many bytes a complete snapshot has. For a plain one this is known only after `open`."""
         if self.head is not None:
             return len(self._prefix) + self.head.rest_bytes
         return len(encode_header(self.manifest)) + self.manifest.payload_bytes

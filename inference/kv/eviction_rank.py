@@ -69,8 +69,8 @@ class SilenceKind(NamedTuple):
 
 
 def silence_kind(turns: int, tokens: int, pace_s: float | None) -> SilenceKind:
-    """Returns the class. `turns`: how many came before the last one; `pace_s`: the silence before that, None for a
-    first turn."""
+    """Returns the class of a silence. `turns`: how many turns the session had before the last one; `tokens`: the tokens
+    of its conversation; `pace_s`: how long the silence before this one was, None after a first turn."""
     pace = 0 if pace_s is None else bisect.bisect_right(PACES_S, pace_s)
     return SilenceKind(min(turns, _TURNS - 1), bisect.bisect_right(SIZES, tokens) - 1, pace)
 
@@ -86,7 +86,8 @@ class ReturnModel:
         self._tables: dict[int, list[float]] = {}
 
     def observe(self, kind: SilenceKind, silence_s: float, *, returned: bool) -> None:
-        """Counts a silence that has ended: with a return, or because nobody waits for one any more."""
+        """Counts a silence that has ended: with a return of the session, or, if not `returned`, because it is not
+        waited for any more."""
         self._exposure[kind] += _exposure(silence_s)
         if returned:
             self._returns[kind][_bucket(silence_s)] += 1

@@ -37,7 +37,8 @@ _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to d
 
 @dataclass(slots=True, eq=False, repr=False)
 class HostSnapshot:
-    """A payload in the staging folder. Only the tier changes it; engines pass it back."""
+    """A snapshot whose payload is a file in the staging folder. Engines get it from the tier and hand it back
+    unchanged."""
 
     tier: ClassVar[Literal["host"]] = "host"
     key: SessionKey

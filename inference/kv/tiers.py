@@ -250,7 +250,7 @@ class Tiers:
             log.warning("snapshot_export_cut", reason=exc.reason)
 
     async def import_(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
+        """Takes in a snapshot that another replica sends. Returns how many tokens it covers; 0 if it was refused."""
         try:
             return await self._import(key, chunks)
         except SnapshotRefused as exc:

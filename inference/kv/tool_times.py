@@ -64,13 +64,14 @@ class ToolTime:
     __slots__ = ("known", "mean", "spread")
 
     def __init__(self, mean: float, spread: float, *, known: bool) -> None:
-        """`mean`, `spread`: of the logarithm of seconds. `known`: whether it was seen often enough to act on."""
+        """`mean` and `spread` (standard deviation) are those of the logarithm of the seconds. `known`: whether the
+        tools were observed often enough to act on this."""
         self.mean = mean
         self.spread = max(_SPREAD_MIN, spread)
         self.known = known
 
     def quantile_s(self, share: float) -> float:
-        """Returns the seconds within which so large a share of calls ends."""
+        """Returns the seconds within which the share `share` (0 to 1) of all calls ends."""
         return math.exp(self.mean + self.spread * _NORMAL.inv_cdf(share))
 
     def remaining_s(self, waited_s: float) -> float | None:

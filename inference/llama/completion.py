@@ -142,8 +142,8 @@ class LlamaCompletion:
             raise completion_error(answer)
 
     def close(self) -> None:
-        """Hangs up, also from outside: whoever waits in `next` then gets Unavailable. The server drops the run
-        within one step. Idempotent."""
+        """Hangs up, so that the server drops the run within one step. Another task may call this: whoever waits in
+        `next` then gets Unavailable. Idempotent."""
         if self._stream is not None:
             self._stream.close()
 

@@ -84,7 +84,7 @@ _CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 
 
 class _Started(NamedTuple):
-    """The parts that a start makes."""
+    """The parts of an engine that exist once it has started."""
 
     info: EngineInfo
     tokenizer: LlamaTokenizer
@@ -502,8 +502,8 @@ class LlamaEngine:
 
 
 def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
-    """Makes the folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled.
-    Blocking."""
+    """Makes the folder in memory for the slots' files. If there is no memory for it, returns options without KV tiers,
+    and a folder on disk that stays empty. Blocking."""
     staging = create_staging_folder(options.staging_folder) if options.host_bytes_max else None
     if staging is not None:
         return options, staging

@@ -42,8 +42,8 @@ class GuideVocabulary(NamedTuple):
 
 
 class GrammarGuide:
-    """The grammar of one answer, at the answer's current end: `biases`, then `accept` of the chosen token, and so
-    on."""
+    """The grammar of one answer, as far as the answer is written. For each token the caller gets `biases`, then passes
+    the chosen token to `accept`."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the
 
 
 class SlotRun:
-    """A run of a session that has a slot."""
+    """A run that has a slot, with what is known of its prefill."""
 
     __slots__ = ("cached_max", "completion", "forgotten", "paused", "preparing", "run", "slot")
 

@@ -22,7 +22,8 @@ WORTH_TOKENS: Final = 12  # fewer are computed sooner than laid in; that is for 
 
 
 class PrefixCache:
-    """KV of the instructions and tools with which several sessions of a tenant begin. Callers hold the slot, busy."""
+    """Stores the KV of the instructions and tools with which several sessions of a tenant begin. A slot that is passed
+    to it must be held by the caller, so that no other run uses it."""
 
     def __init__(self, slot_kv: SlotKv) -> None:
         self._slot_kv = slot_kv

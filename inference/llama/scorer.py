@@ -67,7 +67,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 class PromptScorer:
-    """Scores prompts of one model. The first one loads it; `close` frees it."""
+    """Scores prompts of one model. The model is loaded for the first prompt; `close` frees its memory."""
 
     def __init__(self, model_path: Path, *, vocabulary_size: int, threads: int, kv_is_8bit: bool = False) -> None:
         self._path = model_path

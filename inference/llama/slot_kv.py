@@ -66,7 +66,8 @@ class _Restored(msgspec.Struct, frozen=True):
 
 
 class SlotKv:
-    """Moves KV between slots and tiers. The caller holds the slot (busy) in `bring_up` and `save`."""
+    """Moves KV between slots and tiers. A slot that is passed to `bring_up` or `save` must be held by the caller
+    (busy)."""
 
     def __init__(self, http: HttpClient, tiers: Tiers, usage: SlotUsage, *, worth_tokens: int) -> None:
         self.tiers = tiers
@@ -153,7 +154,8 @@ class SlotKv:
             await asyncio.shield(self.begin_save(slot))
 
     def begin_save(self, slot: Slot) -> asyncio.Task[None]:
-        """Starts to save a slot, which may be used meanwhile: the server does one after the other."""
+        """Starts to save a slot and returns the task. A run may use the slot meanwhile, because the server carries out
+        its requests to a slot one after the other."""
         task = self._saving.get(slot)
         if task is None:
             task = self._saving[slot] = asyncio.create_task(self._save(slot))
@@ -190,9 +192,9 @@ class SlotKv:
         is_needed: Callable[[], bool],
         scope: bytes = b"",
     ) -> array.array[int] | None:
-        """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
+        """Saves the slot's KV as a snapshot of `key` in host memory; returns its tokens, which begin with `expected`.
 
-        None when there is no room, the slot holds something else by now, or it is not needed any more."""
+        Returns None if there is no room, the slot no longer holds `expected`, or `is_needed` returns false."""
         size = len(expected) * self._usage.bytes_per_token + _SLACK_BYTES
         leaves = self._usage.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
         grows = max(0, size - leaves)

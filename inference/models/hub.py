@@ -163,7 +163,8 @@ class Hub:
         part.rename(target)
 
     def _transfer(self, url: str, file: RepoFile, part: Path) -> None:
-        """Appends to `part` until it has the file's size."""
+        """Downloads the missing rest of a file and appends it to `part`, which may have its beginning. Tries again
+        after failures that may pass."""
         failures = 0
         part.touch()
         while (have := part.stat().st_size) < file.size:
@@ -259,7 +260,7 @@ def _held(scratch: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sentences(model: HubModel) -> Iterator[None]:
-    """Turns errors of the hub and the disk into a sentence each that says what to do."""
+    """Turns errors of the hub and the disk, inside the block, into a SessileError whose message says what to do."""
     try:
         yield
     except SessileError:

@@ -48,7 +48,7 @@ Answer with one word: safe or unsafe."""
 
 
 class BadPolicy(BadInput):
-    """The policy file is invalid; the message says what is wrong, and where."""
+    """Raised if the policy file is invalid; the message says what is wrong, and where."""
 
     def __init__(self, why: str) -> None:
         super().__init__("bad_policy", why)
@@ -81,7 +81,7 @@ class ScoreRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class GuardRule(ScoreRule, frozen=True, kw_only=True):
-    """A rule that uses the guard of this name in the file's `guards`."""
+    """A rule that has texts judged by the guard `name`, which is defined in the file's `guards`."""
 
     name: str = "default"
 

@@ -107,8 +107,9 @@ class Scanner:
         return max(held, len(plain) - start)
 
     def find(self, plain: str, folded: str, *, before: str = "", words: bool = False) -> list[Hit]:
-        """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
-        point before the text. `words`: encoded words are read through too, and hit as a whole."""
+        """Returns every hit, sorted by where it begins; of hits that begin at the same place those that block come
+        first. `before` is the code point in front of the text. `words`: encoded words are decoded too, and a hit in one
+        covers the whole word."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
         if words:
             hits += filter(None, map(self._encoded, _CODED_WORD.finditer(plain)))
@@ -116,7 +117,8 @@ class Scanner:
         return hits
 
     def _encoded(self, word: re.Match[str]) -> Hit | None:
-        """Returns the first hit in what a word encodes, over the whole word."""
+        """Returns the first hit in the decoded form of a word; the hit's span is the whole word. None if the word
+        encodes nothing or the text has no hit."""
         if (decoded := decode_text(word[0])) is None:
             return None
         plain = normalize_text(decoded.text)

@@ -102,7 +102,8 @@ def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segmen
 
 
 def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
-    """Returns, for ranges (n,), (number of the range, index) of every index in them, range after range."""
+    """Returns two arrays with an entry for each index in the ranges [first, behind), range after range: the number of
+    the range, and the index."""
     lengths = np.maximum(behind - first, 0)
     row = np.repeat(np.arange(len(lengths)), lengths)
     begins = np.cumsum(lengths) - lengths

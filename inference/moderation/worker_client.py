@@ -96,7 +96,7 @@ class WaitingTexts:
         return None
 
     def take(self, *, moves_on: bool = True) -> _PendingItem:
-        """Takes the next item; then it is another tenant's turn."""
+        """Takes the next item. After it another tenant's item is next, unless `moves_on` is false."""
         tenant = next(iter(self._tenants))
         items = self._tenants[tenant]
         item = items.popleft()

@@ -201,7 +201,8 @@ class ChatDialect:
 
 
 def _data_of(event: bytes) -> bytes:
-    """Returns the data of an event: its other lines, and comments, which keep a connection open, mean nothing."""
+    """Returns the data lines of an event. Its other lines are ignored, and so are comments, which only keep a
+    connection open."""
     lines = event.split(b"\n")
     return b"\n".join(line[len(b"data:") :].strip() for line in lines if line.startswith(b"data:"))
 

@@ -36,7 +36,7 @@ class RemoteEngine:
     """An engine whose model runs on other servers. Implements `Engine`. `start` comes first."""
 
     def __init__(self, options: RemoteOptions, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: seconds; None: the running loop's."""
+        """`clock` returns monotonic seconds; None: the running loop's clock."""
         self.options = options
         servers = [RemoteServer(url, options.key) for url in options.urls]
         self._pool = RemotePool(servers, clock or _loop_time, away_s=options.away_s, answer_s=options.answer_s)

@@ -38,7 +38,7 @@ class RemoteServer:
         self.away_until = 0.0
 
     def without_key(self, answer: bytes) -> bytes:
-        """Returns a refusal as callers may see it: some servers repeat the key that they were sent."""
+        """Returns a server's refusal without our key in it, because some servers repeat the key that they were sent."""
         return answer.replace(self._key, b"[key]") if self._key else answer
 
 

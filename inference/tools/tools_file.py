@@ -98,7 +98,7 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return frozenset(name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """Describes the tool to sessions."""
+        """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
         about = Tool(name=name, description=self.description or None, parameters=self.parameters, server=True)
         return ServerTool(
             tool=about,
@@ -139,7 +139,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError('`calls` is for interpreter = "program"')
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """Describes the tool to sessions."""
+        """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
         program = self.interpreter == "program"
         about = self.description or (_ABOUT_PROGRAMS if program else _ABOUT_CODE)
         code = {"type": "string", "description": "The Python code.", "minLength": 1, "maxLength": CODE_MAX}

@@ -65,8 +65,8 @@ class VllmCore:
     """A running vLLM. `start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
     def __init__(self, options: VllmOptions, environment: MutableMapping[str, str] | None = None) -> None:
-        """`environment`: this process's, which its processes inherit in part; None, for tests: they inherit all of
-        it."""
+        """`environment` is that of this process, of which vLLM's processes inherit only a part. None, which is for
+        tests: they inherit all of it."""
         self.options = options
         self._environment = {} if environment is None else environment
         self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV cannot move

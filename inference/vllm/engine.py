@@ -247,7 +247,8 @@ class VllmEngine:
         await undo.aclose()
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
-        """Starts vLLM, with its connector where possible. The tiers are opened last: their identity is the KV's."""
+        """Starts vLLM, with its connector if possible, and then opens the tiers, whose identity depends on the KV of
+        this vLLM. Returns None if KV cannot be moved, so that there are no tiers."""
         staging = await self._staging()
         self._folder = None if staging is None else str(staging.path)
         if staging is not None:
@@ -475,7 +476,8 @@ class VllmEngine:
     async def _output(
         self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
-        """Yields what the request's reader gets of a run."""
+        """Yields the chunks of a run and, at its end, a Finish. Raises EngineLost or Unavailable if the run was cut
+        short."""
         cached = 0
         reason = "abort"
         try:

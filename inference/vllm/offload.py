@@ -152,7 +152,8 @@ class KvOffload:
         return plan
 
     def transfer(self, plan: OffloadPlan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
-        """Returns the plan as parameters for the connector (`RequestTransfer`)."""
+        """Returns the plan as parameters for the connector (`RequestTransfer`). `forget` and `retire` are the tags
+        whose blocks it must forget, or evict first."""
         parameters: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
         if plan.source is not None and plan.source.manifest is not None:
             manifest = plan.source.manifest
@@ -178,7 +179,7 @@ class KvOffload:
             await self._begun(plan)
 
     async def _begun(self, plan: OffloadPlan) -> None:
-        """Releases the plan's source, once the run has loaded it or never will."""
+        """Releases the plan's source, because the run has loaded it or will not load it any more."""
         if plan.source is not None:
             source, plan.source = plan.source, None
             await plan.hold.aclose()
@@ -455,7 +456,8 @@ class KvOffload:
             await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
-        """Makes the new snapshot of the beginning of the run's source, if any, and the run's own blocks."""
+        """Makes the session's new snapshot: the beginning of the run's source, if it has one, followed by the run's own
+        blocks."""
         if self._is_covered(plan.key, tokens):
             return
         base_bytes = plan.base_blocks * self.block_bytes

@@ -124,7 +124,7 @@ def _ignored(schema: Json) -> str | None:
 
 
 def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
-    """Returns the parameters of a run that only computes KV: vLLM decodes at least one token."""
+    """Returns the parameters of a run that only computes KV. It decodes one token, because vLLM allows no fewer."""
     extra = {"kv_transfer_params": transfer} if transfer else None
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra

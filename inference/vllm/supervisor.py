@@ -26,7 +26,8 @@ AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the l
 
 
 class VllmSupervisor:
-    """Restarts vLLM when it dies. `started` after the first start, `close` before the engine closes vLLM."""
+    """Restarts vLLM when it dies. Call `started` after the first start of vLLM, and `close` before the engine closes
+    it."""
 
     def __init__(
         self,

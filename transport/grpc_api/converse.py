@@ -283,7 +283,8 @@ class ConverseCall(EventStreamer):
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def _cancel_started_turns(self) -> None:
-        """Cancels, in a task of the gateway's, what this stream began, also by commands that have no answer yet."""
+        """Starts a task of the gateway that cancels the open responses which commands of this stream began, also those
+        of commands that have no answer yet."""
         gateway, principal, key = self._gateway, self._principal, self._cursor.key
         running, begun = list(self._running), list(self._begun)
 

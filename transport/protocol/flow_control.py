@@ -43,7 +43,8 @@ class Window:
         return self.bytes_max - self.bytes
 
     def sent(self, to: Unacked, offset: int, num_bytes: int, now: float) -> None:
-        """Counts one frame that ends at `offset`."""
+        """Counts one frame of `num_bytes` bytes that was sent to the reader `to` and whose last event is at
+        `offset`."""
         if to.sent is None:
             to.sent = [(offset, num_bytes)]
             to.acked_bytes = 0

@@ -40,7 +40,8 @@ GONE: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic", "ExpiredTok
 
 
 class ApnsKey:
-    """Signs for a team. `key_id` and `team` are what Apple names the key and the team by."""
+    """Makes the tokens by which Apple recognises the sender, signed with a team's private key. Apple names the key by
+    `key_id` and the team by `team`."""
 
     def __init__(self, key: EllipticCurvePrivateKey, key_id: str, team: str) -> None:
         self._key, self._key_id, self._team = key, key_id, team

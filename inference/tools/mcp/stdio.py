@@ -47,7 +47,7 @@ class McpStreams(NamedTuple):
 
 
 class StdioCommand(NamedTuple):
-    """A command to run, with its whole environment except LANG, and PATH where it has none."""
+    """A command to run. Its environment has nothing else but LANG and, if it names none, a PATH."""
 
     label: str
     command: Sequence[str]

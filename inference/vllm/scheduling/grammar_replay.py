@@ -32,7 +32,7 @@ _THREADS: Final = 2
 
 
 class GrammarRefusal(ValueError):
-    """The text written so far does not follow the grammar."""
+    """Raised if the text written so far does not follow the grammar."""
 
 
 class Grammar(Protocol):
