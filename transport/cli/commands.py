@@ -62,7 +62,8 @@ class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandSpec(NamedTuple):
-    """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
+    """What the command line knows of a command: the type of its options, the settings that its help shows (groups or
+    names), and an example."""
 
     options: type[msgspec.Struct]
     settings: tuple[str, ...]
@@ -197,8 +198,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
 
 
 def command_line(environment: Mapping[str, str], version: str, arguments: Sequence[str] | None = None) -> App:
-    """Returns the parser of all commands. With `arguments`, only the commands that those name get their options and
-    settings: all commands have four thousand, and making them takes a second."""
+    """Returns the parser of all commands. With `arguments`, only the commands that these name get their options and
+    settings: making all four thousand of them takes a second."""
     top = App(
         name=PROGRAM,
         help="Sessile: chat sessions as actors that own their KV.",

@@ -34,7 +34,8 @@ SECRET_LENGTH_MIN: Final = 6  # a shorter setting would take words out of ordina
 
 
 class Redaction:
-    """The structlog processor that removes secrets from lines; `secrets` are removed by value besides."""
+    """The structlog processor that removes secrets from log lines. `secrets` are texts that are removed wherever they
+    occur, besides everything that looks like a secret."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         long_enough = sorted({each for each in secrets if len(each) >= SECRET_LENGTH_MIN}, key=len, reverse=True)

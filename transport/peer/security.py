@@ -96,8 +96,8 @@ class PeerSecurity:
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials of the server's port, which look at each handshake which certificate and authority
-        are in force."""
+        """Returns the credentials of the server's port. At each handshake gRPC asks them which certificate and
+        authority are in force."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_pair(), self._server_pair, require_client_authentication=True
         )

@@ -137,8 +137,8 @@ def push_relays(
 async def open_senders(
     keys: PushCredentials, *, app: str = "", apns_url: str = "", fcm_url: str = ""
 ) -> AsyncIterator[Senders]:
-    """Opens a sender for each kind, with connections of its own: a browser's address that never answers takes none of
-    Apple's or Google's."""
+    """Opens a sender for each kind of push. Each has connections of its own, so that a browser's push service that
+    never answers does not use up those to Apple and Google."""
     web_push, apns, fcm = None, None, None
     async with AsyncExitStack() as stack:
         if keys.vapid is not None:

@@ -134,7 +134,8 @@ class ReaderSet:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Runs the making and writing of one large answer: one at a time, and only while the socket takes bytes."""
+        """Surrounds the making and writing of one large answer. Waits until no other large answer of this connection is
+        being made and the socket takes bytes."""
         if self._turns is None:
             self._turns = asyncio.Lock()
         async with self._turns:
@@ -208,7 +209,8 @@ class ReaderSet:
             timer.cancel()
 
     def _after(self, reader: FeedReader, pulled: PullResult) -> None:
-        """Does what follows from where a reader's `pull` stopped."""
+        """Continues with a reader as the result of its `pull` demands: waits for new records, reads a page, or starts
+        anew."""
         if reader.held is not None:
             self._release(reader)
         match pulled:

@@ -151,7 +151,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _flush_out(self) -> None:
-        """Writes what must leave before the parser's bytes."""
+        """Writes the frames that must be sent before those of the parser."""
 
     @abstractmethod
     def _stalled(self) -> None:
@@ -305,7 +305,8 @@ class UpgradedConnection(asyncio.Protocol):
                 assert_never(frame.opcode)
 
     def _write_for_parser(self) -> None:
-        """Writes what the parser wants sent (handshake, pong, close). Its b"" means that nothing follows."""
+        """Writes what the parser has to send (handshake, pong, close frame). An empty piece from the parser means that
+        nothing follows; writing then ends."""
         self._flush_out()
         for data in self._ws.data_to_send():
             if data:
@@ -315,7 +316,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Ends writing: no byte of ours follows."""
+        """Ends writing: nothing is sent after this."""
 
     def _half_close(self) -> None:
         """Closes our direction only, so that the peer can read the last bytes: closing a socket that has unread data
