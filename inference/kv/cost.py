@@ -185,8 +185,8 @@ class CostModel:
         """Decides whether moving `num_bytes` through `tiers`, one after the other, is faster than computing tokens
         [begin, end).
 
-        The last of `tiers` is always the way from host memory to the device. If it is not expected to be faster, a read
-        from a tier below may be started all the same, to measure that tier."""
+        The last of `tiers` is always the way from host memory to the device. If restoring is not expected to be faster,
+        a read from a tier below may be started all the same, to measure that tier."""
         restore_s = sum(self.move_s(tier, num_bytes, now_s) for tier in tiers)
         recompute_s = self.prefill_s(begin, end)
         bound_s = DEADLINE_MAX_S if math.isinf(recompute_s) else max(DEADLINE_MAX_S, recompute_s)

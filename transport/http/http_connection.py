@@ -161,7 +161,8 @@ class FirstHead(asyncio.BufferedProtocol):
         connection.data_received(data)
 
     def _begins(self, head: Scope, door: WebSocketDoor, gate: Gate) -> bool:
-        """If a handshake has no credential, answers it or refuses it. Returns whether it did."""
+        """Answers or refuses a handshake that has no credential. Returns whether it did; False for every other
+        request."""
         try:
             peer = None if self.client is None else self.client[0]
             self._first = door.begin(head, self.transport, peer, self._place)

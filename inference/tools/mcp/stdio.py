@@ -47,7 +47,7 @@ class McpStreams(NamedTuple):
 
 
 class StdioCommand(NamedTuple):
-    """A command to run. Its environment has nothing else but LANG and, if it names none, a PATH."""
+    """A command to run, with its environment. Only LANG is added to that, and PATH if it has none."""
 
     label: str
     command: Sequence[str]

@@ -76,7 +76,8 @@ class _Ours:
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Before vLLM preempts the request, removes those of its blocks from the prefix cache that no step has filled.
+        """Removes those of the request's blocks that no step has filled from the prefix cache, then lets vLLM preempt
+        the request.
 
         vLLM caches a full block when it plans the step that will fill it. A request that was planned first may be
         preempted in the same step by a later one with priority. Its blocks would then be found in the cache although
