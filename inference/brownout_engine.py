@@ -126,8 +126,8 @@ class BrownoutEngine:
             await self.main.release(key)
 
     async def park(self, key: SessionKey) -> None:
-        """Parks the session at the main engine and removes it from the smaller one: no other session may need its slot
-        for days, and its KV there counts against what the tenant may keep at the main model."""
+        """Parks the session at the main engine and removes it from the smaller one. There its slot might be needed by
+        nobody for days, and its KV would count against what the tenant may keep."""
         try:
             await self.smaller.release(key)
         finally:
@@ -148,13 +148,13 @@ class BrownoutEngine:
         self._of(model)[0].expect(tenant, response_id)
 
     def _of(self, model: str) -> tuple[Engine, Engine]:
-        """Returns (engine of the model, the other engine); the main engine for an unknown model, which it then
-        refuses."""
+        """Returns the engine of the model `model` and the other one. For an unknown name the first is the main engine,
+        which then refuses the request."""
         return (self.smaller, self.main) if model == self._info.smaller_model else (self.main, self.smaller)
 
 
 class QuotaBrownoutEngine(BrownoutEngine):
-    """A pair of engines that each bound a tenant's KV; together they keep no more of it than one may."""
+    """A pair of engines that both bound each tenant's KV. Together they keep at most what one engine may keep."""
 
     @property
     def holdings(self) -> Holdings:
@@ -167,7 +167,7 @@ class QuotaBrownoutEngine(BrownoutEngine):
 
 
 class CombinedHoldings:
-    """The KV of two engines as one `Holdings`. The engine that takes something in makes room among its own KV."""
+    """The KV of two engines as one `Holdings`. An engine that needs room for new KV evicts only its own."""
 
     def __init__(self, main: Holdings, smaller: Holdings) -> None:
         self._each = (main, smaller)

@@ -99,9 +99,9 @@ NO_SCAFFOLD: Final = Scaffold(
 class ChatTemplate:
     """A chat template, taken apart as far as that is possible. Immutable.
 
-    `whole`: it is no sum of pieces. `foldings`: what conversations are changed in before it sees them, by name.
-    `calls`: how it is given calls of tools; "": as text.
-    """
+    `whole`: it cannot be taken apart, so each prompt is rendered as a whole. `foldings`: the names of the ways in which
+    a conversation is reshaped before the template can render it. `calls`: in which form the template gets tool calls;
+    "": as text."""
 
     def __init__(self, source: str, *, bos: str, eos: str, specials: Sequence[str] = ()) -> None:
         """Compiles and examines the template. Raises BadInput when it cannot render one user message."""
@@ -147,9 +147,9 @@ class ChatTemplate:
         answer: bool,
         thinking: str = "",
     ) -> list[Piece]:
-        """Returns the pieces of a whole prompt on the day of `at`: up to an answer, or to where the user's next words
-        will stand. `thinking`: what the template is told of thoughts. Raises BadInput where the template refuses the
-        conversation."""
+        """Returns the pieces of a whole prompt, rendered as on the day of `at` (unix ms). It ends where an answer
+        begins, or, without `answer`, where the user's next words begin. `thinking`: whether, or with which effort, the
+        template shall let the model reason; "": not said. Raises BadInput if the template refuses the conversation."""
         functions = [_function_of(tool) for tool in tools]
         if functions and not self.scaffold.tools:
             instructions, functions = _with_tools(instructions, [to_json(function) for function in functions]), []
@@ -173,8 +173,8 @@ class ChatTemplate:
         return "" if end.startswith(END) and self.call_format() == "harmony" else end  # there it ends a message
 
     def call_format(self) -> str:
-        """Returns which of `call_formats` the model writes tool calls in; Hermes' where the template renders no
-        tools."""
+        """Returns the name of the format in which the model writes tool calls; "hermes" if the template has no place
+        for tools."""
         return format_of(self.source) if self.scaffold.tools else "hermes"
 
     def thoughts(self) -> ThoughtMarks | None:
@@ -205,7 +205,7 @@ class ChatTemplate:
         return ThoughtMarks(open_, close, opened, none)
 
     def _heeds(self, thinking: str) -> bool:
-        """Returns whether the template gives another text where it is told this of thoughts."""
+        """Returns whether the template gives another text if `thinking` is passed to it."""
         asked = [_message("user", _USER)]
         return self.whole and self.render(asked, answer=True) != self.render(asked, answer=True, thinking=thinking)
 
@@ -230,8 +230,8 @@ class ChatTemplate:
         at: int = 0,
         thinking: str = "",
     ) -> str:
-        """Returns the template's own text for a whole conversation on the day of `at`. `thinking`: what it is told of
-        thoughts."""
+        """Returns the template's own text for a whole conversation, as on the day of `at` (unix ms). `thinking` is as
+        for `conversation`."""
         told: dict[str, Any] = {THINKING_VARIABLES[0]: True} if thinking else {}
         if thinking not in ("", "on"):
             told["reasoning_effort"] = thinking
@@ -294,7 +294,8 @@ class ChatTemplate:
         return _without_end(head, self.scaffold.roles["user"].before)
 
     def _is_sum(self, sought: Collection[str], shape: TemplateShape) -> bool:
-        """Takes the template apart; returns whether its renderings are always the sum of the parts."""
+        """Takes the template apart and returns whether every rendering of it is the sum of the parts. `sought` has the
+        texts that the template looks for in messages."""
         try:
             self.scaffold = self._take_apart()
             self._verify()
@@ -432,7 +433,7 @@ def _function_of(tool: Tool) -> Json:
 
 
 class _NotSeparable(Exception):
-    """Renderings of the template are not the sum of parts."""
+    """Raised if renderings of the template are not the sum of its parts."""
 
 
 def _unusable(why: str) -> BadInput:

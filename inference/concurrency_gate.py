@@ -37,8 +37,8 @@ class GatedRun:
 
     @property
     def waits(self) -> bool:
-        """Whether the run waits to be let in. False too once it is cancelled or refused, before its task has seen
-        that."""
+        """Whether the run waits to be let in. It is false as soon as the run is cancelled or refused, even before its
+        task has run again."""
         return self.future is not None and not self.future.done()
 
 
@@ -62,7 +62,8 @@ class ConcurrencyGate:
 
     @property
     def waiting(self) -> int:
-        """How many runs wait. Counted anew each time: a cancelled task has left before it runs once more to say so."""
+        """How many runs wait. They are counted at each call, because a cancelled run still stands in the queue until
+        its task runs again."""
         return sum(claim.holder.waits for claim in self.queue.waiting)
 
     def is_full(self, tenant: TenantId) -> bool:
@@ -70,8 +71,8 @@ class ConcurrencyGate:
         return (self.held or self._idle() <= self.waiting) and self.queue.is_full(tenant)
 
     async def acquire(self, run: GatedRun) -> None:
-        """Waits until the run is let in. Raises Overloaded when the queue is full, and the error of `refuse_all`; after
-        either, and when cancelled, the run has left."""
+        """Waits until the run is let in. Raises Overloaded if the queue is full, and the error of `refuse_all`. If this
+        raises or is cancelled, the run has been removed, as by `leave`."""
         if not run.claim.arrival:
             if self.is_full(run.claim.tenant):
                 run.left = True
@@ -94,8 +95,8 @@ class ConcurrencyGate:
             self._request_room()
 
     def give_way(self, run: GatedRun) -> None:
-        """Gives the place of a run that has stopped in vLLM too to the next one; the caller then calls `acquire`
-        again."""
+        """Lets another run in instead of this one, which has stopped and been aborted in vLLM. The caller then calls
+        `acquire` again."""
         self.num_preempted += 1
         run.yields = False
         run.future = None
@@ -110,7 +111,7 @@ class ConcurrencyGate:
             self._let_in()
 
     def hold(self) -> None:
-        """Lets nobody in until `open`; runs that are in go on."""
+        """Lets no run in until `open` is called. Runs that were let in before go on."""
         self.held = True
 
     def open(self) -> None:
@@ -139,7 +140,8 @@ class ConcurrencyGate:
         self._request_room()
 
     def _request_room(self) -> None:
-        """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
+        """Asks one running run to make room. Does nothing while a run that was asked has not yet made room, because
+        which run is next depends on that."""
         if self.held or self._idle() > 0 or any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_waits)

@@ -115,9 +115,9 @@ SIMULATED_CONTEXT_MAX: Final = 1_048_576
 def make_engine(
     settings: EngineSettings, keys: Keys | None = None, environment: MutableMapping[str, str] | None = None
 ) -> Engine:
-    """Makes an engine, not started yet; its spilled KV is encrypted under `keys`. `environment`: this process's, of
-    which processes that an engine starts inherit what they need; None, for tests: all. Raises BadInput that names a
-    wrong setting."""
+    """Makes the engine that the settings name; `start` comes later. KV that leaves the device is encrypted under
+    `keys`. Processes that the engine starts inherit from `environment` only what they need; if it is None, which is for
+    tests, they inherit everything. Raises BadInput, which names the wrong setting."""
     if settings.vllm_adapter and settings.engine != "vllm":
         raise BadInput(
             "invalid_setting",
@@ -233,7 +233,8 @@ def _vllm(settings: EngineSettings, keys: Keys | None, environment: MutableMappi
 
 
 def check_standby_fits(engine_args: dict[str, Any]) -> None:
-    """Raises BadInput where two engines with this share of a GPU's memory could not both fit on it."""
+    """Raises BadInput if each vLLM may take more than half of the GPU's memory, so that a second one would not fit
+    beside it."""
     share = engine_args["gpu_memory_utilization"]
     if "kv_cache_memory_bytes" not in engine_args and isinstance(share, int | float) and 2 * share > 1:
         raise BadInput(
@@ -419,8 +420,9 @@ class _VersionedFilters(Protocol):
 
 
 async def audit_policies(filters: FilterSet, audit: AuditLog, now_ms: Callable[[], UnixMs]) -> None:
-    """Writes an audit entry on the policies in force, and from now on one for each file loaded or refused. Raises
-    Unavailable; later a journal that is away keeps no policy from taking effect, and the log says so."""
+    """Writes an audit row about the policies in force, and from now on one for each policy file that is loaded or
+    refused. Raises Unavailable if the first row cannot be written; a later failure is only logged, and the policies
+    take effect."""
     if not isinstance(filters, _VersionedFilters):
         return
 

@@ -131,8 +131,9 @@ class FairQueue(Generic[T]):
         return tenant.counter if floods else tenant.counter - self.credit
 
     def is_under_share(self, tenant: TenantId, weight: float, coming: int = 0) -> bool:
-        """Returns whether one more claim, and `coming` ones, would make others give way: the tenant is within its share
-        of slots that others use, or was served so much less."""
+        """Returns whether one more claim of the tenant, after `coming` others, would get a slot at once by making
+        another claim give way: because the tenant has fewer slots than its share, or was served much less than
+        others."""
         others = [other for name, other in self._tenants.items() if name != tenant]
         if not others:
             return False
@@ -147,7 +148,8 @@ class FairQueue(Generic[T]):
         return served - self._rank(mine) > MARGIN + (waiting + 1) * SLOT_CREDIT / weight
 
     def ahead_of(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """Returns how many waiting claims would be served before a claim that came now, if all were as long."""
+        """Returns how many waiting claims would be served before a claim that came now, if all claims took equally
+        long."""
         ahead = 0
         mine = self._tenants.get(tenant)
         own = sum(len(line) for level, line in mine.waiting.items() if level <= priority) if mine is not None else 0
@@ -162,9 +164,9 @@ class FairQueue(Generic[T]):
         return ahead + own
 
     def is_full(self, tenant: TenantId, *, coming: int = 0, own: int = 0) -> bool:
-        """Returns whether no more of this tenant's claims may wait, after `coming` more claims, `own` of them of this
-        tenant. One tenant can fill most of the queue and never all of it, so that there is room for another (dynamic
-        thresholds, Choudhury and Hahne, 1998)."""
+        """Returns whether the queue would refuse a claim of the tenant after `coming` more claims, of which `own` are
+        the tenant's. One tenant can fill most of the queue but never all of it, so that there is room for another
+        (dynamic thresholds, Choudhury and Hahne, 1998)."""
         known = self._tenants.get(tenant)
         own += known.num_waiting if known is not None else 0
         return own >= ROOM_SHARE * (self.waiting_max - self._num_waiting - coming)
@@ -270,7 +272,7 @@ class FairQueue(Generic[T]):
     # -- making room ------------------------------------------------------------------------------------------
 
     def victim(self, claim: SlotClaim[T]) -> SlotClaim[T] | None:
-        """Returns the running claim that is to give way to the waiting `claim`; None: it waits on."""
+        """Returns the running claim that must give way to the waiting `claim`; None if `claim` has to wait."""
         worst = max(
             (other for other in self._running if other.may_yield and other.priority > claim.priority),
             key=lambda other: (other.priority, self._rank(self._tenants[other.tenant]), other.started),
@@ -303,7 +305,8 @@ class FairQueue(Generic[T]):
     # -- room that is kept ------------------------------------------------------------------------------------
 
     def num_idle_for(self, tenant: TenantId, priority: int, weight: float) -> int:
-        """Returns how many idle slots one more claim may choose from; those in reserve count only for some."""
+        """Returns how many idle slots one more claim of the tenant could get. Slots of the reserve do not count if
+        another tenant, which goes first, has less than its share."""
         idle = self.slots - len(self._running)
         if idle > 0 and self.reserve:
             around = self._around()
@@ -314,8 +317,8 @@ class FairQueue(Generic[T]):
         return max(0, idle)
 
     def keeper(self) -> SlotClaim[T] | None:
-        """Returns the running claim that is to make room so that the reserve is idle; None where none is needed or has
-        to."""
+        """Returns the running claim that must make room so that the reserve is idle again; None if the reserve is idle
+        already or no claim has to make room for it."""
         if not self.reserve or self.slots - len(self._running) >= self.reserve:
             return None
         around = self._around()
@@ -332,8 +335,8 @@ class FairQueue(Generic[T]):
         return max(candidates, key=lambda claim: (self._rank(around[claim.tenant]), claim.started), default=None)
 
     def gives_way(self, claim: SlotClaim[T]) -> bool:
-        """Returns whether another tenant, with claims now or shortly before, would go first: then the prompt is
-        computed in pieces."""
+        """Returns whether a tenant that goes before this claim's has claims or had some recently. If so, the claim's
+        prompt is computed in pieces."""
         mine = self._tenants[claim.tenant]
         return any(
             (other.priority, self._rank(other)) < (claim.priority, self._rank(mine))
@@ -359,7 +362,8 @@ class FairQueue(Generic[T]):
         return tenants
 
     def _has_short(self, around: dict[TenantId, _Tenant], beside: TenantId, priority: int) -> bool:
-        """Returns whether a tenant that goes before a claim of tenant `beside` has fewer slots than its share."""
+        """Returns whether some tenant has fewer slots than its share and would go before a claim of the tenant
+        `beside`. `around`: the tenants with claims now or recently."""
         total = sum(tenant.weight for tenant in around.values())
         before = (priority, self._rank(around[beside])) if beside in around else (priority, 0.0)
         return any(

@@ -90,7 +90,8 @@ class LoadForecast:
             self.token_s.add((now - first_output) / (tokens - 1))
 
     def forecast(self, tenant: TenantId, share: Share, new_tokens: int, *, room: bool) -> Forecast:
-        """Returns when a turn that came now would get its tokens. `room`: whether there is KV memory for it now."""
+        """Forecasts when a turn of the tenant that came now would get its tokens. `new_tokens`: how many tokens of its
+        prompt have to be computed. `room`: whether KV memory is free for it."""
         now, queue = self._clock(), self._queue
         for name in [name for name, (_, until) in self._expected.items() if until <= now]:
             del self._expected[name]

@@ -169,8 +169,8 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers`, which the caller has checked, go with every request. With `socket_path`, connections go to
-        that unix socket, and host and port stand in requests alone."""
+        """`headers`, which the caller has checked, are sent with every request. With `socket_path`, the client connects
+        to that unix socket; `host` and `port` are then only used in the requests' Host header."""
         self.socket_path = socket_path
         self._host = host
         self._port = port

@@ -39,8 +39,8 @@ def direct_parameters(request: GenerationRequest, *, repeat_penalty: str = "repe
 def output_schema(request: GenerationRequest) -> Json | None:
     """Returns the JSON schema that `text.format` requests, None for free text. Raises BadInput.
 
-    A grammar begins with its run and knows nothing of the prompt. Of a request with `emitted` tokens the engine takes
-    the grammar to where they end, or raises `unfit_continuation`."""
+    A grammar begins empty at each run, whatever the prompt is. If the request has `emitted` tokens, the engine must
+    therefore advance the grammar by these, or raise `unfit_continuation`."""
     text = request.sampling.text
     schema: Json
     match text.format if text is not None else None:

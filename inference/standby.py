@@ -58,8 +58,8 @@ class Standby(Generic[C]):
         self._keeping = asyncio.create_task(self._keep())
 
     async def take(self) -> C | None:
-        """Returns the standby, which the caller then closes; waits for one that is starting, since that is ready sooner
-        than a new one would be. None: there is none."""
+        """Returns the standby core, which the caller must close later; None if there is none. If one is being started
+        it waits for that, because it will be ready sooner than a new one."""
         while self._starting:
             self._changed.clear()
             await self._changed.wait()
@@ -99,7 +99,7 @@ class Standby(Generic[C]):
             await self._closes_within(pause_s)
 
     async def _watch(self, core: C) -> None:
-        """Returns when `core` is no longer the ready standby; reaps it if it died."""
+        """Waits until `core` was taken or has died, or the standby is closed. If it died, cleans up after it."""
         while self._ready is core and not self._closed.is_set():
             if core.is_dead:
                 log.error("standby_died", engine="vllm")

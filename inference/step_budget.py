@@ -29,15 +29,15 @@ class StepBudget:
     """Decides how many tokens an engine computes in one step, by the rate that it measured."""
 
     def __init__(self, target_s: float, most: int, *, unit: int = 1) -> None:
-        """`most`: what the engine takes in one step. `unit`: larger budgets are multiples of it."""
+        """`most`: how many tokens the engine can take in one step. `unit`: budgets above it are multiples of it."""
         self._target_s = target_s
         self._most = most
         self._unit = unit
         self._token_s: float | None = None
 
     def tokens(self, *, decoding: bool, alone: bool = False) -> int:
-        """Returns how many tokens the next step may compute. `decoding`: somebody waits for his next token. `alone`:
-        only the one whose prompt it is runs or waits."""
+        """Returns how many tokens the next step may compute. `decoding`: an answer is being decoded and waits for its
+        next token. `alone`: no run but the one whose prompt is computed runs or waits."""
         least = min(LEAST_BESIDE if decoding else LEAST_ALONE, self._most)
         if self._token_s is None:
             return min(LEAST_ALONE, self._most)
@@ -48,8 +48,8 @@ class StepBudget:
         return max(least, fitting)
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """Takes in that a step computed `tokens` tokens in `seconds`. A step much smaller than the budget says little
-        of the rate."""
+        """Learns the rate from a step that computed `tokens` tokens in `seconds`. Steps of less than half the budget
+        are ignored, because they say little about the rate."""
         if seconds <= 0 or 2 * tokens < self.tokens(decoding=True):
             return
         token_s = seconds / tokens

@@ -32,7 +32,7 @@ FAILURES: Final = (
 
 
 class Generation(Extension):
-    """Accepts `{% generation %}` blocks, which mark what a model is trained on, and renders what stands in them."""
+    """Accepts `{% generation %}` blocks, which mark the text that a model is trained on, and renders their content."""
 
     tags = {"generation"}  # noqa: RUF012 - as the base class declares it
 
@@ -48,7 +48,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def literals(source: str) -> frozenset[str]:
-    """Returns the texts that stand in a template's expressions: all that it can look for in a message."""
+    """Returns the texts in a template's expressions: everything that the template can look for in a message."""
     tree = _environment().parse(source)
     texts = (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
     return frozenset(texts)

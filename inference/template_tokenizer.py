@@ -108,7 +108,8 @@ class TemplateTokenizer(ABC):
         return self._begun(tokens)
 
     async def measure(self) -> None:
-        """Counts the tokens around a message where whole conversations are rendered. Called once."""
+        """Counts the tokens that a template adds around a message, if it renders whole conversations only. Called
+        once."""
         if not self.template.whole:
             return
         roles: tuple[Role, ...] = ("user", "assistant", "user")
@@ -138,7 +139,8 @@ class TemplateTokenizer(ABC):
         return await self._piece(Piece(text, True))
 
     def _begun(self, tokens: list[int]) -> tuple[int, ...]:
-        """Returns the tokens without those that every conversation begins with."""
+        """Returns the tokens of a conversation, with those in front that every conversation begins with; these are
+        added unless the tokens have them already."""
         if self._starts and tuple(tokens[:1]) != self._starts:
             return (*self._starts, *tokens)
         return tuple(tokens)

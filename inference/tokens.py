@@ -65,8 +65,8 @@ class Utf8Stream:
     __slots__ = ("_decoder",)
 
     def __init__(self, before: Iterable[bytes] = ()) -> None:
-        """`before`: bytes of the tokens that this stream continues. Their text was emitted before,
-        except for a last character that they only begin."""
+        """`before`: the bytes of the tokens before this stream. Their text was emitted already, except for a last
+        character that is not complete."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for piece in before:
             self._decoder.decode(piece)

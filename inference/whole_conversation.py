@@ -64,7 +64,8 @@ class TemplateShape(msgspec.Struct, frozen=True):
 
     @property
     def foldings(self) -> tuple[str, ...]:
-        """The names of what is folded into other messages, because the template does not accept it."""
+        """The names of the kinds of messages (`system`, `neighbours`, `tool`) that are merged into others, because the
+        template does not accept them."""
         outputs = self.tool or bool(self.calls)
         folded = {"system": not self.system, "neighbours": not self.neighbours, "tool": not outputs}
         return tuple(name for name, holds in folded.items() if holds)
@@ -142,7 +143,8 @@ def probe(render: Render) -> TemplateShape:
 
 
 def _probe_calls(render: Render, shape: TemplateShape, turns: list[_Turn]) -> TemplateShape:
-    """Finds out what may stand beside a call in a message. `turns`: a question, a call and its output."""
+    """Finds out whether a message may have several calls, and in which field a template shows the thoughts before a
+    call. `turns` are a question, an answer with one call, and the call's output."""
     user, answer, output = turns
     both = msgspec.structs.replace(answer, calls=(*answer.calls, ("call_2", "Fqsecondq", answer.calls[0][2])))
     several = [_rendered(turn, shape) for turn in (user, both, output)]
@@ -193,8 +195,9 @@ class Conversations:
         answer: bool,
         thinking: str = "",
     ) -> list[Piece]:
-        """Returns the pieces of a prompt, in order: up to an answer, or to where the user's next words will stand.
-        Raises BadInput where the template refuses the conversation."""
+        """Returns the pieces of a whole prompt in order, rendered as on the day of `at` (unix ms). It ends where an
+        answer begins, or, without `answer`, where the user's next words begin. Raises BadInput if the template refuses
+        the conversation."""
         conversation = [*messages] if answer else [*messages, ChatMessage(role="user", text=_NEXT)]
         native, plain = self._shape, msgspec.structs.replace(self._shape, calls="")
         try:
@@ -302,7 +305,8 @@ class _Walk:
             at += len(mark.spelled)
 
     def _theirs(self, mark: _Mark, at: int) -> Piece:
-        """Returns the piece of the text behind a mark: the whole text where the rendering has it as it was written."""
+        """Returns the piece with the text of a message at a mark: the whole text if the rendering has it as it was
+        written, otherwise only the part that the mark stands for."""
         begin, text = at - mark.part.begin, mark.part.text
         wholes = [(text.value, text.tokens if text.whole == text.value else None)]
         if text.tokens is not None:
@@ -315,8 +319,8 @@ class _Walk:
         return Piece(mark.spelled, False)
 
     def _ours(self, scaffold: str, at: int) -> Iterator[Piece]:
-        """Yields the pieces between two marks that were not yielded yet; answers that consist of calls alone lie
-        there."""
+        """Yields the pieces of the template's own text between two marks. Answers that consist only of calls have no
+        marks, and their pieces are found here."""
         for each in self._cuts.split(scaffold):
             end = at + len(each)
             while self._calling and max(at, self._done) < end:
@@ -335,7 +339,7 @@ class _Walk:
 
 
 def refused(failure: Exception, tools: Sequence[Json]) -> BadInput:
-    """Makes the refusal of a request whose conversation a template fails at."""
+    """Returns the error for a conversation at which a template fails."""
     why = str(failure) or type(failure).__name__
     where = "these tools" if tools else "this conversation"
     return BadInput(
@@ -423,7 +427,8 @@ def _rendered(
     words: Callable[[_Text], str] = lambda text: text.value,
     harmless: Callable[[str], str] = lambda text: text,
 ) -> dict[str, Json]:
-    """Returns a turn as the message (role, content, calls) that templates expect."""
+    """Returns a turn as the message (role, content, calls) that the template expects. `words` returns the text to put
+    in for a text of a person or model; `harmless` changes texts of calls."""
     thoughts, content = (
         "".join(each if isinstance(each, str) else words(each) for each in parts)
         for parts in (turn.thoughts, turn.content)
@@ -498,7 +503,8 @@ def _piece(text: str) -> Iterator[Piece]:
 
 
 def _spelled(text: str, ours: list[str], parts: list[_Part]) -> list[str] | None:
-    """Returns how the rendering spells each part: as written, or escaped as in JSON; None where neither fits."""
+    """Returns how each part is spelled in the rendering, as written or escaped as in JSON. None if the rendering is not
+    the texts of `ours` with the parts between them."""
     spelled, at = list[str](), len(ours[0])
     if not text.startswith(ours[0]):
         return None

@@ -52,8 +52,8 @@ async def end_worker(process: asyncio.subprocess.Process | None) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Returns the whole environment of a worker: the path of its modules, and of Python's own library where that is
-    shared."""
+    """Returns the environment of a worker, complete: the module search path, and the library path if Python itself is a
+    shared library."""
     environment = {"LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(sys.path)}
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):
         environment["LD_LIBRARY_PATH"] = str(sysconfig.get_config_var("LIBDIR"))

@@ -16,13 +16,14 @@ def bare_host(host: str) -> str:
 
 
 def joined(host: str, port: int) -> str:
-    """Returns host and port as one address, an IPv6 literal in brackets."""
+    """Returns `host:port`, with brackets around an IPv6 literal."""
     host = bare_host(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listened_hosts(host: str) -> Sequence[str]:
-    """Returns the hosts to listen on: for `::` those of both families."""
+    """Returns the hosts to listen on: for `::` the wildcard addresses of IPv6 and IPv4, otherwise `host` alone, without
+    brackets."""
     bare = bare_host(host)
     return ANY if bare == ANY_V6 else (bare,)
 

@@ -33,8 +33,8 @@ class ArrivalPace:
         self._callers: OrderedDict[Caller, _Arrivals] = OrderedDict()  # by caller; the one that sent last is last
 
     def enter(self, caller: Caller, cost: float, rate: float, now: float) -> float | None:
-        """Admits what costs `cost` requests. Returns the seconds until it may begin; None if they are more than
-        `WAIT_MAX_S`: then it is not admitted."""
+        """Admits an arrival that costs `cost` requests; its caller may begin `rate` requests a second. Returns the
+        seconds until the arrival may begin. If they were more than `WAIT_MAX_S`, returns None and admits nothing."""
         before = self._callers.pop(caller, None)
         other = next(reversed(self._callers.values()), None)
         is_alone = other is None or now - other.last_at > ABOUT_S

@@ -80,7 +80,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(503, "UNAVAILABLE", TRY_LATER): "overloaded journal_unavailable mcp_server_unavailable",
 }
 CODES: Final = {code: row for row, codes in _ROWS.items() for code in codes.split()}
-"""The row of each public error code, the same at every door."""
+"""The statuses and the close code of each public error code; they are the same at every door."""
 
 _INNER: Final = {
     "too_large": "append_too_large",

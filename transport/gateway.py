@@ -223,8 +223,9 @@ class Gateway:
         near: SessionKey | None = None,
         summary: CommandId | None = None,
     ) -> Ok:
-        """Runs a command and returns its answer once that is in the journal. Raises a SessileError otherwise. A session
-        that it makes is placed on the replica of the session `near` if possible. `summary`: as for `Quotas.execute`."""
+        """Runs a command and returns its answer once the journal has it. Raises SessileError if it is refused. If the
+        command makes a session, that is placed on the replica of the session `near` if possible. `summary` is the id of
+        the summary that the same request asks for next (see `Quotas.execute`)."""
         self.measures.commands.add()
         tracer = self.measures.tracer
         begun_at = tracer.now_s() if tracer is not None else 0.0
@@ -263,13 +264,14 @@ class Gateway:
         params: SchemaParams = SCHEMA_PARAMS,
         forced: Sequence[Tool] = (),
     ) -> None:
-        """Raises BadInput for a schema that `execute` would refuse. `params` names the request's parameters."""
+        """Raises BadInput for a JSON Schema of a tool or of the answer's format that `execute` would refuse. `params`
+        has the names of the request's parameters for the error."""
         if tools or text is not None:
             with self._admitted(principal, "chat"):
                 await check_schemas(self.schemas, tools, text, params, forced)
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
-        """Answers a question about texts where the model runs. Raises SessileError."""
+        """Answers a question about texts on a replica of the model. Raises SessileError."""
         if self._inspect is None:
             raise Unavailable("no_replica", "This process has no model to look at texts with.", retryable=False)
         with self._admitted(principal, "chat"):
@@ -364,22 +366,23 @@ class Gateway:
                 del self._under_way[who]
 
     def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
-        """Raises Limited if the key has no requests left for an arrival. Counts nothing."""
+        """Raises Limited if the key has no requests left for this arrival. It counts nothing."""
         if self._quotas is not None:
             self._quotas.check_arrival(principal, arrival)
 
     def pace_arrival(self, principal: Principal, arrival: Arrival) -> float:
-        """Counts an arrival for its key. Returns the seconds that it has to wait for its turn. Raises Limited."""
+        """Counts an arrival in its key's requests per minute. Returns the seconds that the arrival has to wait. Raises
+        Limited."""
         return 0.0 if self._quotas is None else self._quotas.arrive(principal, arrival)
 
     async def arrive(self, principal: Principal, arrival: Arrival) -> None:
-        """Counts an arrival for its key and waits for its turn. Raises Limited."""
+        """Counts an arrival in its key's requests per minute and waits until it may begin. Raises Limited."""
         wait_s = self.pace_arrival(principal, arrival)
         if wait_s:
             await asyncio.sleep(wait_s)
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None:
-        """Reduces the weight of an arrival that a limit has refused."""
+        """Counts an arrival that was refused because of a limit as a read, which takes less of the key's requests."""
         if self._quotas is not None:
             self._quotas.give_back(principal, arrival)
 

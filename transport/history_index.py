@@ -58,8 +58,8 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class HistoryPlace(NamedTuple):
-    """The last item of a known answer, or of the question before it, with its session. `calls`: the ids of the answer's
-    calls, in order."""
+    """The last item of an answer that the index knows, or of the question before that answer, with its session.
+    `calls`: the ids of the answer's calls, in order."""
 
     session: SessionId
     leaf: ItemId
@@ -140,7 +140,7 @@ class MemoryHistory:
         self._add(chain, _CachedPlace(place, self._clock() + HISTORY_TTL_S))
 
     def _add_known(self, chain: bytes, place: HistoryPlace, left_s: float) -> None:
-        """Adds a place that was put before this process started and has `left_s` seconds left."""
+        """Adds a place that an earlier process stored; it is forgotten after `left_s` seconds."""
         self._add(chain, _CachedPlace(place, self._clock() + left_s))
 
     async def give_back(self, chain: bytes, place: HistoryPlace) -> None:
@@ -200,14 +200,16 @@ def chain_root(
     *,
     listed: bool,
 ) -> bytes:
-    """Returns the chain before the first message. Unstored and `listed` ones have different chains."""
+    """Returns the hash with which a history's chain begins, before its first message. Sessions that lists show
+    (`listed`) and others have different ones."""
     who: list[Any] = [principal.tenant, principal.key_id, principal.user, user, model, list(tools), instructions]
     who += ["listed"] if listed else []
     return hashlib.sha256(_encode(who)).digest()
 
 
 def extend_chain_all(chain: bytes, units: Iterable[Unit], last_calls: Sequence[str] = ()) -> list[bytes]:
-    """Returns the chain after each message. `last_calls`: the ids of calls whose outputs the first message may be."""
+    """Returns the chain after each of the messages, which follow `chain`. `last_calls`: the ids of the calls of the
+    answer before them, whose outputs may come first."""
     behind = []
     calls = {call_id: number for number, call_id in enumerate(last_calls)}  # of the last answer that has any
     for unit in units:
@@ -240,8 +242,8 @@ def rename_outputs(units: Iterable[Unit], names: Mapping[str, str]) -> list[Unit
 
 
 class Opening(NamedTuple):
-    """The beginning of a history, by which a session with the same beginning, and so its KV, is found if no message of
-    the history leads to a place. `marks` are hashes of ever shorter beginnings."""
+    """The beginning of a history. If no message of the history leads to a place, a session with the same beginning, and
+    so its KV, is found by it. `marks` are hashes of ever shorter beginnings."""
 
     caller: bytes
     marks: list[bytes]  # the longest beginning first
@@ -320,7 +322,7 @@ async def look_up(
 
 
 async def find_history(index: HistoryIndex, behind: Sequence[bytes], units: Sequence[Unit]) -> HistoryMatch | None:
-    """Returns the place that has most of a history, or None. Raises Unavailable."""
+    """Returns the place that covers most of a history's messages; None if the index has none. Raises Unavailable."""
     whole = len(units)
     known = [number for number in range(whole, 0, -1) if number < whole or units[number - 1].answer]
     known = known[:PLACES_LOOKED_UP_MAX]

@@ -31,7 +31,8 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as it is served here. If `sampling` is None its parameters are unknown here and none is refused."""
+    """A model as this server offers it. If `sampling` is None, it is not known which parameters the engine supports,
+    and none is refused."""
 
     id: str
     aliases: tuple[str, ...] = ()  # other names that it is requested by
@@ -104,12 +105,11 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
 
 
 class ModelCatalog:
-    """The models of a cluster, as the view of one gateway has them: `Models`.
+    """The models of a cluster, as one gateway sees them in its view of the replicas. Implements `Models`.
 
-    Replicas of one model are alike but for their engines' settings: what one of them lacks is not promised. A model
-    whose replicas are all gone stays for `keep_s`, so that a restart of its only replica is `no_replica`, which is to
-    be retried, and not `model_not_found`.
-    """
+    If the replicas of one model have different settings, the card promises only what all of them can do. A model whose
+    replicas are all gone stays listed for `keep_s` seconds, so that requests get the retryable error `no_replica` while
+    its only replica restarts, and not `model_not_found`."""
 
     def __init__(self, view: Callable[[], View], *, clock: Callable[[], float], created: int, keep_s: float = 600.0):
         self._view = view
@@ -149,7 +149,8 @@ class ModelCatalog:
 
 
 class PooledModels:
-    """`Models` with their entries of the models file, and its aliases; the file's default comes first."""
+    """Adds to the cards of `Models` what the models file says of each, and the file's aliases. The file's default model
+    comes first."""
 
     def __init__(self, models: Models, pools: PoolsNow, replicas: Callable[[str], int]) -> None:
         self._models = models
@@ -181,7 +182,8 @@ class PooledModels:
         return msgspec.structs.replace(card, pool=facts, context_window=window, tools=tools, sampling=sampling)
 
     def _alias(self, alias: str, own: dict[str, ModelCard], file: ModelsFile) -> ModelCard | None:
-        """Returns the card of an alias: it promises what any of its models can do, as routing sends turns there."""
+        """Returns the card of an alias, which promises whatever at least one of its models can do, because routing
+        sends each turn to a suitable one. None if none of its models is served."""
         members = [own[name] for name in file.members(alias) if name in own]
         if not members or alias in own:
             return None
@@ -199,8 +201,8 @@ class PooledModels:
 
 
 def card(models: Models, name: str | None) -> ModelCard:
-    """Returns a model's card by name, in capitals too, or the first one. Raises NotFound, Unavailable if no model is
-    served yet."""
+    """Returns the card of the model or alias `name`, first compared exactly, then without regard to case; the first
+    card if `name` is None. Raises NotFound, and Unavailable if no model is served yet."""
     cards = models()
     if not cards:
         raise Unavailable("no_replica", "No replica has joined yet.", retry_after_ms=1_000)
@@ -215,7 +217,8 @@ def card(models: Models, name: str | None) -> ModelCard:
 
 
 def _hint(cards: Sequence[ModelCard], name: str) -> str:
-    """Returns the end of a sentence that says which models there are. A models file may keep names from a tenant."""
+    """Returns the end of an error message: the names of served models and the nearest one. With a models file, which
+    may hide models from a tenant, it names none."""
     if any(each.pool is not None for each in cards):
         return "; `GET /v1/models` lists those that you may use."
     names = [own for each in cards for own in each.names]

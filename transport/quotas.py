@@ -83,7 +83,8 @@ log = structlog.get_logger(__name__)
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A request or message of a key that arrives at a door, before anything of it is parsed."""
+    """How a request or message counts that a key has sent: `weight` in the key's requests per minute, `cost` in the
+    pace at which its arrivals may begin. It is known before anything of the request is parsed."""
 
     weight: float = READ_WEIGHT  # counted so, in requests, in the key's requests per minute
     cost: float = 1.0  # of the loop's time, in requests
@@ -91,7 +92,8 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 def http_arrival(method: str, path: str, headers: Mapping[bytes, bytes]) -> Arrival:
-    """Returns the weight and cost of an HTTP request from its head."""
+    """Returns how an HTTP request counts for its key: as one request, or as less for reads and cancels (`weight`), and
+    the larger its body, the more time it takes (`cost`)."""
     cancels = path.endswith("/cancel")
     weight = READ_WEIGHT if method in ("GET", "HEAD", "OPTIONS") or cancels else 1.0
     length = headers.get(b"content-length", b"0")
@@ -102,7 +104,7 @@ def http_arrival(method: str, path: str, headers: Mapping[bytes, bytes]) -> Arri
 
 @dataclass(slots=True)
 class RateLimitState:
-    """The levels of the caller's limits as far as this request knows them. Mutable; each HTTP request has its own."""
+    """How much of the caller's limits is left, as far as this request knows. Mutable; each HTTP request has its own."""
 
     standing: RateLimitStatus | None = None
     is_counted: bool = False  # it was counted for its key when it arrived
@@ -220,7 +222,8 @@ class Quotas:
         return answer
 
     async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> bool:
-        """Reserves a demand and one request of a key's bucket. True: it was reserved before. Raises Limited."""
+        """Reserves a demand at the limiter, and takes one request from a key's bucket. Returns whether the demand had
+        been reserved before; then nothing is taken again. Raises Limited."""
         again = False
         if demand is not None:
             grant = await self.limiter.reserve(demand)
@@ -242,7 +245,7 @@ class Quotas:
             log.warning("reservation_release_failed", response=name, error=error.code)
 
     def _demand(self, request: Request, text_bytes: int | None, tenant: Ceilings, user: Ceilings) -> Demand | None:
-        """Returns what a command may use at most; None if it writes nothing or nothing of it is limited."""
+        """Returns what a command may use at most; None if it writes nothing or no limit applies to it."""
         if isinstance(request.command, _FREE) or not (_counts(tenant) or _counts(user)):
             return None
         key, principal, command = request.key, request.principal, request.command
@@ -283,7 +286,7 @@ class Quotas:
     # -- what a key takes for all its users ------------------------------------------------------------------------
 
     def check_arrival(self, principal: Principal, arrival: Arrival) -> None:
-        """Raises Limited if the key has nothing left for an arrival. Counts nothing."""
+        """Raises Limited if the key has not enough requests left for this arrival. It counts nothing."""
         bucket = self._bucket_of(principal)
         if bucket is not None and not arrival.is_exempt:
             self._check(bucket, arrival.weight)
@@ -309,7 +312,7 @@ class Quotas:
         return wait_s
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None:
-        """Reduces the weight of an arrival that a limit has refused to that of a read."""
+        """Counts an arrival that was refused because of a limit as a read, which takes less of the key's requests."""
         bucket = self._bucket_of(principal)
         rate_limits = RATE_LIMIT_STATE.get()
         if bucket is not None and rate_limits is not None and rate_limits.is_counted:

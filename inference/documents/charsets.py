@@ -20,7 +20,7 @@ TELLING_BYTES: Final = 32  # shorter texts say too little about their charset
 
 
 def looks_binary(content: bytes) -> bool:
-    """Returns whether bytes are text in no charset that is read here."""
+    """Returns whether bytes are not a text in any charset that is read here."""
     sample = content[:SAMPLE_BYTES]
     if any(sample.startswith(mark) for mark, _ in _MARKS) or not sample:
         return False
@@ -60,8 +60,7 @@ def _bare_utf16(sample: bytes) -> str | None:
 
 
 def _detected(sample: bytes) -> str:
-    """Guesses the charset of a text that is not UTF-8. A sample that only ends inside a character is UTF-8 all the
-    same."""
+    """Guesses the charset of a text. A sample of UTF-8 that is cut inside a character counts as UTF-8."""
     try:
         codecs.getincrementaldecoder("utf-8")("strict").decode(sample, final=False)
         return "utf-8"

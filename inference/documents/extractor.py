@@ -44,7 +44,7 @@ _RESULTS: Final = {
 
 
 class _WorkerEnded(Exception):
-    """The worker has ended without an answer."""
+    """Raised if the worker has ended without an answer."""
 
 
 class DocumentWorkers:
@@ -150,7 +150,8 @@ class DocumentWorkers:
             task.exception()  # whoever left does not read it
 
     async def _try(self, worker: _Worker, request: DocumentRequest) -> DocumentReply:
-        """Has a worker read a document. Raises Unavailable where no worker can be started, or two have ended."""
+        """Has a worker read a document; if the worker process ends, a new one gets a second try. Raises Unavailable if
+        that ends too, or no process can be started."""
         for _ in range(2):
             try:
                 return await worker.exchange(request)

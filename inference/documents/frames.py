@@ -27,7 +27,7 @@ class DocumentFault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentReply(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's answer: a document or a fault; neither means that the worker is ready."""
+    """A worker's answer: a document or a fault. A reply with neither reports that the worker is ready."""
 
     document: DocumentText | None = None
     fault: DocumentFault | None = None

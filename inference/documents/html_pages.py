@@ -91,7 +91,7 @@ class _Page(HTMLParser):
             self._line.append(data if self._pre else _SPACES.sub(" ", data))
 
     def end_line(self) -> None:
-        """Puts the collected line, as a heading where it is one."""
+        """Passes the collected line to the builder, as a heading if it is one, and begins a new line."""
         text = "".join(self._line)
         text = text if self._pre else text.strip(" ")
         self._line.clear()

@@ -48,7 +48,8 @@ def read_pdf(content: bytes, builder: TextBuilder) -> None:
 
 
 def _put_page(builder: TextBuilder, text: str, titles: list[tuple[int, str]]) -> None:
-    """Puts a page's text; headings begin where their words are found, else with the page."""
+    """Passes a page's text to the builder. A heading begins where its words are found in the text, otherwise at the
+    beginning of the page."""
     places = sorted((max(0, text.find(title)) if title else 0, level, title) for level, title in titles)
     at = 0
     for place, level, title in places:

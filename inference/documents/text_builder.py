@@ -24,7 +24,7 @@ _EMPTY_LINES: Final = re.compile(r"\n(?:[ \t]*\n){3,}")
 
 
 class TextFull(Exception):
-    """The text has reached its maximal length: the reader of the document stops."""
+    """Raised when the text has reached its maximal length, so that the document is not read further."""
 
 
 def clean_text(text: str) -> str:

@@ -105,7 +105,8 @@ class DocumentWorker:
         return _judged(data, ended=ended, code=os.waitstatus_to_exitcode(status))
 
     def _child(self, request: DocumentRequest, into: int) -> None:
-        """Answers the request in the child, and ends the process."""
+        """Answers the request in the child process, writes the reply to the file descriptor `into`, and ends the
+        process."""
         status = 1
         try:
             end_with_parent()
@@ -129,8 +130,8 @@ class DocumentWorker:
 
 
 def _drain(out: int) -> tuple[bytes, bool]:
-    """Returns all that the child writes, and whether it is within bounds. A child that escapes its own alarm is ended
-    with this process, by the server."""
+    """Returns the bytes that the child has written, and whether there are no more of them than allowed. A child that
+    runs on after its time is up is killed by the server, together with this process."""
     pieces: list[bytes] = []
     size = 0
     while True:

@@ -38,7 +38,7 @@ _PIECE: Final = re.compile(r"\w{1,4}|[^\w\s]")  # no tokenizer that we know of m
 
 
 class EndpointEmbedder:
-    """A model of the file, behind its server. Usable while its client is open."""
+    """An embedding model of the file, computed by an external server. Usable while its client is open."""
 
     def __init__(
         self,
@@ -158,7 +158,8 @@ class EndpointEmbedder:
 
 
 def _unit(values: Sequence[float], dimensions: int) -> bytes:
-    """Returns a vector scaled to length 1, as bytes. Raises ValueError where it has not so many `dimensions`."""
+    """Returns a vector scaled to length 1, as bytes. Raises ValueError if it has another number of dimensions than
+    `dimensions`."""
     if len(values) != dimensions:
         raise ValueError(f"a vector of {len(values)} dimensions")
     length = math.sqrt(sum(value * value for value in values))

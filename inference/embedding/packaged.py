@@ -27,7 +27,8 @@ _SEP: Final = 102
 
 
 class BadInputs(Exception):
-    """Inputs that the model cannot take: the index of the first, and why. `too_long`: it would be taken in parts."""
+    """Raised for an input that the model cannot take: `index` says which one, the message why. `too_long`: the input
+    could be taken in parts."""
 
     def __init__(self, index: int, why: str, *, too_long: bool = False) -> None:
         super().__init__(why)
@@ -49,7 +50,7 @@ def package_folder(name: str) -> Path:
 
 
 class PackagedModel:
-    """The packaged embedding model, loaded. `threads`: of ONNX Runtime."""
+    """The packaged embedding model, loaded. `threads`: how many threads ONNX Runtime uses."""
 
     def __init__(self, threads: int = 1) -> None:
         """Loads the model. Raises OSError and ValueError where a file is missing or not the expected one."""
@@ -105,7 +106,8 @@ class PackagedModel:
         return [str(self._tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in inputs]
 
     def split(self, text: str) -> tuple[list[int], list[int]]:
-        """Returns where each token of a text begins and where it ends, in characters."""
+        """Returns two lists with the index, in the text, of each token's first character and of the character behind
+        its last."""
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         return [begin for begin, _ in offsets], [end for _, end in offsets]
 
@@ -121,7 +123,7 @@ class PackagedModel:
         return ids
 
     def _hidden(self, ids: Sequence[int]) -> Any:
-        """Returns the model's output for these ids: (num_tokens, 384)."""
+        """Returns the model's output vector for each of these token ids, as an array of shape (number of ids, 384)."""
         numpy = self._numpy
         given = numpy.array([ids], dtype="i8")
         ones, zeros = numpy.ones_like(given), numpy.zeros_like(given)
@@ -129,7 +131,8 @@ class PackagedModel:
         return self._session.run(None, feeds)[0][0]
 
     def _token_vectors(self, ids: Sequence[int]) -> Any:
-        """Returns unit vectors of the tokens between the model's own special tokens: (num_tokens, 384)."""
+        """Returns a vector of length 1 for each token id but the first and the last, which are special tokens, as an
+        array of shape (number of ids - 2, 384)."""
         inner = self._hidden(ids)[1:-1]
         lengths = self._numpy.linalg.norm(inner, axis=1, keepdims=True)
         return inner / self._numpy.maximum(lengths, 1e-12)

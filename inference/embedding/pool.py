@@ -59,7 +59,8 @@ class _Lane:
     async def run(
         self, tenant: TenantId, weight: float, work: Sequence[tuple[WorkerRequest, int]]
     ) -> list[EmbeddingReply]:
-        """Returns the replies to these requests; each comes with its cost in tokens. Raises SessileError."""
+        """Queues requests for the worker and returns their replies in order. `work` has each request with its cost in
+        tokens. Raises SessileError."""
         queue, loop = self.queue, asyncio.get_running_loop()
         if queue.num_waiting + len(work) > queue.waiting_max or queue.is_full(tenant):
             raise Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)

@@ -45,9 +45,9 @@ def add_checksums(path: Path, first: int, blocks: list[memoryview], rank: int, w
 
 
 def count_intact(path: Path, first: int, limit: int, block_bytes: int, ranks: int) -> int:
-    """Returns how many leading blocks of a run's file may be used, at most `limit`: the `first` ones are another
-    file's, the rest must be in it with every rank's checksum. `block_bytes`: of all ranks together. Blocking;
-    unreadable blocks do not count."""
+    """Returns how many blocks from the first on may be used, at most `limit`. The first `first` blocks are in another
+    file and count as good; each later one must be in the file with a right checksum of every rank. `block_bytes`: the
+    size of a block, of all ranks together. Blocking. A block that cannot be read counts as bad."""
     tags, part_bytes = BlockTags(path.stem.encode()), block_bytes // ranks
     room = memoryview(bytearray(part_bytes))
     try:

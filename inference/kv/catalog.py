@@ -47,8 +47,8 @@ class SnapshotCatalog:
         return self.host.bytes_of(tenant) + sum(tier.bytes_of(tenant) for tier in self.cold)
 
     def find(self, key: SessionKey, prompt: array.array[int]) -> tuple[Snapshot | None, int]:
-        """Returns the session's snapshot that shares most leading tokens with `prompt`, and how many; host before
-        disk."""
+        """Returns the session's snapshot that shares most leading tokens with `prompt`, and how many tokens it shares;
+        (None, 0) if none shares any. If two share as many, the one in host memory is returned."""
         best: Snapshot | None = None
         most = 0
         for snapshot in self.of(key):

@@ -73,7 +73,7 @@ class FetchProgress:
         self.stopped = False
 
     def passed(self, num_bytes: int) -> None:
-        """Counts so many more bytes as read. Raises Refused once the read was stopped."""
+        """Counts bytes as read. Raises SnapshotRefused if the read was stopped."""
         if self.stopped:
             raise SnapshotRefused("too_slow")
         if self.first_s is None:
@@ -86,8 +86,8 @@ class FetchProgress:
         return min(max(PIECE_BYTES_MIN, self.num_bytes // 16), _PIECE_BYTES_MAX)
 
     def seconds_for(self, num_bytes: int, now_s: float) -> float | None:
-        """Returns how long so many bytes take at the pace since the first ones, counting the piece that is being read
-        as read; None before the first ones."""
+        """Returns how many seconds reading so many bytes takes at the pace measured so far, with the piece that is
+        being read counted as read; None if nothing was read yet."""
         if self.first_s is None:
             return None
         return num_bytes * (now_s - self.first_s) / (self.num_bytes - self.first_bytes + self.piece_bytes)
@@ -147,9 +147,11 @@ class ColdTier(Protocol):
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Writes the checked payload to a file. Raises Refused; a damaged snapshot has been removed then.
+        """Writes the checked payload to a file and returns the manifest. Raises SnapshotRefused; a damaged snapshot has
+        been removed then.
 
-        A tier that reads little by little reports to `progress`, and ends with `too_slow` when that was stopped."""
+        A tier that reads in pieces reports them to `progress`, and raises SnapshotRefused (`too_slow`) once `progress`
+        is stopped."""
         ...
 
     def stream(self, snapshot: ColdSnapshot) -> AsyncGenerator[Blob, None]:
@@ -167,9 +169,11 @@ class ColdTier(Protocol):
 
 
 async def data_key_for(keys: Keys | None, head: StoredHead | None) -> DataKey | None:
-    """Returns the key of a stored snapshot that begins with `head`; None for a plain one where plain ones are kept.
+    """Returns the data key of a stored snapshot whose file begins with `head`. Without a key store it returns None, for
+    a plain snapshot.
 
-    Raises Refused: `not_encrypted`, `unknown_key` when it is destroyed, `keys_away` when the store does not answer."""
+    Raises SnapshotRefused: `not_encrypted` for a plain snapshot where there is a key store, `unknown_key` if its key
+    does not exist (any more), `keys_away` if the key store does not answer."""
     if keys is None:
         if head is not None:
             raise SnapshotRefused("unknown_key")

@@ -45,7 +45,8 @@ class LinearFit:
     A measurement far off the line starts it anew in the same way: a disk that became slow is like another disk."""
 
     def __init__(self, a: float, b: float, points: tuple[tuple[float, float], ...]) -> None:
-        """`a`, `b`: the first guess. `points`: (x, z) at which it counts as much as a quarter of a measurement."""
+        """`a`, `b`: the coefficients to begin with. `points`: values (x, z) at which this guess weighs as much as a
+        quarter of a measurement."""
         self.a, self.b = a, b
         self._points = points
         self._sums: list[float] = []  # xx, xz, zz, xy, zy, all over y^2
@@ -114,17 +115,18 @@ class RestoreChoice(msgspec.Struct, frozen=True):
 
     @property
     def tries(self) -> bool:
-        """Whether a restore is started."""
+        """Whether a restore is started: because it is expected to be faster, or to see whether it is."""
         return self.restore or self.looks
 
     def look_s(self, num_bytes: int) -> float:
-        """Returns after how many seconds a read's pace is believed: in this time a tier that is just worth it brings
-        some pieces."""
+        """Returns how many seconds a read must have run before its pace is trusted. A tier that is barely worth it
+        reads several pieces in that time."""
         share = _LOOK_SHARE if self.looks else _TRUSTED_SHARE
         return max(_LOOK_MIN_S, max(share, _LOOK_PIECES * PIECE_BYTES_MIN / max(1, num_bytes)) * self.read_max_s)
 
     def is_too_slow(self, num_bytes: int, progress: FetchProgress, waited_s: float, now_s: float) -> bool:
-        """Returns whether computing would end before the rest of a read of `num_bytes`, as far as that can be seen."""
+        """Returns whether computing would be done before the rest of a read of `num_bytes`, judged by the read's pace
+        so far. `waited_s`: how long the caller has waited for the read."""
         rest_s = progress.seconds_for(num_bytes - progress.num_bytes, now_s)
         if progress.first_s is None or rest_s is None:
             if self.looks:
@@ -171,7 +173,7 @@ class CostModel:
         return hoped + (expected - hoped) * trust
 
     def _hoped_s(self, tier: str, num_bytes: int) -> float:
-        """Returns the seconds by the tier's assumed speed."""
+        """Returns how many seconds a move of `num_bytes` takes at the speed that is assumed for an unmeasured tier."""
         prior = self._tiers[tier].prior
         return prior.latency_s + num_bytes / prior.bytes_per_s
 
@@ -180,9 +182,11 @@ class CostModel:
         return math.inf if measured_at is None else now_s - measured_at
 
     def choose(self, tiers: tuple[str, ...], num_bytes: int, begin: int, end: int, now_s: float) -> RestoreChoice:
-        """Decides whether moving `num_bytes` through `tiers`, one after the other, beats computing tokens [begin, end).
+        """Decides whether moving `num_bytes` through `tiers`, one after the other, is faster than computing tokens
+        [begin, end).
 
-        The last of `tiers` is the way from host memory into the engine; a read can be looked at before that."""
+        The last of `tiers` is always the way from host memory to the device. If restoring is not expected to be faster,
+        a read from a tier below may be started all the same, to measure that tier."""
         restore_s = sum(self.move_s(tier, num_bytes, now_s) for tier in tiers)
         recompute_s = self.prefill_s(begin, end)
         bound_s = DEADLINE_MAX_S if math.isinf(recompute_s) else max(DEADLINE_MAX_S, recompute_s)

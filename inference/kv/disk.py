@@ -235,8 +235,8 @@ class DiskTier:
     async def fetch(
         self, snapshot: ColdSnapshot, payload: Path, progress: FetchProgress | None = None
     ) -> SnapshotManifest:
-        """Copies the verified payload to a file. Raises Refused; a damaged snapshot has been removed from the tier
-        then."""
+        """Copies the checked payload to a file and returns the manifest. Raises SnapshotRefused; if the snapshot is
+        damaged it has been removed from the tier by then."""
         assert isinstance(snapshot, DiskEntry)
         self._touch(snapshot)
         try:
@@ -292,7 +292,7 @@ class DiskTier:
     # -- inside --------------------------------------------------------------------------------------
 
     async def _index_file(self, path: Path) -> DiskEntry:
-        """Makes the index entry of a file. Raises Refused for an unusable one."""
+        """Makes the index entry of a file. Raises SnapshotRefused for an unusable one."""
         head = await asyncio.to_thread(_head, path)
         data_key = await data_key_for(self.keys, head)
         return await asyncio.to_thread(_entry, path, self.identity, data_key)
@@ -303,7 +303,7 @@ class DiskTier:
         return await data_key_for(self.keys, await asyncio.to_thread(_head, snapshot.path))
 
     def _touch(self, snapshot: DiskEntry) -> None:
-        """Marks the snapshot as the one used last, also where the clock is coarse."""
+        """Marks the snapshot as the one used last, also if the clock has not moved since the last use."""
         self._last_used_s = max(time.monotonic(), self._last_used_s + 1e-6)
         snapshot.used_s = self._last_used_s
 
@@ -333,7 +333,8 @@ class DiskTier:
         return True
 
     async def _remove(self, path: Path, size: int) -> None:
-        """Removes a file. Its bytes are counted, and stay so where it cannot be removed."""
+        """Removes a file and subtracts its size from the tier's bytes. If the file cannot be removed, its bytes stay
+        counted."""
         if await self._unlink(path):
             self.bytes -= size
         else:
@@ -432,8 +433,8 @@ def _write(path: Path, manifest: SnapshotManifest, payload: Path, data_key: Data
 
 
 class _Whole:
-    """Writes all of the data to a raw file, whose own writes may be short. Raises OSError where the rest does not
-    fit."""
+    """A writer to a raw file that always writes all of the data, although a single write of the file may be short.
+    Raises OSError if the rest does not fit."""
 
     def __init__(self, file: io.RawIOBase) -> None:
         self._file = file

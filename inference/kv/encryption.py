@@ -95,7 +95,7 @@ def stored_bytes(manifest: SnapshotManifest, data_key: DataKey | None) -> int:
 def store(sink: ByteSink, manifest: SnapshotManifest, payload: Path, data_key: DataKey | None) -> None:
     """Writes a snapshot whose payload lies in a file. Checks the payload meanwhile, so that damage is not sealed in.
 
-    Raises OSError, and Refused for a payload that is not what the manifest says."""
+    Raises OSError, and SnapshotRefused for a payload that is not what the manifest says."""
     header = encode_header(manifest)
     if data_key is None:
         sink.write(header)
@@ -133,7 +133,7 @@ def store(sink: ByteSink, manifest: SnapshotManifest, payload: Path, data_key: D
 
 
 class StoredSnapshotReader:
-    """Reads a stored snapshot once, from its beginning. Every method may raise Refused or OSError."""
+    """Reads a stored snapshot once, from its beginning. Every method may raise SnapshotRefused or OSError."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -150,7 +150,7 @@ class StoredSnapshotReader:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes it must have in all; known for a plain one once it is open."""
+        """How many bytes a complete snapshot has. For a plain one this is known only after `open`."""
         if self.head is not None:
             return len(self._prefix) + self.head.rest_bytes
         return len(encode_header(self.manifest)) + self.manifest.payload_bytes

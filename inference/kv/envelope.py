@@ -63,7 +63,8 @@ Reason = Literal[
 
 
 class SnapshotRefused(Exception):
-    """A snapshot must not be used; says why. An ordinary outcome: the tokens are computed again."""
+    """Raised for a snapshot that must not be used, with the reason. This is an ordinary outcome: the tokens are
+    computed again."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -139,7 +140,7 @@ def encode_header(manifest: SnapshotManifest) -> bytes:
 
 
 def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
-    """Returns the tags of all chunks of a payload."""
+    """Returns the checksums of all chunks of a payload, one after the other."""
     cipher = _cipher(snapshot_id)
     with memoryview(payload) as view:
         return b"".join(
@@ -149,13 +150,14 @@ def tag_payload(payload: mmap.mmap | bytes, snapshot_id: bytes) -> bytes:
 
 
 class BlockTags:
-    """Makes tags for blocks of one file by their number, for a file that is not complete yet."""
+    """Makes a checksum for each block of a file, also while the file is not complete. A block's number is part of its
+    checksum."""
 
     def __init__(self, file_id: bytes) -> None:
         self._cipher = _cipher(b"blocks" + file_id)
 
     def of(self, number: int, block: memoryview | bytes) -> bytes:
-        """Returns the tag of a block, `TAG_BYTES` long."""
+        """Returns the checksum of a block, `TAG_BYTES` long."""
         return _tag(self._cipher, number, block)
 
 
@@ -184,7 +186,7 @@ def token_chain(key: SessionKey, identity: KvIdentity, tokens: array.array[int])
 def decode_header(data: bytes) -> tuple[SnapshotManifest, int] | None:
     """Returns (manifest, its length) from the beginning of a snapshot; None when more bytes are needed.
 
-    Checks that the header is whole and consistent in itself. Raises Refused."""
+    Checks that the header is whole and consistent in itself. Raises SnapshotRefused."""
     start = len(MAGIC) + _LENGTH.size
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise SnapshotRefused("other_version" if data[:6] == MAGIC[:6] else "no_snapshot")
@@ -213,7 +215,7 @@ def decode_header(data: bytes) -> tuple[SnapshotManifest, int] | None:
 
 
 def check_manifest(manifest: SnapshotManifest, key: SessionKey, identity: KvIdentity) -> array.array[int]:
-    """Returns the tokens of a manifest, which must be of this session and for this engine. Raises Refused."""
+    """Returns the tokens of a manifest, which must be of this session and for this engine. Raises SnapshotRefused."""
     if manifest.tenant != key.tenant:
         raise SnapshotRefused("other_tenant")
     if manifest.session != key.session:
@@ -237,7 +239,7 @@ def check_identity(manifest: SnapshotManifest, identity: KvIdentity) -> None:
 
 
 def check_file(path: Path, manifest: SnapshotManifest) -> None:
-    """Checks a payload in a file. Blocking. Raises Refused."""
+    """Checks a payload in a file. Blocking. Raises SnapshotRefused."""
     check = PayloadCheck(manifest)
     try:
         with (
@@ -254,9 +256,10 @@ def check_file(path: Path, manifest: SnapshotManifest) -> None:
 
 
 def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator[memoryview]:
-    """Yields the first `end` bytes of a payload in a file, in chunks that were checked whole. Blocking. Raises Refused.
+    """Yields the first `end` bytes of a payload in a file as chunks, each of which was checked as a whole. Blocking.
+    Raises SnapshotRefused.
 
-    What is given is what was checked, whatever becomes of the file, and is good until the next one is read."""
+    The bytes are copies, so a later change of the file does not matter; a chunk is valid until the next one is read."""
     check = PayloadCheck(manifest)
     room = memoryview(bytearray(min(CHUNK_BYTES, manifest.payload_bytes)))
     try:
@@ -272,7 +275,7 @@ def checked_chunks(path: Path, manifest: SnapshotManifest, end: int) -> Iterator
 
 
 def check_chunks(data: memoryview, snapshot_id: bytes, tags: bytes, first_chunk: int) -> None:
-    """Checks whole chunks that were read from the middle of a payload. Raises Refused."""
+    """Checks whole chunks that were read from the middle of a payload. Raises SnapshotRefused."""
     cipher = _cipher(snapshot_id)
     for index, start in enumerate(range(0, len(data), CHUNK_BYTES), first_chunk):
         try:
@@ -293,8 +296,8 @@ class PayloadCheck:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Takes a piece; yields the chunks that it completes. Raises Refused at the first chunk that differs from the
-        manifest."""
+        """Takes a piece; yields the chunks that it completes. Raises SnapshotRefused at the first chunk that differs
+        from the manifest."""
         if not self._buffer and 0 < len(data) == min(CHUNK_BYTES, self._left) and isinstance(data, bytes):
             self.check(data)
             yield data  # as it came: most do
@@ -325,7 +328,7 @@ class PayloadCheck:
         self._left -= len(chunk)
 
     def finish(self) -> None:
-        """Raises Refused when a part of the payload is missing."""
+        """Raises SnapshotRefused when a part of the payload is missing."""
         if self._left:
             raise SnapshotRefused("truncated")
 

@@ -69,8 +69,8 @@ class SilenceKind(NamedTuple):
 
 
 def silence_kind(turns: int, tokens: int, pace_s: float | None) -> SilenceKind:
-    """Returns the class. `turns`: how many came before the last one; `pace_s`: the silence before that, None for a
-    first turn."""
+    """Returns the class of a silence. `turns`: how many turns the session had before the last one; `tokens`: the tokens
+    of its conversation; `pace_s`: how long the silence before this one was, None after a first turn."""
     pace = 0 if pace_s is None else bisect.bisect_right(PACES_S, pace_s)
     return SilenceKind(min(turns, _TURNS - 1), bisect.bisect_right(SIZES, tokens) - 1, pace)
 
@@ -86,14 +86,15 @@ class ReturnModel:
         self._tables: dict[int, list[float]] = {}
 
     def observe(self, kind: SilenceKind, silence_s: float, *, returned: bool) -> None:
-        """Counts a silence that has ended: with a return, or because nobody waits for one any more."""
+        """Counts a silence that has ended: with a return of the session, or, if not `returned`, because it is not
+        waited for any more."""
         self._exposure[kind] += _exposure(silence_s)
         if returned:
             self._returns[kind][_bucket(silence_s)] += 1
 
     def fit(self, silent: Iterable[tuple[SilenceKind, float]] = (), *, weight: float = 1.0) -> None:
-        """Fits the model to everything observed, and to the silences that go on: (kind, seconds so far), each of which
-        stands for `weight` of its sort."""
+        """Fits the model to all that was observed. `silent` has the silences that have not ended, as (kind, seconds so
+        far); each of them counts `weight` times."""
         exposure = self._exposure.copy()
         going_on = list(silent)
         if going_on:
@@ -205,7 +206,8 @@ class ReturnTracker:
         self._tool_waits.pop(key, None)
 
     def index(self, key: SessionKey, used_s: float, tokens: int) -> float:
-        """Returns the session's rank now. One that is not remembered was last used at `used_s`."""
+        """Returns the session's rank now: the higher, the sooner its return is expected. If the session is not
+        remembered, its silence began at `used_s`."""
         waiting = self._tool_index(key)
         if waiting is not None:
             return waiting
@@ -237,7 +239,8 @@ def _bucket(age_s: float) -> int:
 
 
 def _exposure(silence_s: float | Floats) -> Floats:
-    """Returns how many seconds of a silence, or of each of a column of them, fell into each bucket."""
+    """Returns how many seconds of a silence fall into each bucket of the model; for a column of silences a row for
+    each."""
     return np.clip(silence_s - _EDGES[:-1], 0.0, _WIDTHS)
 
 

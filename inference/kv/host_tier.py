@@ -37,7 +37,8 @@ _DEMOTE_AHEAD: Final = 0.8  # above this share of the bound, snapshots move to d
 
 @dataclass(slots=True, eq=False, repr=False)
 class HostSnapshot:
-    """A payload in the staging folder. Only the tier changes it; engines pass it back."""
+    """A snapshot whose payload is a file in the staging folder. Engines get it from the tier and hand it back
+    unchanged."""
 
     tier: ClassVar[Literal["host"]] = "host"
     key: SessionKey
@@ -110,8 +111,8 @@ class HostTier:
         return self._folder / f"{os.urandom(16).hex()}.slot"
 
     async def reserve(self, size: int, worth_s: float = 0.0) -> bool:
-        """Makes room for `size` bytes, and counts them. Returns False when that is impossible or takes longer than
-        `worth_s`, the time for computing the KV again."""
+        """Makes room for `size` bytes and counts them as used. Returns False if that is impossible, or takes longer
+        than `worth_s`: the seconds that computing the KV again would take."""
         if size > self.bytes_max:
             self.counters["host_too_large"] += 1
             return False
@@ -134,7 +135,8 @@ class HostTier:
 
     @contextlib.contextmanager
     def pending(self, key: SessionKey) -> Iterator[PendingHostSnapshot]:
-        """Wraps the work that brings a snapshot in, so that `revoke` can mark it."""
+        """Registers, for the time of the block, that a snapshot of the session is being brought into host memory, so
+        that `revoke` can mark it."""
         pending = PendingHostSnapshot()
         of_session = self._pending.setdefault(key, set())
         of_session.add(pending)

@@ -125,7 +125,7 @@ class SnapshotIndex(Generic[S]):
         self._bytes[key.tenant] = self._bytes.get(key.tenant, 0) + snapshot.bytes
 
     def remove(self, snapshot: S) -> bool:
-        """Removes a snapshot; returns False where it is not here (any more)."""
+        """Removes a snapshot. Returns False if the index does not have it."""
         if snapshot not in self:
             return False
         key = snapshot.key
@@ -145,7 +145,8 @@ class SnapshotIndex(Generic[S]):
 
 
 def lowest_ranked(held: Iterable[T], rank: Callable[[T], Any]) -> T | None:
-    """Returns the item with the lowest rank (of a random sample where there are many); None of none."""
+    """Returns the item with the lowest rank, among many items only that of a random sample; None if there are no
+    items."""
     some = list(held)
     if len(some) > SAMPLE:
         some = random.sample(some, SAMPLE)

@@ -57,8 +57,8 @@ class Promotions:
         return snapshot in self._under_way
 
     def begin(self, snapshot: ColdSnapshot) -> Promotion:
-        """Starts the snapshot's read unless it goes on already; returns it. It ends with Refused for an unusable
-        snapshot."""
+        """Returns the running read of the snapshot, after starting it if there is none. The read's task raises
+        SnapshotRefused for an unusable snapshot."""
         promotion = self._under_way.get(snapshot)
         if promotion is None:
             host, progress = self._catalog.host, FetchProgress()
@@ -72,9 +72,10 @@ class Promotions:
         return promotion
 
     async def wait(self, snapshot: ColdSnapshot, choice: RestoreChoice | None) -> HostSnapshot:
-        """Waits for the snapshot in host memory; without a choice, however long that takes. Raises Refused.
+        """Waits until the snapshot is in host memory and returns it. With a `choice`, it gives up when its deadline has
+        passed or computing has become faster; without one, it waits as long as it takes. Raises SnapshotRefused.
 
-        Cancelled, it leaves the read to itself."""
+        If this is cancelled, the read continues, because others may wait for it."""
         promotion = self.begin(snapshot)
         begun_s = time.monotonic()
         promotion.waiting += 1

@@ -108,8 +108,8 @@ class RedisSnapshot(ColdSnapshot):
 
 
 class RedisTier:
-    """Implements `ColdTier` for one engine identity; others may share the server and its bound. Its methods are those
-    of the port, each with what is done while the server is away."""
+    """Implements `ColdTier` for one engine identity; engines of other identities may share the server and its bound.
+    Methods do not fail while the server is away: they store nothing or find nothing."""
 
     name: str = "redis"
 
@@ -201,7 +201,8 @@ class RedisTier:
         return snapshots
 
     async def _head(self, key: SessionKey, field: str) -> SnapshotManifest:
-        """Reads the manifest: from enough bytes for a short one, else from the whole snapshot."""
+        """Reads a stored snapshot's manifest: from the first bytes, and if these are not enough, from the whole
+        snapshot. Raises SnapshotRefused."""
         name = self._data(key, field)
         for end in (16 << 10, -1):
             data = await self._execute(self._client.getrange(name, 0, end))

@@ -27,7 +27,8 @@ Ceiling = Callable[[TenantId], int | None]
 
 
 class KvHoldings:
-    """The KV of tenants at one engine. Implements `Holdings`, from before its start until after its end."""
+    """How much KV each tenant has at one engine, and the ceiling on it. Implements `Holdings`; it exists before the
+    engine starts and after it ends."""
 
     def __init__(self, bytes_of: Callable[[TenantId], int]) -> None:
         self.ceiling: Ceiling = lambda tenant: None
@@ -35,14 +36,14 @@ class KvHoldings:
 
 
 class DeviceKv(Protocol):
-    """The KV of each tenant on an engine's device, without what snapshots cover."""
+    """The KV on an engine's device, by tenant. KV that a snapshot covers is not counted."""
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
         """Returns (all bytes of a tenant, those of them that `shed` could free)."""
         ...
 
     def shed(self, tenant: TenantId) -> bool:
-        """Frees the least valuable of them; returns False where there is none."""
+        """Frees the least valuable KV of the tenant. Returns False if there is none that can be freed."""
         ...
 
 
@@ -58,13 +59,14 @@ class TenantKvQuota:
         return self._catalog.bytes_of(tenant) + self._device.bytes_of(tenant)[0]
 
     def over(self, tenant: TenantId, coming: int = 0) -> int:
-        """Returns the bytes above the ceiling if `coming` more were added; at most 0 where they fit."""
+        """Returns by how many bytes the tenant would exceed its ceiling if `coming` bytes were added; 0 or less if they
+        fit."""
         ceiling = self._ceiling(tenant)
         return 0 if ceiling is None else self.bytes_of(tenant) + coming - ceiling
 
     async def make_room(self, tenant: TenantId, coming: int) -> bool:
-        """Evicts the tenant's least valuable KV until `coming` bytes fit. Returns False, and evicts nothing, where they
-        cannot."""
+        """Evicts the tenant's least valuable KV until `coming` bytes fit below its ceiling. Returns False, without
+        evicting anything, if they cannot fit."""
         over = self.over(tenant, coming)
         if over <= 0:
             return True

@@ -101,8 +101,8 @@ class Tiers:
     # -- finding -------------------------------------------------------------------------------------
 
     async def discover(self, key: SessionKey, prompt: array.array[int] | None = None) -> None:
-        """Finds the session's snapshots that other replicas stored in a shared tier, once for each run; not where all
-        of `prompt` is known here."""
+        """Looks up which snapshots of the session other replicas have stored in shared tiers; engines call it once for
+        each run. Does nothing if a known snapshot covers all of `prompt`."""
         if prompt is None or self.catalog.find(key, prompt)[1] < len(prompt):
             for tier in self.cold:
                 await tier.discover(key)
@@ -110,15 +110,16 @@ class Tiers:
     def choose(self, snapshot: Snapshot, begin: int, end: int, *, needed_bytes: int | None = None) -> RestoreChoice:
         """Decides whether to restore a snapshot for tokens [begin, end) of a prompt, and how long that may take.
 
-        `needed_bytes`: what the engine takes of a snapshot that is in host memory, where that is not all of it."""
+        `needed_bytes`: how many bytes of the snapshot the engine needs if it is in host memory (None: all)."""
         if isinstance(snapshot, HostSnapshot):
             size = snapshot.bytes if needed_bytes is None else needed_bytes
             return self.cost.choose(("device",), size, begin, end, time.monotonic())
         return self.cost.choose((snapshot.tier, "device"), snapshot.bytes, begin, end, time.monotonic())
 
     def on_tools(self, key: SessionKey, tools: Sequence[str], num_bytes: int) -> float | None:
-        """Notes that a turn of a session with so many bytes of KV ended with calls of these tools. Returns in how many
-        seconds to bring the KV up again; None: that time is unknown, or too short for moving the KV out."""
+        """Notes that a turn has ended with calls of these tools; its session has `num_bytes` of KV. Returns after how
+        many seconds the KV should be brought back to the device; None if the tools' duration is unknown, or too short
+        for moving the KV away."""
         times = self.returns.on_tools(key, tools)
         if not times.known:
             return None
@@ -132,11 +133,11 @@ class Tiers:
     async def reserve(
         self, size: int, tenant: TenantId | None = None, *, grows: int | None = None, computed: int = 0
     ) -> bool:
-        """Makes room for `size` bytes in host memory. Returns False when that is impossible or takes longer than
-        computing the `computed` tokens that would be lost.
+        """Makes room for `size` bytes in host memory and counts them. Returns False if that is impossible, or takes
+        longer than computing the `computed` tokens again.
 
-        With a `tenant`, room below its ceiling too, for as much as what it holds `grows` (None: all of it).
-        On True the bytes are counted: `adopt` or `host.unreserve` comes next."""
+        With a `tenant`, it also makes room for `grows` more bytes (None: `size`) below the tenant's ceiling. After True
+        the caller calls `adopt` or `host.unreserve`."""
         grows = size if grows is None else grows
         fits = size <= self.host.bytes_max
         if fits and tenant is not None and not await self.quota.make_room(tenant, grows):
@@ -174,9 +175,9 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def payload(self, snapshot: Snapshot, choice: RestoreChoice | None = None) -> AsyncIterator[HostSnapshot]:
-        """Yields the checked payload as a file in the staging folder, for as long as the context lasts.
+        """Yields the checked payload as a file in the staging folder, which stays as long as the context lasts.
 
-        Raises Refused; then the snapshot has been dropped and counted, or was not worth waiting for (see `held`)."""
+        Raises SnapshotRefused; the snapshot was then dropped and counted, or was not worth waiting for (see `held`)."""
         async with self.held(snapshot, choice) as host:
             if host is snapshot:  # else it was checked on its way up
                 await self._check(host)
@@ -184,11 +185,12 @@ class Tiers:
 
     @contextlib.asynccontextmanager
     async def held(self, snapshot: Snapshot, choice: RestoreChoice | None = None) -> AsyncIterator[HostSnapshot]:
-        """Yields the payload as a file with its manifest; it is not evicted while the context lasts.
+        """Yields the snapshot in host memory, payload file and manifest; it is not evicted while the context lasts. It
+        is for a reader that checks what it reads and calls `refuse` if that is wrong.
 
-        For a reader that checks what it reads itself and calls `refuse` where that failed. Raises Refused; `too_late`
-        when a tier below takes longer than the choice's deadline: then it goes on, and the next turn finds it in host
-        memory; `too_slow` when its first bytes show that computing is faster: then the read ends."""
+        Raises SnapshotRefused. The reason is `too_late` if a tier below takes longer than the choice's deadline: the
+        read continues, and the next turn finds the snapshot in host memory. It is `too_slow` if the read's pace shows
+        that computing is faster: then the read is stopped."""
         host = await self._promotions.wait(snapshot, choice) if isinstance(snapshot, ColdSnapshot) else snapshot
         with self.host.using(host):
             if host.tagging is not None:
@@ -223,11 +225,11 @@ class Tiers:
     # -- between replicas ------------------------------------------------------------------------------
 
     async def export(self, key: SessionKey, ledger: array.array[int]) -> KVExport | None:
-        """Returns the snapshot that covers most of `ledger`, as an envelope in chunks of at most 1 MiB; None without
-        one.
+        """Returns the snapshot that covers most of `ledger`, as an envelope in chunks of at most 1 MiB; None if there
+        is none.
 
-        Where it proves to be no good, it is dropped and the chunks end: whoever takes them in refuses what is not
-        whole."""
+        If the snapshot turns out to be damaged, it is dropped and the chunks end early; the receiver then refuses it as
+        incomplete."""
         best, _ = self.catalog.find(key, ledger)
         return None if best is None else KVExport(best.tokens, self._exported(best))
 
@@ -248,7 +250,7 @@ class Tiers:
             log.warning("snapshot_export_cut", reason=exc.reason)
 
     async def import_(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        """Takes a snapshot in; returns how many tokens it covers, 0 when it was refused."""
+        """Takes in a snapshot that another replica sends. Returns how many tokens it covers; 0 if it was refused."""
         try:
             return await self._import(key, chunks)
         except SnapshotRefused as exc:
@@ -323,7 +325,7 @@ class Tiers:
             raise
 
     def _copy_soon(self, snapshot: HostSnapshot, manifest: SnapshotManifest) -> None:
-        """Copies the snapshot to lower tiers: at once, unless its session goes on in a moment and will have a newer
+        """Copies the snapshot to lower tiers: at once, or later if its session will soon continue and have a newer
         one."""
         key = snapshot.key
         before = self._postponed.pop(key, None)

@@ -64,24 +64,27 @@ class ToolTime:
     __slots__ = ("known", "mean", "spread")
 
     def __init__(self, mean: float, spread: float, *, known: bool) -> None:
-        """`mean`, `spread`: of the logarithm of seconds. `known`: whether it was seen often enough to act on."""
+        """`mean` and `spread` (standard deviation) are those of the logarithm of the seconds. `known`: whether the
+        tools were observed often enough to act on this."""
         self.mean = mean
         self.spread = max(_SPREAD_MIN, spread)
         self.known = known
 
     def quantile_s(self, share: float) -> float:
-        """Returns the seconds within which so large a share of calls ends."""
+        """Returns the seconds within which the share `share` (0 to 1) of all calls ends."""
         return math.exp(self.mean + self.spread * _NORMAL.inv_cdf(share))
 
     def remaining_s(self, waited_s: float) -> float | None:
-        """Returns the median of the remaining seconds; None: hardly any call takes so long."""
+        """Returns the median of the seconds that calls which have run for `waited_s` seconds still take; None if hardly
+        any call takes that long."""
         late = 1.0 - _NORMAL.cdf((math.log(max(waited_s, _SHORTEST_S)) - self.mean) / self.spread)
         if late < _OVERDUE:
             return None
         return max(_SHORTEST_S, self.quantile_s(1.0 - late / 2) - waited_s)
 
     def index(self, waited_s: float) -> float | None:
-        """Returns how many returns to expect per second of keeping the session; None: as `remaining_s`."""
+        """Returns how many returns to expect per second of keeping the session's KV, after `waited_s` seconds of
+        waiting; None if hardly any call takes that long."""
         remaining_s = self.remaining_s(waited_s)
         # Half are back by then, and until then were there for half of the time on average: 0.5 / (0.75 x remaining).
         return None if remaining_s is None else 1.0 / (1.5 * remaining_s)

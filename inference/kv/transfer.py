@@ -25,7 +25,8 @@ from sessions.model.types import SessionKey
 
 
 async def stream(payload: Path, manifest: SnapshotManifest) -> AsyncGenerator[bytes, None]:
-    """Yields a snapshot whose payload lies in a file that stays meanwhile. Raises Refused where that cannot be read."""
+    """Yields a snapshot as chunks of its envelope. `payload` is a file that must not change meanwhile. Raises
+    SnapshotRefused if it cannot be read."""
     header = encode_header(manifest)
     for start in range(0, len(header), CHUNK_BYTES):
         yield header[start : start + CHUNK_BYTES]
@@ -38,7 +39,8 @@ async def stream(payload: Path, manifest: SnapshotManifest) -> AsyncGenerator[by
 
 
 async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdentity) -> tuple[SnapshotManifest, bytes]:
-    """Reads the header; returns (manifest, the payload's bytes that came with it). Raises Refused."""
+    """Reads the header from `chunks`. Returns the manifest, and the payload's bytes that came in the same chunk. Raises
+    SnapshotRefused."""
     head = b""
     async for chunk in chunks:
         head += chunk
@@ -51,7 +53,8 @@ async def begin(chunks: AsyncIterator[bytes], key: SessionKey, identity: KvIdent
 
 
 async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest: bytes, path: Path) -> None:
-    """Writes the checked payload to a file, which the caller removes when this fails. Raises Refused."""
+    """Writes the checked payload to the file `path`, which the caller must remove if this raises SnapshotRefused.
+    `rest`: the payload's bytes that came with the header."""
     check = PayloadCheck(manifest)
     with await asyncio.to_thread(_create, path) as file:
         for part in check.feed(rest):
@@ -63,7 +66,7 @@ async def receive(chunks: AsyncIterator[bytes], manifest: SnapshotManifest, rest
 
 
 def _create(path: Path) -> BinaryIO:
-    """Opens a new file. Blocking. Raises Refused."""
+    """Opens a new file. Blocking. Raises SnapshotRefused."""
     try:
         return path.open("wb", buffering=0)
     except OSError as exc:
@@ -71,7 +74,7 @@ def _create(path: Path) -> BinaryIO:
 
 
 async def _append(file: BinaryIO, part: bytes) -> None:
-    """Writes a part to the file. Raises Refused."""
+    """Writes a part to the file. Raises SnapshotRefused."""
     writing = asyncio.ensure_future(asyncio.to_thread(file.write, part))
     try:
         await asyncio.shield(writing)

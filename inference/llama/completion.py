@@ -60,8 +60,9 @@ _FINAL_FIELDS: Final = ["stop", "stop_type", "tokens_predicted", "timings"]
 
 
 class LlamaCompletion:
-    """One request to /completion: `open`, `next` until the Finish, `close`. After that, however it ended, `held` has
-    the tokens that the slot holds for certain. The attributes are what the answer's stream has said so far."""
+    """One request to /completion: `open`, then `next` until it returns the Finish, then `close`. After that, however it
+    ended, `held` has the tokens that the slot certainly holds. The attributes are updated as the answer's stream is
+    read."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class LlamaCompletion:
         cached_max: int = INTEGER_MAX,
     ) -> None:
         """`resident`: how many leading tokens of `prompt` the slot holds before the run; 0 forbids any reuse.
-        `cached_max`: how many of those were there before anything was computed ahead of this run."""
+        `cached_max`: the most tokens that may be reported as cached, because others in the slot were computed for this
+        same run."""
         self._http = http
         self._fragments = fragments
         self._encode = encode
@@ -140,8 +142,8 @@ class LlamaCompletion:
             raise completion_error(answer)
 
     def close(self) -> None:
-        """Hangs up, also from outside: whoever waits in `next` then gets Unavailable. The server drops the run
-        within one step. Idempotent."""
+        """Hangs up, so that the server drops the run within one step. Another task may call this: whoever waits in
+        `next` then gets Unavailable. Idempotent."""
         if self._stream is not None:
             self._stream.close()
 

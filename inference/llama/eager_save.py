@@ -34,12 +34,12 @@ class EagerSaver:
         self._closed = False
 
     def look(self) -> None:
-        """Starts to save the slots that are worth it, one after the other, unless that goes on already."""
+        """Starts a task that saves the slots worth saving, one after the other, unless that task runs already."""
         if (self._task is None or self._task.done()) and self._next() is not None:
             self._task = asyncio.create_task(self._save(), name="saves ahead")
 
     def rest(self, slot: Slot) -> None:
-        """Saves the session of a slot that was given back once it has rested a while, if a tier outlives this
+        """Saves the session of a slot some time after the slot was given back, if there is a tier that outlives this
         process."""
         if self._slot_kv.tiers.cold:
             asyncio.get_running_loop().call_later(self._save_idle_s, self._rested, slot, slot.used)

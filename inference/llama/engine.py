@@ -84,7 +84,7 @@ _CLOSE_S: Final = 5.0  # how many seconds closing may spend on saving KV
 
 
 class _Started(NamedTuple):
-    """The parts that a start makes."""
+    """The parts of an engine that exist once it has started."""
 
     info: EngineInfo
     tokenizer: LlamaTokenizer
@@ -407,8 +407,8 @@ class LlamaEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Returns whether giving the session a slot would displace one that waits for its tools and is expected back
-        sooner."""
+        """Returns whether giving the session a slot would displace a session that waits for its tools and is expected
+        to return sooner."""
         if self._table.of(key):
             return False
         returns = self._slot_kv.tiers.returns
@@ -450,7 +450,8 @@ class LlamaEngine:
         return slot_run
 
     def _leave(self, slot_run: SlotRun, key: SessionKey) -> None:
-        """Hangs up if the run goes on, and gives the slot back, at once or when its KV is in order."""
+        """Ends the run's request if it still goes on, and gives the slot back: at once, or, while KV is being moved
+        into the slot, when that has ended."""
         if slot_run.preparing is not None and not slot_run.preparing.done():
             slot_run.preparing.add_done_callback(lambda _: self._give_back(slot_run, key))
         else:
@@ -501,8 +502,8 @@ class LlamaEngine:
 
 
 def _staged(options: LlamaOptions) -> tuple[LlamaOptions, StagingFolder]:
-    """Makes the folder for the slots' files. Where it cannot be in memory it stays empty: nothing is spilled.
-    Blocking."""
+    """Makes the folder in memory for the slots' files. If there is no memory for it, returns options without KV tiers,
+    and a folder on disk that stays empty. Blocking."""
     staging = create_staging_folder(options.staging_folder) if options.host_bytes_max else None
     if staging is not None:
         return options, staging

@@ -42,8 +42,8 @@ class GuideVocabulary(NamedTuple):
 
 
 class GrammarGuide:
-    """The grammar of one answer, at the answer's current end: `biases`, then `accept` of the chosen token, and so
-    on."""
+    """The grammar of one answer, as far as the answer is written. For each token the caller gets `biases`, then passes
+    the chosen token to `accept`."""
 
     def __init__(
         self,
@@ -54,8 +54,9 @@ class GrammarGuide:
         emitted: Sequence[int] = (),
         lifts: bool = True,
     ) -> None:
-        """`given`: the request's own biases; False bans a token. `emitted`: the tokens that the matcher has already
-        taken. `lifts`: tokens may be lifted above others, which a penalty that divides would make much of."""
+        """`given`: the request's own biases, as pairs of token and bias; False as a bias bans the token. `emitted`: the
+        tokens that the matcher has already taken. `lifts`: whether allowed tokens may get a high bias; otherwise all
+        others are banned, because a penalty that divides would distort such a bias."""
         self._pieces = vocabulary.pieces
         self.vocabulary_size: Final = len(self._pieces)
         self._matcher = matcher

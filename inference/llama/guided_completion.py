@@ -95,7 +95,8 @@ class GuidedCompletion(LlamaCompletion):
         return self._finish
 
     async def _look_up(self, token: int) -> tuple[Json, ...]:
-        """Returns the log probabilities of a chosen token, in a list of those that were likely there, else of all."""
+        """Returns the log probability of a chosen token together with those of the likeliest tokens; of all tokens if
+        it is not among the likeliest."""
         whole, size = (await self._encode("a"))[-1], self._guide.vocabulary_size
         for count in (min(_LIKELY, size), size):
             event = await self._ask({"n_probs": count, "logit_bias": [[whole, _FORCED]]})

@@ -13,8 +13,8 @@ _ENGINE: Final = "llama.cpp"
 
 
 class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
-    """Options of llama.cpp: `slots` sessions of `context_window` tokens each are on the device; others are in KV
-    tiers."""
+    """Options of llama.cpp: the device has `slots` slots of `context_window` tokens each; the KV of other sessions is
+    in tiers."""
 
     slots: int = 4
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
@@ -34,7 +34,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             raise bad_option(_ENGINE, "context_window", "at least 256, or 0 for the model's own")
 
     def without_spill(self) -> LlamaOptions:
-        """Returns the options with no tier below the slots."""
+        """Returns the options without any KV tier, so that KV is only in the slots."""
         return msgspec.structs.replace(self, host_bytes_max=0, disk_folder=None, redis_url="")
 
     def smaller(self, model_path: Path, slots: int, threads: int, context_window: int) -> LlamaOptions:

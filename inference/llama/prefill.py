@@ -30,7 +30,7 @@ _MEASURED_TOKENS_MIN: Final = 16  # fewer say more about the step than about the
 
 
 class SlotRun:
-    """A run of a session that has a slot."""
+    """A run that has a slot, with what is known of its prefill."""
 
     __slots__ = ("cached_max", "completion", "forgotten", "paused", "preparing", "run", "slot")
 
@@ -60,8 +60,8 @@ class SlotPrefill:
         check: Callable[[], None],
     ) -> None:
         """`make_completion` gets (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
-        stand before a user's words in every conversation. `budget`: of a step. `check`: raises once the engine is
-        closed."""
+        tokens come before a user's words in every conversation. `budget`: how many tokens a step may compute. `check`
+        raises once the engine is closed."""
         self._scheduler = scheduler
         self._slot_kv = slot_kv
         self._prefix_cache = PrefixCache(slot_kv)
@@ -79,7 +79,8 @@ class SlotPrefill:
         parameters: dict[str, Json],
         guide: Guide | None = None,
     ) -> LlamaCompletion | None:
-        """Restores KV, computes the prompt and starts the run; returns None where the run is to make room first."""
+        """Restores the session's KV, computes the rest of the prompt and starts the run. Returns None if the run has to
+        make room for another one first."""
         slot, key = slot_run.slot, slot_run.run.key
         slot_run.preparing = asyncio.create_task(self._prepare(slot_run, prompt, shared_prefix))
         resident = await asyncio.shield(slot_run.preparing)
@@ -105,8 +106,8 @@ class SlotPrefill:
         return await self._run(slot_run, prompt, resident, parameters, guide)
 
     async def measure(self) -> None:
-        """Computes some tokens for measurement, in a slot that is still free: the first turns after a start,
-        whose sessions lie in the tiers below, need to know what computing takes. Without an answer they do not."""
+        """Computes some tokens in a free slot at the start, to measure how fast prompts are computed: the first turns
+        must know that to choose between restoring and computing. If llama-server fails at it, nothing is measured."""
         for count in (1, self._budget.tokens(decoding=False)):  # the first touches all weights, and measures nothing
             completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX)
             with contextlib.suppress(SessileError):
@@ -126,9 +127,9 @@ class SlotPrefill:
             )
 
     async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, whole: bool) -> int | None:
-        """Computes the part of a prompt that is not `resident`, in pieces: all of it (`whole`), or until the rest fits
-        into a step, which is then reserved for the run. Returns how many tokens the slot holds then; None: the run is
-        to make room first."""
+        """Computes the part of a prompt that is not `resident` in the slot, in pieces: all of it (`whole`), or until
+        the rest fits into one step, which is then reserved for the run. Returns how many tokens the slot holds
+        afterwards; None if the run has to make room first."""
         run = slot_run.run
         while True:
             self._check()
@@ -169,9 +170,10 @@ class SlotPrefill:
         return slot_run.completion
 
     async def _prepare(self, slot_run: SlotRun, prompt: array.array[int], shared_prefix: int) -> int:
-        """Gives the slot to the session and restores its KV. Returns how many tokens of `prompt` the slot holds then.
+        """Assigns the slot to the session and restores its KV. Returns how many leading tokens of `prompt` the slot
+        holds afterwards.
 
-        Runs in a task that nobody cancels: the slot stays busy until its files are whole."""
+        Runs in a task that nobody cancels: the slot stays busy until its files are complete."""
         slot, key, scope = slot_run.slot, slot_run.run.key, slot_run.run.scope
         shared = common_prefix(slot.tokens, prompt)
         if slot.key != key or self._slot_kv.is_branch_worth_saving(slot, shared):

@@ -22,20 +22,21 @@ WORTH_TOKENS: Final = 12  # fewer are computed sooner than laid in; that is for 
 
 
 class PrefixCache:
-    """KV of the instructions and tools with which several sessions of a tenant begin. Callers hold the slot, busy."""
+    """Stores the KV of the instructions and tools with which several sessions of a tenant begin. A slot that is passed
+    to it must be held by the caller, so that no other run uses it."""
 
     def __init__(self, slot_kv: SlotKv) -> None:
         self._slot_kv = slot_kv
         self._shared_prefixes = SharedPrefixes()
 
     def common(self, key: SessionKey, opening: array.array[int]) -> bool:
-        """Notes how a session's prompt begins; returns whether another session began so, which makes it worth
-        keeping."""
+        """Notes how a session's prompt begins. Returns whether another session of its tenant began the same way, so
+        that the opening is worth storing."""
         return self._shared_prefixes.common(key, opening)
 
     async def lay(self, slot: Slot, tenant: TenantId, opening: array.array[int]) -> bool:
-        """Fills the slot with `opening` alone, if its KV is stored and restoring beats computing; returns whether it
-        did."""
+        """Fills the slot with exactly the KV of `opening`, if that is stored and restoring it is faster than computing.
+        Returns whether it did."""
         tiers = self._slot_kv.tiers
         snapshot, shared = tiers.catalog.find(SessionKey(tenant, OPENINGS), opening)
         if snapshot is None or shared < len(opening):
@@ -48,7 +49,7 @@ class PrefixCache:
         return True
 
     async def keep(self, slot: Slot, key: SessionKey, opening: array.array[int]) -> None:
-        """Stores the slot's KV, which is `opening` and nothing else, for the tenant; not if the session is deleted
-        meanwhile."""
+        """Stores the slot's KV, which is that of `opening` and nothing else, for the tenant's other sessions; not if
+        the session is deleted meanwhile."""
         shared = SessionKey(key.tenant, OPENINGS)
         await self._slot_kv.store(slot, shared, opening, lambda: slot.key == key)

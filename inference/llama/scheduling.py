@@ -77,12 +77,13 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """How many runs wait. Counted anew each time: a cancelled task has left before it runs once more to say so."""
+        """How many runs wait. They are counted at each call, because a cancelled run still stands in the queue until
+        its task runs again."""
         return sum(_waits(claim.holder) for claim in self.queue.waiting)
 
     async def acquire(self, run: EngineRun) -> Slot:
-        """Waits for a slot, chosen by `SlotTable.acquire`. Raises Overloaded when the queue is full, and the error of
-        `refuse_all`; after either, and when cancelled, the run has left."""
+        """Waits for a slot, chosen by `SlotTable.acquire`. Raises Overloaded if the queue is full, and the error of
+        `refuse_all`. If this raises or is cancelled, the run has been removed, as by `leave`."""
         if not run.claim.arrival:
             idle = self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight)
             if not idle and self.queue.is_full(run.key.tenant):
@@ -99,7 +100,8 @@ class Scheduler:
             raise
 
     def try_acquire(self, run: EngineRun, *, beside: bool = False) -> Slot | None:
-        """Returns a slot if one is idle and nobody waits; never queues. `beside`: see `SlotTable.acquire`."""
+        """Returns a slot if one is idle and no run waits, otherwise None at once. `beside`: as for
+        `SlotTable.acquire`."""
         if self.num_waiting or not self.queue.num_idle_for(run.key.tenant, run.claim.priority, run.claim.weight):
             return None
         slot = self.table.acquire(run.key, run.prompt, beside=beside)
@@ -120,8 +122,8 @@ class Scheduler:
             self._hand_out()
 
     def give_way(self, run: EngineRun, slot: Slot) -> None:
-        """Gives the slot of a run, whose KV is in order, to the next run; this one waits again. It counts as preempted
-        where it was to yield."""
+        """Gives the slot of a run to the next run; the run itself waits again. The slot's KV must be saved or
+        consistent by now. The run counts as preempted if it had been asked to make room."""
         self.num_preempted += run.yields
         run.yields = run.filling = run.decoding = False
         run.step_tokens = 0
@@ -145,14 +147,13 @@ class Scheduler:
     # -- whose prompt is computed first ------------------------------------------------------------------------
 
     def gives_way(self, run: EngineRun) -> bool:
-        """Returns whether the run's prompt is to be sent in pieces, `wait_to_prefill` before each."""
+        """Returns whether the run's prompt must be sent in pieces, with a call of `wait_to_prefill` before each
+        piece."""
         return self.queue.gives_way(run.claim)
 
     async def wait_to_prefill(self, run: EngineRun) -> bool:
-        """Waits until no run that goes first has a prompt being computed. The very first run passes at once, so that
-        one
-        always does; all check again when a prompt is done, and when a run comes to its next piece. Returns False when
-        the run is to make room now, between two pieces, where stopping it loses nothing either."""
+        """Waits until no run that goes before this one has a prompt being computed. The run that goes first never
+        waits. Returns False if the run has to make room now, which loses nothing between two pieces."""
         if run.pauses and not run.claim.may_yield:
             run.claim.may_yield = True
             self._request_room()
@@ -168,8 +169,9 @@ class Scheduler:
         return not run.yields
 
     async def take_step(self, run: EngineRun, lacks: int, budget: StepBudget) -> int:
-        """Waits for room in llama-server's next step for a prompt that `lacks` so many tokens. Returns how many of
-        them it may send, which count as being computed until `end_step`, or until the run emits something or leaves."""
+        """Waits for room in llama-server's next step for a prompt of which `lacks` tokens are not computed. Returns how
+        many of them the caller may send. They count as being computed until `end_step`, or until the run emits
+        something or leaves."""
         self._asking[run] = lacks
         try:
             while not (room := self._step_room(run, lacks, budget)):
@@ -187,7 +189,8 @@ class Scheduler:
         self._open_gates()
 
     def _step_room(self, run: EngineRun, lacks: int, budget: StepBudget) -> int:
-        """Returns how many tokens fit into the step; 0: none for now. An empty step always has room for some run."""
+        """Returns how many of the run's `lacks` tokens fit into the next step; 0 if none fit now. An empty step always
+        has room for some run."""
         running = [claim.holder for claim in self.queue.running if claim.holder is not run]
         step = budget.tokens(decoding=any(other.decoding for other in running))
         used = sum(other.step_tokens for other in running)
@@ -231,7 +234,8 @@ class Scheduler:
         return _waits(claim.holder) and self.queue.num_idle_for(claim.tenant, claim.priority, claim.weight) > 0
 
     def _request_room(self) -> None:
-        """Asks one run to make room, unless one was asked already: who is next depends on which has made room."""
+        """Asks one running run to make room. Does nothing while a run that was asked has not yet made room, because
+        which run is next depends on that."""
         if any(claim.holder.yields for claim in self.queue.running):
             return
         first = self.queue.first(_ready)
@@ -248,6 +252,6 @@ def _ready(claim: SlotClaim[EngineRun]) -> bool:
 
 
 def _waits(run: EngineRun) -> bool:
-    """Returns whether the run waits for a slot; false once it is cancelled or refused, before its task has seen
-    that."""
+    """Returns whether the run waits for a slot; false as soon as it is cancelled or refused, even before its task has
+    run again."""
     return run.future is not None and not run.future.done()

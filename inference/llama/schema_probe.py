@@ -23,7 +23,8 @@ _ALL_WEIGHT: Final = 100.0
 
 
 class SchemaProbe:
-    """Tests schemas by a trial request, and remembers good ones. `letter`: the token of `IMPOSSIBLE`."""
+    """Tests whether llama.cpp understands a schema by a trial request, and remembers the schemas that it does.
+    `letter`: the token id of the letter that no JSON begins with (`IMPOSSIBLE`)."""
 
     def __init__(self, letter: int) -> None:
         self._letter = letter

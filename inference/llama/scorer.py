@@ -67,7 +67,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 
 class PromptScorer:
-    """Scores prompts of one model. The first one loads it; `close` frees it."""
+    """Scores prompts of one model. The model is loaded for the first prompt; `close` frees its memory."""
 
     def __init__(self, model_path: Path, *, vocabulary_size: int, threads: int, kv_is_8bit: bool = False) -> None:
         self._path = model_path
@@ -79,8 +79,8 @@ class PromptScorer:
         self._model: int | None = None
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
-        """Returns one score for each token, of the tokens that may follow it. Raises Unavailable where this build
-        cannot."""
+        """Returns one score for each token of the prompt, about the token that follows it; each has the `top` likeliest
+        tokens too. Raises Unavailable if this build of llama.cpp cannot score."""
         async with self._turn:
             left = threading.Event()
             work = asyncio.ensure_future(asyncio.to_thread(self._score, list(prompt), top, left))

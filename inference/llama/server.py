@@ -93,7 +93,8 @@ def batch_tokens(options: LlamaOptions) -> int:
 
 
 def make_budget(options: LlamaOptions) -> StepBudget:
-    """Makes the token budget of llama-server's steps. Above one pass (`UBATCH_CPU`) it is a multiple of that."""
+    """Makes the token budget of llama-server's steps. A budget of more than `UBATCH_CPU` tokens is a multiple of
+    that."""
     target_ms = options.step_target_ms or (TARGET_GPU_MS if options.gpu_layers else TARGET_CPU_MS)
     return StepBudget(target_ms / 1000, batch_tokens(options), unit=UBATCH_CPU)
 

@@ -66,7 +66,8 @@ class _Restored(msgspec.Struct, frozen=True):
 
 
 class SlotKv:
-    """Moves KV between slots and tiers. The caller holds the slot (busy) in `bring_up` and `save`."""
+    """Moves KV between slots and tiers. A slot that is passed to `bring_up` or `save` must be held by the caller
+    (busy)."""
 
     def __init__(self, http: HttpClient, tiers: Tiers, usage: SlotUsage, *, worth_tokens: int) -> None:
         self.tiers = tiers
@@ -77,8 +78,8 @@ class SlotKv:
         self._saving: dict[Slot, asyncio.Task[None]] = {}
 
     async def bring_up(self, slot: Slot, key: SessionKey, prompt: array.array[int], resident: int) -> int:
-        """Restores KV where that is worth it. `resident` tokens of `prompt` are in the slot; returns how many are
-        then."""
+        """Restores a snapshot into the slot if that is worth it. `resident`: how many leading tokens of `prompt` are in
+        the slot. Returns how many are in it afterwards."""
         if len(prompt) - 1 - resident < self._worth_tokens:
             return resident
         await self.tiers.discover(key, prompt[:-1])
@@ -107,8 +108,8 @@ class SlotKv:
         return restored
 
     async def save_near(self, table: SlotTable, slot: Slot, prompt: array.array[int], resident: int) -> None:
-        """Saves the slot of another session in `slot`'s scope, where only that one holds so much of a prompt that
-        bringing it out and in again is sooner done than computing."""
+        """Saves an idle slot of another session in the scope of `slot`, if it shares so much of the prompt that saving
+        and then restoring it is faster than computing, and no snapshot covers that yet."""
         assert slot.key is not None
         near, shared = table.nearest(slot.key, slot.scope, prompt)
         useful = min(shared, len(prompt) - 1)
@@ -134,25 +135,27 @@ class SlotKv:
         return self.tiers.cost.is_worth_saving(size, begin, tokens, time.monotonic())
 
     def has_evictable(self, resident: Set[SessionKey | None]) -> bool:
-        """Returns whether host memory holds a session that is not parked and none of `resident`."""
+        """Returns whether host memory holds a snapshot of a session that is neither parked nor in `resident`."""
         return any(
             not snapshot.parked and snapshot.key not in resident and not snapshot.key.session.startswith(SHARED)
             for snapshot in self.tiers.host
         )
 
     def has_room_for_more(self) -> bool:
-        """Returns whether host memory is far from evicting, so that what no run needs yet may be put there."""
+        """Returns whether host memory is less than half full, so that KV may be saved there before anybody needs
+        that."""
         return self.tiers.host.bytes * 2 < self.tiers.host.bytes_max
 
     async def save(self, slot: Slot) -> None:
-        """Saves the slot if that is worth it; a save that is under way is waited for."""
+        """Saves the slot if that is worth it; if a save of the slot is under way, waits for it."""
         if slot in self._saving:
             await asyncio.shield(self._saving[slot])
         if self.is_worth_saving(slot):
             await asyncio.shield(self.begin_save(slot))
 
     def begin_save(self, slot: Slot) -> asyncio.Task[None]:
-        """Starts to save a slot, which may be used meanwhile: the server does one after the other."""
+        """Starts to save a slot and returns the task. A run may use the slot meanwhile, because the server carries out
+        its requests to a slot one after the other."""
         task = self._saving.get(slot)
         if task is None:
             task = self._saving[slot] = asyncio.create_task(self._save(slot))
@@ -189,9 +192,9 @@ class SlotKv:
         is_needed: Callable[[], bool],
         scope: bytes = b"",
     ) -> array.array[int] | None:
-        """Puts what the slot holds into host memory under `key`; returns its tokens, which begin with `expected`.
+        """Saves the slot's KV as a snapshot of `key` in host memory; returns its tokens, which begin with `expected`.
 
-        None when there is no room, the slot holds something else by now, or it is not needed any more."""
+        Returns None if there is no room, the slot no longer holds `expected`, or `is_needed` returns false."""
         size = len(expected) * self._usage.bytes_per_token + _SLACK_BYTES
         leaves = self._usage.unsaved_bytes(slot) if slot.key == key else 0  # it is counted once: there, and then here
         grows = max(0, size - leaves)
@@ -224,9 +227,10 @@ class SlotKv:
     async def restore(
         self, slot: Slot, snapshot: HostSnapshot | ColdSnapshot, choice: RestoreChoice | None = None
     ) -> array.array[int] | None:
-        """Restores a snapshot into the slot; returns the slot's tokens then, none when the engine failed to load them.
+        """Restores a snapshot into the slot. Returns the tokens that the slot then holds; an empty array if
+        llama-server failed to load them.
 
-        None when the snapshot was refused or came too slowly for `choice`; then the slot is as it was."""
+        Returns None if the snapshot was refused, or was read too slowly for `choice`; then the slot is unchanged."""
         try:
             async with self.tiers.payload(snapshot, choice) as host:
                 held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))

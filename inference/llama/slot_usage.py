@@ -33,7 +33,7 @@ class SlotUsage:
 
     @property
     def device_bytes(self) -> float:
-        """About how many bytes all slots hold; a busy slot counts as at its run's start."""
+        """How many bytes of KV all slots hold, estimated; a busy slot counts with what it held when its run began."""
         return float(sum(len(slot.tokens) for slot in self._table) * self.bytes_per_token)
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:

@@ -69,13 +69,12 @@ class SlotTable:
         return any(slot.key is None for slot in self._slots)
 
     def acquire(self, key: SessionKey, prompt: array.array[int], *, beside: bool = False) -> Slot | None:
-        """Returns an idle slot for a run of `prompt`, now busy; None when all are busy.
+        """Returns an idle slot for a run of `prompt` and marks it as busy; None if all slots are busy.
 
-        Best first: the session's slot that shares most of `prompt`, an empty one, the one whose session is
-        ranked lowest. In the last case the slot still holds the other session (`slot.key != key`): the caller
-        saves or drops that, and then calls `assign`. `beside`: where that slot of the session's own holds mostly what
-        `prompt` has not, an empty one first, then another of its own, and the one that it used last only at last.
-        """
+        It chooses the session's own slot that shares most of `prompt`, else an empty slot, else the slot whose session
+        is ranked lowest. The last one still holds that other session (`slot.key != key`): the caller saves or drops its
+        KV and then calls `assign`. With `beside`, if the session's own slot has more that differs from `prompt` than it
+        shares, an empty slot is chosen instead, else the session's slot that was used longest ago."""
         idle = [slot for slot in self._slots if not slot.busy]
         if not idle:
             return None
@@ -135,8 +134,7 @@ class SlotTable:
             slot.key = None
 
     def forget(self, slot: Slot) -> None:
-        """Drops the slot's session. The slot may be busy; then its run goes on without a session's
-        KV being kept."""
+        """Removes the session from the slot. The slot may be busy: then its run goes on, and its KV is not kept."""
         slot.key = None
         slot.tokens = array.array("I")
         slot.saved_tokens = 0

@@ -28,7 +28,7 @@ _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 
 
 class Calls(Protocol):
-    """Sends short calls to a server, or to several servers of one model."""
+    """Sends short HTTP requests to a server, or to any one of several servers of one model."""
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
 

@@ -64,7 +64,8 @@ class Hub:
         endpoint: str | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
-        """`pause` waits so many seconds before another try; `endpoint` None: the one that the environment names."""
+        """`pause` sleeps for so many seconds before another try. `endpoint` is the hub's URL; None: the one that the
+        environment names. `free_bytes` returns the free space of a folder's disk."""
         self._library = library
         self._pause = pause
         self._on_progress = on_progress
@@ -72,8 +73,8 @@ class Hub:
         self._free_bytes = free_bytes
 
     def pull(self, model: HubModel, kind: Kind) -> PulledModel:
-        """Returns the model; fetches it where the library lacks the hub's current version. Raises BadInput for what the
-        hub has not, Unavailable where it cannot be had now."""
+        """Returns the pulled model; fetches it first if the library does not have the hub's current version. Raises
+        BadInput if the hub has no such model, Unavailable if it cannot be fetched now."""
         with _sentences(model):
             info = self._info(model)
             files = [_file_of(sibling) for sibling in info.siblings or ()]
@@ -162,7 +163,8 @@ class Hub:
         part.rename(target)
 
     def _transfer(self, url: str, file: RepoFile, part: Path) -> None:
-        """Appends to `part` until it has the file's size."""
+        """Downloads the missing rest of a file and appends it to `part`, which may have its beginning. Tries again
+        after failures that may pass."""
         failures = 0
         part.touch()
         while (have := part.stat().st_size) < file.size:
@@ -240,7 +242,7 @@ def _is_right(part: Path, file: RepoFile) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Returns whether another try may succeed."""
+    """Returns whether the request may succeed at another try."""
     if isinstance(error, HfHubHTTPError):
         return error.response is not None and error.response.status_code in (408, 425, 429, 500, 502, 503, 504)
     return not isinstance(error, httpx2.UnsupportedProtocol)
@@ -258,7 +260,7 @@ def _held(scratch: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sentences(model: HubModel) -> Iterator[None]:
-    """Turns errors of the hub and the disk into a sentence each that says what to do."""
+    """Turns errors of the hub and the disk, inside the block, into a SessileError whose message says what to do."""
     try:
         yield
     except SessileError:

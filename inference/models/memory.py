@@ -84,9 +84,9 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def default_window(own: Footprint, available: int) -> int:
-    """Returns the window of sessions where none is set, for a model with window `own`: all of it where the KV of every
-    slot takes no more than half of the memory beside the weights, else as much as fits there. `available` 0: not
-    known."""
+    """Returns the context window of sessions if none is set: the model's own (`own.window`) if the KV of all slots then
+    takes at most half of the memory that the weights leave free, otherwise as much as fits into that half. `available`
+    is in bytes; 0: unknown."""
     per_token = own.kv_bytes_per_token * own.slots
     if not available or not per_token:
         return own.window

@@ -63,7 +63,8 @@ def parse_reference(text: str) -> HubModel | None:
 
 
 def choose_files(model: HubModel, files: Sequence[RepoFile], kind: Kind) -> list[RepoFile]:
-    """Returns the files to pull, the one to load first. Raises BadInput that says what the repository has."""
+    """Returns the files to pull; the engine loads the first one. Raises BadInput, which says what the repository has
+    instead."""
     safe = [file for file in files if is_safe(file.name)]
     chosen = _gguf(model, safe) if kind == "gguf" else _folder(model, safe)
     names = {file.name for file in chosen}

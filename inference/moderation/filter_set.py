@@ -174,7 +174,8 @@ class PolicyFilterSet:
         return f"{policy.version}/{msgspec.json.encode(models, order='sorted').decode()}"
 
     async def names_people(self, principal: Principal, text: str) -> bool:
-        """Returns whether the policy calls a name in a text personal. True too where nothing can judge."""
+        """Returns whether a text holds names of a kind that the tenant's policy treats as personal. True also if the
+        classifier that finds names fails."""
         policy = self._compiled_for(principal).policy
         if "entities" not in policy.input.models:
             return False
@@ -196,7 +197,8 @@ class PolicyFilterSet:
         return self._ready.compiled[self._name_for(principal)]
 
     async def _take(self, ready: _Ready) -> None:
-        """Loads the policies into workers and guards, then puts them in force. Raises BadPolicy: nothing changed."""
+        """Loads the policies into workers and guards, then puts them in force. If that raises BadPolicy, the old
+        policies stay in force."""
         policies = ready.policies
         models = sorted(policies.models - {"guard"})
         packed = msgspec.json.encode(policies)
@@ -273,9 +275,9 @@ class PolicyFilterSet:
         return {**(self._judging.versions if self._judging is not None else {}), **guard}
 
     def _message_call(self, policy: Policy) -> TextScan:
-        """Returns the call that judges messages: one worker does all of it, so that a message waits once; the worker of
-        the classifiers, where the policy has some. Patterns need no classifier: where that worker fails or is late, the
-        other one scans for them. A guard is called beside them."""
+        """Returns the function that judges messages. One worker scans for patterns and runs the classifiers in one
+        request: that of the classifiers if the policy has some. If it fails or is late, the other worker scans for the
+        patterns. A guard is called at the same time."""
         side, deadline_s = policy.input, policy.deadline_ms / 1000
         scanning, judging = self._scanning, self._judging
         guard = self._guards[side.guard.name] if side.guard is not None else None
@@ -305,8 +307,8 @@ class PolicyFilterSet:
         return judge
 
     def _classifier_call(self, tenant: str, side: PolicySide) -> ClassifyText:
-        """Returns the call of a side's classifiers: the guard's, and the worker's for the others; each by itself, so
-        that one that fails leaves the results of the others."""
+        """Returns a function that classifies texts for one side of a policy, by the guard and, for the other
+        classifiers, by the worker. If one of the two fails, the results of the other are still returned."""
         judging, guard = self._judging, self._guards[side.guard.name] if side.guard is not None else None
         if guard is None:
             assert judging is not None
@@ -334,7 +336,8 @@ async def _either(first: asyncio.Future[list[Any]], second: Callable[[], asyncio
 async def _merge_scores(
     guarded: asyncio.Future[GuardVerdict], judged: asyncio.Future[Scores] | None, local: Sequence[str]
 ) -> Scores:
-    """Returns the result of each classifier, or the error by which it failed."""
+    """Waits for the guard and, if `judged` is set, for the worker's classifiers (`local`). Returns each classifier's
+    result, or the error with which it failed."""
     scores: Scores = {}
     if judged is not None:
         try:

@@ -28,7 +28,7 @@ class FindingReporter:
         self._models = models or {}
 
     def hit(self, hit: Hit, start: int, end: int, *, text: str = "", within: Span = (0, 0)) -> Finding:
-        """Makes the finding of a pattern or phrase at [start, end) of the original text, which is at `within` in
+        """Makes the finding of a pattern or phrase at [start, end) of the original text; `within` is the same place in
         `text`."""
         kept = self._excerpt(text, within)
         return self._finding(hit.category, f"{hit.category}/{hit.kind}", hit.action, (start, end), PATTERNS, kept=kept)
@@ -36,7 +36,8 @@ class FindingReporter:
     def scored(
         self, name: str, action: Action, score: float, start: int, end: int, *, kind: str = "", text: str = ""
     ) -> Finding:
-        """Makes the finding of a classifier for a whole passage; `kind` is the guard's own category for it."""
+        """Makes the finding of the classifier `name` for the passage [start, end). `kind` is the guard's own category
+        for it."""
         category, model = (f"{name}/{kind}" if kind else name), self._models.get(name, name)
         kept = self._excerpt(text, (0, len(text)))
         return self._finding(name, category, action, (start, end), model, score=round(score, 4), kept=kept)
@@ -48,7 +49,8 @@ class FindingReporter:
         return self._finding(hit.category, category, hit.action, span, model, score=round(score, 4), kept=kept)
 
     def unjudged(self, name: str, action: Action, start: int, end: int, *, text: str = "") -> Finding:
-        """Makes the finding for a classifier that failed or was late, with the policy's action for that."""
+        """Makes the finding for a passage that the classifier `name` could not judge in time. `action` is what the
+        policy does then."""
         rule, kept = ("pii" if name == "entities" else name), self._excerpt(text, (0, len(text)))
         return self._finding(rule, f"{name}/unjudged", action, (start, end), name, score=0.0, kept=kept)
 

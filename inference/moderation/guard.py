@@ -33,7 +33,7 @@ SEGMENTS_MAX: Final = 64
 OVERLAP: Final = 200
 
 Observe = Callable[[str, float], None]
-"""Observes the outcome of each text (judged, late, failed, busy), and how long it took."""
+"""Called for each text with the outcome (judged, late, failed, busy) and the seconds that it took."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class GuardClient:
 
     @property
     def version(self) -> str:
-        """The version of its model and of its whole configuration."""
+        """The version of the guard's model and configuration."""
         digest = hashlib.sha256(msgspec.json.encode(self.guard, order="sorted")).hexdigest()[:8]
         return f"{self._model.version}/{digest}"
 

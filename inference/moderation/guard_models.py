@@ -212,7 +212,8 @@ MARK: Final = "\x02text\x02"  # stands in the rendered template where the text g
 
 
 class LocalGuard:
-    """Judges texts by a GGUF in llama.cpp. A text's tokens are its own: it cannot write the template's special ones."""
+    """Judges texts by a GGUF in llama.cpp. A text is tokenised so that it cannot contain the template's special
+    tokens."""
 
     def __init__(
         self,
@@ -296,7 +297,7 @@ class LocalGuard:
 
 
 async def _prompt_around(http: HttpClient, guard: GuardConfig) -> tuple[list[int], list[int]]:
-    """Returns the tokens before and behind a text in the model's chat template with the policy's template."""
+    """Returns the tokens before and behind a judged text: the model's chat template around the policy's template."""
     message: Json = {"role": "user", "content": guard.template.replace(TEXT, MARK)}
     rendered = (await _call(http, "/apply-template", {"messages": [message]}, _prompts)).prompt
     before, mark, behind = rendered.partition(MARK)

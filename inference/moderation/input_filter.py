@@ -35,8 +35,8 @@ Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
 
 
 class TextScan(Protocol):
-    """Judges a text off the event loop: the classifiers' scores (None where the policy has none), and the policy's hits
-    as (hit, start, end) each (None without `scan`)."""
+    """Judges a text off the event loop. Returns two futures: the classifiers' scores (None if the policy has no
+    classifiers), and the policy's hits as (hit, start, end) (None without `scan`)."""
 
     def __call__(
         self, tenant: str, text: str, *, scan: bool
@@ -72,11 +72,12 @@ def _places(scanner: Scanner, text: str) -> list[Place]:
 
 
 class PassedTexts:
-    """Remembers which texts a filter judged whole and let through without a finding; the least recent one goes first.
+    """Remembers the texts that a filter has judged as a whole and let through without a finding; forgets the least
+    recent first.
 
-    A conversation's texts come again with each of its turns, its seams too. One belongs to one filter, and so to one
-    version of one policy; what a tenant sent says nothing to another one, not even by the time that an answer takes.
-    """
+    The texts of a conversation are judged again at each turn, and so are the places where two of them meet. Each filter
+    has an object of its own, so it belongs to one version of one policy. Tenants cannot learn from it what others have
+    sent, not even by the time that an answer takes."""
 
     def __init__(self) -> None:
         self._secret = os.urandom(16)
@@ -99,8 +100,8 @@ class PassedTexts:
 
 
 class PolicyInputFilter:
-    """Filters messages by one policy; shared by all of them. A guard is a service that may change its mind: where it
-    judges, no text is remembered."""
+    """Filters messages by one policy; one filter serves all messages. With a guard no text is remembered, because the
+    guard is a service whose judgement may change."""
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class Normalizer:
             self._add(text, start)
 
     def finish(self) -> None:
-        """Ends the text: an escape that is not whole is text."""
+        """Ends the text. An escape sequence that is incomplete then counts as text."""
         text, self._open_escape = self._open_escape, ""
         if text:
             start, self.fed = self.fed, self.fed + len(text)
@@ -175,7 +175,8 @@ def normalize_text(text: str) -> str:
 
 
 def written_forms(phrase: str) -> Iterator[str]:
-    """Yields a phrase; beyond ASCII also in capitals, whose plain form may be another (ν is v, and Ν is N)."""
+    """Yields a phrase, and, if it has characters beyond ASCII, also its capitals, whose plain form may be another (ν is
+    v, and Ν is N)."""
     yield phrase
     if not phrase.isascii():
         small = phrase.lower()

@@ -117,10 +117,9 @@ class _Passage(NamedTuple):
 
 
 class JudgedOutputFilter(PolicyOutputFilter):
-    """Filters an answer by patterns and by classifiers, which judge its passages elsewhere meanwhile.
+    """Filters an answer by patterns and by classifiers, which judge its passages in the background.
 
-    A pattern's verdict counts once all that stands before it is judged; until then no more is let through.
-    """
+    A verdict of a pattern takes effect once all passages before it are judged; until then no more text is released."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
             await asyncio.wait([passage.judgement for passage in self._open])
 
     def _passage_length(self) -> int | None:
-        """Returns the length of the open passage if it can be closed, else None."""
+        """Returns the length, in code points, of the open passage if it can be closed now, else None."""
         found = _SENTENCE.search(self._text, self._overlap)
         if found is not None and found.end() - self._overlap <= self._policy.window:
             return found.end() - self._overlap
@@ -178,7 +177,7 @@ class JudgedOutputFilter(PolicyOutputFilter):
         self._overlap = cut - begin
 
     def _judged(self, scanned: tuple[int, Verdict] | None = None) -> tuple[int, Verdict]:
-        """Returns how far the text may be released, and the verdict of classifiers and patterns so far."""
+        """Returns up to where the text may be released, and the verdict of classifiers and patterns so far."""
         allowed, verdict = scanned or (0, PASS)
         findings = list(verdict.findings)
         if verdict.action in ("block", "redact", "retract"):
@@ -205,7 +204,8 @@ class JudgedOutputFilter(PolicyOutputFilter):
         return (allowed if self._late else min(allowed, waits)), flagged
 
     def _judge(self, passage: _Passage, findings: list[Finding]) -> tuple[str, str] | None:
-        """Returns the category and action of a passage's judgement, None where nothing acts; adds its findings."""
+        """Adds the findings of a passage's judgement to `findings`. Returns the classifier and the action of the first
+        finding whose action is more than a flag; None if there is none."""
         judgement, start, end = passage.judgement, passage.start, passage.end
         failed = judgement.cancelled() or judgement.exception() is not None
         for name in self._models:

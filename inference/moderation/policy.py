@@ -48,21 +48,22 @@ Answer with one word: safe or unsafe."""
 
 
 class BadPolicy(BadInput):
-    """The policy file is invalid; the message says what is wrong, and where."""
+    """Raised if the policy file is invalid; the message says what is wrong, and where."""
 
     def __init__(self, why: str) -> None:
         super().__init__("bad_policy", why)
 
 
 class PolicyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule of a policy. `review`: whether a person reviews its findings; by default those that are merely flagged."""
+    """A rule of a policy. `review`: whether a person reviews its findings; None: only those whose action is `flag`."""
 
     action: Action = "block"
     review: bool | None = None
 
 
 class PhraseRule(PolicyRule, frozen=True, kw_only=True):
-    """A rule on phrases. `allow`: longer phrases in which one is harmless; `words`: only where no letter touches it."""
+    """A rule on phrases: `deny` is forbidden, unless it is part of a longer phrase in `allow`. With `words`, a phrase
+    counts only if no letter or digit stands right beside it."""
 
     deny: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
     allow: Annotated[tuple[Phrase, ...], Meta(max_length=5_000)] = ()
@@ -70,7 +71,7 @@ class PhraseRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class KindsRule(PolicyRule, frozen=True, kw_only=True):
-    """A rule on kinds of data, such as card numbers. `kinds` empty: all that patterns can find."""
+    """A rule on kinds of data, such as card numbers. If `kinds` is empty, it is on all kinds that patterns can find."""
 
     kinds: tuple[str, ...] = ()
 
@@ -80,7 +81,7 @@ class ScoreRule(PolicyRule, frozen=True, kw_only=True):
 
 
 class GuardRule(ScoreRule, frozen=True, kw_only=True):
-    """A rule that uses the guard of this name in the file's `guards`."""
+    """A rule that has texts judged by the guard `name`, which is defined in the file's `guards`."""
 
     name: str = "default"
 

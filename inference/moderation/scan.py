@@ -90,7 +90,7 @@ class Scanner:
         self.empty = not self._literals and not self._patterns
 
     def open(self, plain: str, folded: str) -> int:
-        """Returns how many code points at the end may belong to a hit that is not whole."""
+        """Returns how many code points at the end of the text may belong to a hit that is not complete yet."""
         held = held_back(folded, self._beginnings, self._reach) if self._literals else 0
         if not self._patterns and not self._literals:
             return held
@@ -107,8 +107,9 @@ class Scanner:
         return max(held, len(plain) - start)
 
     def find(self, plain: str, folded: str, *, before: str = "", words: bool = False) -> list[Hit]:
-        """Returns every hit, by where it begins; of those that begin together a block comes first. `before` is the code
-        point before the text. `words`: encoded words are read through too, and hit as a whole."""
+        """Returns every hit, sorted by where it begins; of hits that begin at the same place those that block come
+        first. `before` is the code point in front of the text. `words`: encoded words are decoded too, and a hit in one
+        covers the whole word."""
         hits = [*self._literal_hits(folded, before), *self._pattern_hits(plain, before)]
         if words:
             hits += filter(None, map(self._encoded, _CODED_WORD.finditer(plain)))
@@ -116,7 +117,8 @@ class Scanner:
         return hits
 
     def _encoded(self, word: re.Match[str]) -> Hit | None:
-        """Returns the first hit in what a word encodes, over the whole word."""
+        """Returns the first hit in the decoded form of a word; the hit's span is the whole word. None if the word
+        encodes nothing or the text has no hit."""
         if (decoded := decode_text(word[0])) is None:
             return None
         plain = normalize_text(decoded.text)
@@ -164,8 +166,8 @@ def _written(phrases: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: Pattern, text: str, start: int, numbers: list[tuple[int, int]]) -> Iterator[re.Match[str]]:
-    """Yields a pattern's matches from `start` on; looks only where its hint is: between the spaces around it, for all
-    matches of a pattern that has one lie in one word."""
+    """Yields a pattern's matches from `start` on. If all matches of a pattern lie in one word and contain a known hint,
+    only words with that hint are searched; a pattern of numbers is searched only around `numbers`."""
     if pattern.kind in NUMBERED:
         for first, last in numbers:
             begin = max(start, first - AROUND_NUMBER)

@@ -38,7 +38,8 @@ def split_sentences(text: str) -> list[Span]:
 
 
 def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
-    """Returns which sentences [first, behind the last) make a segment together, a space between; two at least."""
+    """Returns groups of consecutive sentences that make a segment together, as index ranges [first, behind the last).
+    Groups of one sentence are left out."""
     together: list[Span] = []
     first = length = 0
     for index, (start, end) in enumerate(sentences):
@@ -52,7 +53,8 @@ def group_neighbours(sentences: Sequence[Span]) -> list[Span]:
 
 
 class Segments(NamedTuple):
-    """All segments of some texts: ranges of words, which are those of all texts, in order."""
+    """The segments of some texts. A segment is a range of words, and the words of all texts are in one array, in
+    order."""
 
     words: Any  # (words,) uint64: their hashes
     first: Any  # (segments,) int64
@@ -60,7 +62,7 @@ class Segments(NamedTuple):
     text: Any  # (segments,) int64: which text it is of
 
     def worst(self, scores: Any) -> list[float]:
-        """Returns each text's highest score, of (segments,) scores."""
+        """Returns each text's highest score. `scores` has one score for each segment."""
         highest = np.zeros(int(self.text.max(initial=-1)) + 1)
         np.maximum.at(highest, self.text, scores)
         found: list[float] = highest.tolist()
@@ -68,8 +70,8 @@ class Segments(NamedTuple):
 
 
 def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segments:
-    """Cuts texts into segments. `inside` has the characters of words (`word_characters`); words of fewer code points
-    than `shortest` are left out."""
+    """Cuts texts into segments. `inside` says which characters are part of words (`word_characters`); words of fewer
+    code points than `shortest` are left out."""
     begins: list[int] = []  # of each sentence, in all texts laid together
     ends: list[int] = []
     owners: list[int] = []  # the text of each sentence, then of each group
@@ -100,7 +102,8 @@ def cut_segments(texts: Sequence[str], inside: Any, shortest: int = 1) -> Segmen
 
 
 def expand_ranges(first: Any, behind: Any) -> tuple[Any, Any]:
-    """Returns, for ranges (n,), (number of the range, index) of every index in them, range after range."""
+    """Returns two arrays with an entry for each index in the ranges [first, behind), range after range: the number of
+    the range, and the index."""
     lengths = np.maximum(behind - first, 0)
     row = np.repeat(np.arange(len(lengths)), lengths)
     begins = np.cumsum(lengths) - lengths

@@ -71,7 +71,8 @@ class ModerationWorker:
         return {name: model.version for name, model in self._models.items()}
 
     def _scores(self, items: Sequence[JudgeItem]) -> Sequence[dict[str, Any] | str]:
-        """Runs each model on all of its texts; where that fails, on each by itself, so that one fails alone."""
+        """Runs each model on all of its texts at once. If a model fails at that, it runs on each text by itself, so
+        that only the text at fault has no result."""
         results: list[dict[str, Any]] = [{} for _ in items]
         try:
             for name in {name for item in items for name in item.models}:

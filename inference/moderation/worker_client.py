@@ -40,7 +40,7 @@ RESTART_S: Final = 0.5
 
 
 class NotJudged(Exception):
-    """A text could not be judged: the policy decides what that means."""
+    """Raised if a text could not be judged; the policy decides what follows from that."""
 
 
 class NotTaken(NotJudged):
@@ -56,7 +56,7 @@ class _PendingItem(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether nothing waits for it any more."""
+        """Whether nobody waits for the item's results any more."""
         return all(future is None or future.done() for future in (self.scores, self.hits))
 
     def fail(self, why: str) -> None:
@@ -87,7 +87,7 @@ class WaitingTexts:
         self._count += 1
 
     def next(self) -> _PendingItem | None:
-        """Returns the next item without taking it; drops those that nothing waits for any more."""
+        """Returns the next item without taking it. Items whose results nobody waits for any more are dropped."""
         while self._tenants:
             item = next(iter(self._tenants.values()))[0]
             if not item.over:
@@ -96,7 +96,7 @@ class WaitingTexts:
         return None
 
     def take(self, *, moves_on: bool = True) -> _PendingItem:
-        """Takes the next item; then it is another tenant's turn."""
+        """Takes the next item. After it another tenant's item is next, unless `moves_on` is false."""
         tenant = next(iter(self._tenants))
         items = self._tenants[tenant]
         item = items.popleft()
@@ -200,8 +200,8 @@ class ModerationWorkerClient:
                 raise
 
     def _next_batch(self) -> list[_PendingItem]:
-        """Takes waiting texts: those for models together; alone a text for patterns only, or one that a worker may have
-        died of."""
+        """Takes the waiting texts of the next batch: those that models judge together. A text that is only scanned for
+        patterns, or that was in a batch of which a worker died, is a batch by itself."""
         batch: list[_PendingItem] = []
         characters = 0
         while len(batch) < BATCH_TEXTS and (item := self._waiting.next()) is not None:
@@ -270,7 +270,7 @@ class ModerationWorkerClient:
 
 
 def _due(timeout_s: float) -> asyncio.Future[Any]:
-    """Returns a future that fails after so many seconds."""
+    """Returns a future that fails with NotJudged after `timeout_s` seconds."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     timer = loop.call_later(timeout_s, _resolve, future, "late")
@@ -279,7 +279,8 @@ def _due(timeout_s: float) -> asyncio.Future[Any]:
 
 
 def _resolve(future: asyncio.Future[Any] | None, result: Any) -> None:
-    """Ends a future; text in place of a result is why there is none."""
+    """Ends a future with a result. If `result` is a text, it is the reason why there is none, and the future fails with
+    NotJudged."""
     if future is None or future.done():
         return
     if isinstance(result, str):

@@ -36,7 +36,7 @@ class JudgeRequest(msgspec.Struct, frozen=True, tag="judge", array_like=True):
 
 
 class JudgeResult(msgspec.Struct, frozen=True, array_like=True):
-    """The result of an item; text in place of a part that failed says why."""
+    """The results of one text. A part that is a text instead of a result failed, and the text is the reason."""
 
     scores: dict[str, Any] | str  # by model
     hits: list[Any] | str  # (hit, start, end) each

@@ -201,13 +201,15 @@ class ChatDialect:
 
 
 def _data_of(event: bytes) -> bytes:
-    """Returns the data of an event: its other lines, and comments, which keep a connection open, mean nothing."""
+    """Returns the data lines of an event. Its other lines are ignored, and so are comments, which only keep a
+    connection open."""
     lines = event.split(b"\n")
     return b"\n".join(line[len(b"data:") :].strip() for line in lines if line.startswith(b"data:"))
 
 
 def _cached_of(usage: Any, num_prompt: int) -> int:
-    """Returns how many of a prompt's ids the provider says it did not compute: the same share as of its own."""
+    """Returns how many of the prompt's token ids count as cached: the same share as that which the provider reports of
+    its own tokens."""
     prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
@@ -217,9 +219,9 @@ def _cached_of(usage: Any, num_prompt: int) -> int:
 
 
 class _AnswerWriter:
-    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls between marks that no text has.
-    `thoughts`, `calls`: the answer may have some; else they are left out. A provider that goes back to a call that is
-    closed is refused."""
+    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls between marks that occur in no
+    text. Thoughts and calls are left out if `thoughts` or `calls` is false. A provider that continues an earlier call
+    after another has begun is refused."""
 
     def __init__(self, *, thoughts: bool = True, calls: bool = True) -> None:
         self._thoughts = thoughts
@@ -248,12 +250,13 @@ class _AnswerWriter:
                 yield arguments.translate(UNMARKED_JSON)
 
     def _is_open(self, call: _Call) -> bool:
-        """Returns whether a delta goes on with the call that is open. Some providers number every call 0, or none."""
+        """Returns whether a delta continues the call that is being written. Some providers give every call the number
+        0, or none."""
         same_id = not call.id or not self._call.id or call.id == self._call.id
         return self._open == "call" and call.index == self._call.index and same_id
 
     def close(self) -> Iterator[str]:
-        """Yields the end of what is open."""
+        """Yields the end mark of the thought or call that is open, if any."""
         yield from self._switch("", "")
 
     def _switch(self, to: Literal["", "thought", "call"], opening: str) -> Iterator[str]:

@@ -43,8 +43,8 @@ _INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multipl
 
 
 class ChatPrompt(NamedTuple):
-    """A prompt as a provider takes it: `messages` and `functions` in OpenAI's form. `begun`: the words of an answer
-    that the model would have to go on with."""
+    """A prompt as a provider takes it: `messages` and `functions` in OpenAI's form. `begun`: the text of an unfinished
+    answer that the model would have to continue."""
 
     messages: list[dict[str, Json]]
     functions: list[dict[str, Json]]
@@ -74,7 +74,7 @@ def _bytes_of(token: int) -> bytes:
 
 
 class ChatTemplateFacts:
-    """The properties of a chat template, as engines report them, where it is the provider's own business."""
+    """The properties of a chat template that engines report, for a provider whose template is not known."""
 
     foldings: tuple[str, ...] = ()
 
@@ -159,7 +159,7 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
 
 
 def _outputs_behind(talk: Sequence[Sequence[str]], index: int) -> list[str]:
-    """Returns the ids of the calls whose outputs follow a message."""
+    """Returns the call ids of the tool outputs that follow the message at `index`."""
     outputs = itertools.takewhile(lambda message: message[0] == "tool", talk[index + 1 :])
     return [fields[0] for _, _, *fields in outputs if fields]
 

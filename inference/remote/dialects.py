@@ -47,15 +47,15 @@ class TemplatedTokenizer(Tokenizer, Protocol):
 
 
 class ServerDialect(Protocol):
-    """The requests that servers of one kind understand. `build` names the kind; `holds_to_formats`: such a server
-    holds an answer to its format, or to a call, by itself."""
+    """How to speak to servers of one kind. `build` names the kind; `holds_to_formats`: such a server itself makes an
+    answer follow its requested format or tool call."""
 
     build: str
     sampling: frozenset[str]
     holds_to_formats: bool
 
     def probe_path(self, server: RemoteServer) -> str:
-        """Returns the path behind the server's own that answers while it lives."""
+        """Returns the path, below the server's base path, that is requested to see whether the server is alive."""
         ...
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
@@ -63,7 +63,7 @@ class ServerDialect(Protocol):
         ...
 
     async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplatedTokenizer:
-        """Makes the tokenizer, and compares it with a server's. Raises BadInput, Unavailable."""
+        """Makes the tokenizer, and checks that it agrees with that of a server. Raises BadInput, Unavailable."""
         ...
 
     def check(self, request: GenerationRequest) -> None:
@@ -78,8 +78,8 @@ class ServerDialect(Protocol):
 
 
 def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
-    """Returns the error for a server's refusal of a request. With 429 and 5xx, another server may take it.
-    `retry_after`: the header of that name; of its two forms the one in seconds counts."""
+    """Returns the error for a refused request. For status 429 and 5xx it is retryable, as another server may take the
+    request. `retry_after`: the header's value; only its form in seconds is read."""
     try:
         body: Any = msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

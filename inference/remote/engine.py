@@ -36,7 +36,7 @@ class RemoteEngine:
     """An engine whose model runs on other servers. Implements `Engine`. `start` comes first."""
 
     def __init__(self, options: RemoteOptions, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: seconds; None: the running loop's."""
+        """`clock` returns monotonic seconds; None: the running loop's clock."""
         self.options = options
         servers = [RemoteServer(url, options.key) for url in options.urls]
         self._pool = RemotePool(servers, clock or _loop_time, away_s=options.away_s, answer_s=options.answer_s)
@@ -158,8 +158,8 @@ class RemoteEngine:
     async def _next(
         self, server: RemoteServer, items: AsyncGenerator[Chunk | RemoteRunEnded, None]
     ) -> Chunk | RemoteRunEnded | None:
-        """Returns the next item, None after the last; waits as long as the server lives, since it computes a long
-        prompt in silence. Raises Unavailable where it does not."""
+        """Returns the next item of a run; None after the last. Waits as long as the server answers probes, because it
+        sends nothing while it computes a long prompt. Raises Unavailable if a probe fails."""
         coming = asyncio.ensure_future(anext(items, None))
         try:
             while not (await asyncio.wait((coming,), timeout=self.options.silence_s))[0]:
@@ -171,8 +171,8 @@ class RemoteEngine:
                 await asyncio.wait((coming,))
 
     async def _lives(self, server: RemoteServer) -> bool:
-        """Returns whether a server that failed at one request still answers others: a single request must not make it
-        count as away."""
+        """Returns whether a server that failed at one request answers a probe; if it does, it does not count as
+        away."""
         try:
             await self._probe(server)
         except Unavailable:
@@ -231,7 +231,7 @@ class RemoteEngine:
         return 0
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        """Forecasts only that there is no place: the pace is that of other servers."""
+        """Returns a forecast that says that the queue is full, or None: other servers' pace is not known."""
         full = self._gate.is_full(key.tenant)
         return Forecast(position=1, wait_s=0.0, ttft_s=0.0, tpot_s=0.0, full=True) if full else None
 
@@ -254,8 +254,8 @@ def _loop_time() -> float:
 
 
 def _dialect_of(options: RemoteOptions) -> ServerDialect:
-    """Chooses the kind of server: a provider's, or by the tokenizer's path: a GGUF file means llama-server, a folder
-    vLLM."""
+    """Returns the dialect of the servers: that of a provider with a chat model's name, else llama-server's if the
+    tokenizer's path is a GGUF file, else vLLM's."""
     if options.chat_model:
         from inference.remote.chat_dialect import ChatDialect
 

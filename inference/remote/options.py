@@ -14,7 +14,7 @@ ENGINE = "remote"
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of remote servers. `tokenizer` is the model's Hugging Face folder (without its weights), or its GGUF file
-    where the servers are llama-server. With `chat_model`, the name of a provider's model, there is none."""
+    if the servers are llama-server. With `chat_model`, the name of a provider's model, no tokenizer is needed."""
 
     urls: tuple[str, ...]
     tokenizer: Path = Path()

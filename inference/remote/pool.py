@@ -38,7 +38,7 @@ class RemoteServer:
         self.away_until = 0.0
 
     def without_key(self, answer: bytes) -> bytes:
-        """Returns a refusal as callers may see it: some servers repeat the key that they were sent."""
+        """Returns a server's refusal without our key in it, because some servers repeat the key that they were sent."""
         return answer.replace(self._key, b"[key]") if self._key else answer
 
 
@@ -48,7 +48,8 @@ class RemotePool:
     def __init__(
         self, servers: Sequence[RemoteServer], clock: Callable[[], float], *, away_s: float, answer_s: float
     ) -> None:
-        """`answer_s`: how long a server may take for a short answer."""
+        """`away_s`: how many seconds a server that failed is left alone. `answer_s`: how many seconds a server may take
+        for a short answer."""
         self.servers = servers
         self._clock = clock
         self._away_s = away_s
@@ -74,12 +75,13 @@ class RemotePool:
 
     @property
     def away(self) -> list[str]:
-        """Names of the servers that failed a moment ago."""
+        """The names of the servers that have failed within the last `away_s` seconds."""
         now = self._clock()
         return [server.name for server in self.servers if server.away_until > now]
 
     async def question(self, server: RemoteServer, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Returns (status, body) from this server. Raises Unavailable, also where it takes too long."""
+        """Sends a request to this server and returns (status, body). Raises Unavailable if the server does not answer
+        in time."""
         try:
             async with asyncio.timeout(self._answer_s):
                 return await server.http.call(method, server.path + path, body)
@@ -87,7 +89,8 @@ class RemotePool:
             raise Unavailable("engine_unavailable", "The model's server does not answer any more.") from error
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Returns (status, body) from the first server that answers; as `HttpClient.call`. Raises Unavailable."""
+        """Sends a request to one server after the other, and returns (status, body) of the first answer with a status
+        below 500. Raises Unavailable if there is none."""
         for server in self.in_order(b""):
             try:
                 status, answer = await self.question(server, method, path, body)

@@ -46,8 +46,8 @@ _LIMITS: Final[dict[int, SchemaFault]] = {
 
 
 class _WorkerEnded(Exception):
-    """A worker process has ended. `fault`: which of our limits ended it; None: none, which says nothing of the
-    schema."""
+    """Raised if a worker process has ended. `fault`: which limit of CPU time or memory it exceeded; None: it ended for
+    another reason, which says nothing about the schema."""
 
     def __init__(self, fault: SchemaFault | None) -> None:
         super().__init__(fault.message if fault is not None else "killed")
@@ -136,8 +136,8 @@ class SchemaWorkers:
             task.exception()  # whoever left does not read it
 
     async def _try(self, worker: _Worker, request: SchemaRequest) -> SchemaReply:
-        """Has a worker answer a request, with a new process where its own has ended. Raises Unavailable where none
-        starts."""
+        """Has a worker answer a request, in a new process if the worker's own has ended. Raises Unavailable if none can
+        be started."""
         for _ in range(2):
             used = worker.used
             try:

@@ -22,7 +22,8 @@ class SchemaRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchemaReply(msgspec.Struct, frozen=True, array_like=True):
-    """The answer: `size` of a usable schema, or its `fault`; `problem` says what is wrong with the value."""
+    """A worker's answer: `size` of a usable schema, or the `fault` of another one. `problem` says what is wrong with
+    the value, if one was checked."""
 
     size: SchemaSize | None = None
     fault: SchemaFault | None = None

@@ -195,8 +195,8 @@ class SimulatedEngine:
         self._break_off(self._waiting, error)
 
     def lose(self, error: SessileError) -> None:
-        """Simulates the death of an engine that is a process of its own: what ran ends with `error`, what waits goes on
-        waiting, and all KV is lost; until `recover`."""
+        """Simulates the death of an engine's process: running streams end with `error`, waiting ones go on waiting, and
+        all KV is lost, until `recover` is called."""
         if self._unavailable is None:
             self._lost = error
             self._break_off(self._running, error)
@@ -256,7 +256,8 @@ class SimulatedEngine:
             self._leave(stream)
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
-        """Prefills `prompt` like a generation of the lowest priority, and returns when that is done."""
+        """Prefills `prompt` with the lowest priority, and waits until that is done. Returns whether it was; False if
+        the engine refused it or failed."""
         stream = SimulatedStream(key, as_tokens(prompt), 0, 1_000_000)
         try:
             self._submit(stream)
@@ -324,7 +325,7 @@ class SimulatedEngine:
 
     @property
     def _away(self) -> SessileError | None:
-        """The reason why nothing is computed at present; None where the engine runs."""
+        """Returns the error with which the engine refuses to compute at present; None if it runs."""
         return self._unavailable or self._lost
 
     def _salt(self, sampling: Sampling, seed: int) -> int:
@@ -481,13 +482,13 @@ class SimulatedEngine:
             self._plan()
 
     def _retire(self, stream: SimulatedStream) -> None:
-        """Frees the slot of a stream that is over."""
+        """Frees the slot of a stream that has ended."""
         self._queue.leave(stream.claim)
         self._load.ended(stream.claim, stream.decoded)
         self._put_away(stream)
 
     def _put_away(self, stream: SimulatedStream) -> None:
-        """Takes the stream from its slot and gives the computed KV back to the session's memory."""
+        """Takes a stream out of its slot, and gives its KV back to the device memory of its session."""
         del self._running[stream]
         self._running_tokens -= len(stream.tokens)
         if stream.forgotten:

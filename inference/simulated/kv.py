@@ -43,11 +43,10 @@ class DeviceMemory:
         return [self._sequences[key, number] for number in self._of_session.get(key, ())]
 
     def take(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> int:
-        """Returns how many leading tokens of `prompt` some sequence of the session holds, or one of its scope.
+        """Returns how many leading tokens of `prompt` are held by a sequence of the session or of its scope.
 
-        A sequence that `prompt` begins with is taken out, because the run continues it and will `put` it back
-        longer; one that only shares its beginning (another branch) stays and counts as used.
-        """
+        A sequence of the session that is itself a prefix of `prompt` is taken out, because the run continues it and
+        will `put` it back longer. One that only begins alike (another branch) stays and counts as used."""
         best, found = 0, -1
         for number in self._of_session.get(key, ()):
             shared = common_prefix(self._sequences[key, number], prompt)

@@ -63,7 +63,7 @@ _NEWLINE, _SPACE, _STOP, _COMMA = 10, 32, ord("."), ord(",")
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Returns the text of whole tokens; bytes that are no UTF-8 become U+FFFD."""
+    """Returns the text of tokens; bytes that are not UTF-8 become U+FFFD."""
     return b"".join(TOKEN_BYTES[token] for token in tokens).decode("utf-8", "replace")
 
 

@@ -21,7 +21,8 @@ class CircuitBreaker:
         self._open_until = 0.0
 
     def permits(self, now: float) -> bool:
-        """Returns whether a call may be sent. After a pause one call may, and further ones once it has succeeded."""
+        """Returns whether a call may be sent at `now`. After a pause one call may be sent, and others once it has
+        succeeded."""
         if self._failures < FAILURES_MAX:
             return True
         if now < self._open_until:

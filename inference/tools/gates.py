@@ -19,7 +19,7 @@ TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its han
 
 
 class _Gate(NamedTuple):
-    """The limit and breaker that one tenant's calls of one tool share."""
+    """The limit on calls, and the circuit breaker, that all calls of one tool by one tenant share."""
 
     breaker: CircuitBreaker
     room: asyncio.Semaphore
@@ -37,8 +37,8 @@ class ToolGates:
     async def through(
         self, request: ToolRequest, *, concurrency: int, timeout_s: float, work: Callable[[], Awaitable[ToolResult]]
     ) -> ToolResult:
-        """Runs `work` and returns its result, or a result that says there was no room in time or the breaker is
-        open."""
+        """Waits for room, runs `work` and returns its result. If there is no room within `timeout_s` seconds, or the
+        circuit breaker is open, returns a result that says so, without running `work`."""
         gate, clock = self._gate(request, concurrency), asyncio.get_running_loop().time
         async with AsyncExitStack() as rooms:
             try:

@@ -40,9 +40,9 @@ async def open_tools(
     store: ToolStore | None = None,
     now_ms: Callable[[], UnixMs] | None = None,
 ) -> AsyncIterator[ServerTools | None]:
-    """Opens the server's tools; yields None where no file is named. Raises BadInput for a file that is wrong
-    from the start; one that is wrong later changes nothing. `store`, which is open, and the time: where what was agreed
-    to of MCP servers' tools stands; without them, it is gone with the process."""
+    """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
+    start; a later wrong version changes nothing. Agreements to MCP servers' tools are kept in `store`, an open store;
+    without `store` and `now_ms` they last as long as the process."""
     if not settings.tools:
         yield None
         return

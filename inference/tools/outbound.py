@@ -25,11 +25,11 @@ class ToolUnreached(Exception):
 
 
 class ToolUnanswered(Exception):
-    """The request was sent, at least in part, and there is no whole answer."""
+    """Raised if a request was sent, at least in part, and no complete answer came."""
 
 
 class ToolAnswer(NamedTuple):
-    """A tool's answer. `cut`: the body was longer than the part that was read."""
+    """A tool's answer. `cut`: whether the body was longer than what was read of it."""
 
     status: int
     body: bytes
@@ -45,7 +45,8 @@ class PermittedTarget(NamedTuple):
 
 
 async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> PermittedTarget:
-    """Checks every address of the URL's host. Raises ToolUnreached."""
+    """Resolves the URL's host and checks each of its addresses. Returns the address to connect to. Raises
+    ToolUnreached."""
     if not rules.permits_url(url):
         raise ToolUnreached("its address is not permitted")
     to = destination(url)

@@ -33,7 +33,7 @@ Secret = str | SecretHeader
 
 
 class SecretValues(NamedTuple):
-    """Values by name, with the secrets among them."""
+    """Values by name, and those of them that are secrets."""
 
     values: dict[str, str]
     secrets: tuple[str, ...]
@@ -73,7 +73,8 @@ def header_values(headers: Mapping[str, Secret], environment: Mapping[str, str])
 
 
 def without_secrets(secrets: Iterable[str], body: bytes) -> bytes:
-    """Returns an answer without our own secrets: a service's debug page, or a proxy, may repeat a request's head."""
+    """Returns an answer's body with our own secrets removed: an error page of a service or proxy may repeat the
+    request's headers."""
     for secret in secrets:
         if len(secret) >= SECRET_LENGTH_MIN:
             body = body.replace(secret.encode(), b"[removed]")

@@ -94,11 +94,11 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def fixed(self) -> frozenset[str]:
-        """The names of parameters in the file's URL: no argument changes them."""
+        """The names of the query parameters in the file's URL, which arguments cannot change."""
         return frozenset(name for name, _ in parse_qsl(urlsplit(self.url).query, keep_blank_values=True))
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """Describes the tool to sessions."""
+        """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
         about = Tool(name=name, description=self.description or None, parameters=self.parameters, server=True)
         return ServerTool(
             tool=about,
@@ -139,7 +139,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError('`calls` is for interpreter = "program"')
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
-        """Describes the tool to sessions."""
+        """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
         program = self.interpreter == "program"
         about = self.description or (_ABOUT_PROGRAMS if program else _ABOUT_CODE)
         code = {"type": "string", "description": "The Python code.", "minLength": 1, "maxLength": CODE_MAX}
@@ -234,13 +234,15 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return None if server is None else ("", server)
 
     def has_server(self, tenant: TenantId, name: str) -> bool:
-        """Returns whether the tenant may use the tool `LABEL__name`, or any tool of the server `LABEL`."""
+        """Returns whether an MCP server that `name` belongs to exists and the tenant may use it. `name` is either a
+        tool, `LABEL__name`, which must then be permitted, or a LABEL, of whose tools at least one must be."""
         found = self.server(tenant, server_of(name))
         return found is not None and self.permits(tenant, found[0], name)
 
     def permits(self, tenant: TenantId, owner: str, name: str) -> bool:
-        """Returns whether the tenant may use the tool `name` of an MCP server, or any tool of the server `name`: of its
-        own always, of a shared server those in `allow`, by the name of tool or server."""
+        """Returns whether the tenant may use the tool `LABEL__name`, or, if `name` is a LABEL, at least one tool of
+        that server. All tools of the tenant's own servers are permitted; of shared servers those that `allow` lists, as
+        tool or as LABEL."""
         table = self.tenants.get(tenant)
         allow = None if owner or table is None else table.allow
         if allow is None or name in allow or server_of(name) in allow:
@@ -277,7 +279,8 @@ def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
-    """Returns the file's code tools, each by its place in the file."""
+    """Returns the file's code tools, by their places in the file, such as `tools.NAME` or
+    `tenants.TENANT.tools.NAME`."""
     places = {f"tools.{name}": tool for name, tool in file.tools.items()}
     for tenant, table in file.tenants.items():
         places |= {f"tenants.{tenant}.tools.{name}": tool for name, tool in table.tools.items()}
@@ -285,7 +288,7 @@ def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
 
 
 def _located(tables: Mapping[str, Any], problem: str) -> str:
-    """Returns an error's text with the name of its tool or server, where msgspec only says `tools[...]`."""
+    """Returns an error's text in which the name of the tool or server replaces msgspec's `[...]`."""
     tenants = tables.get("tenants")
     all_tables = {"": tables} | {
         f"tenants.{name}.": each for name, each in (tenants.items() if isinstance(tenants, dict) else ())

@@ -55,7 +55,7 @@ _FIRST_TOKENS: Final = 8  # fewer than fill a block: nothing of it stays
 
 
 class RunEnded(NamedTuple):
-    """How a run ended: "stop", "length" or "abort", and how many tokens of its prompt had KV already."""
+    """How a run ended ("stop", "length" or "abort"), and how many tokens of its prompt had KV already."""
 
     reason: str
     cached_tokens: int
@@ -65,8 +65,8 @@ class VllmCore:
     """A running vLLM. `start` first; after `close` every run ends with RunEnded("abort", ...)."""
 
     def __init__(self, options: VllmOptions, environment: MutableMapping[str, str] | None = None) -> None:
-        """`environment`: this process's, which its processes inherit in part; None, for tests: they inherit all of
-        it."""
+        """`environment` is that of this process, of which vLLM's processes inherit only a part. None, which is for
+        tests: they inherit all of it."""
         self.options = options
         self._environment = {} if environment is None else environment
         self.kv_shape: list[WorkerReady] | str | None = None  # the workers' reports on their KV, or why KV cannot move
@@ -113,7 +113,8 @@ class VllmCore:
             ) from exc
 
     async def wait_workers(self, reports: asyncio.Queue[WorkerReady | WorkerUnfit]) -> list[WorkerReady] | str:
-        """Returns each worker's report on its KV, or the reason why KV cannot be moved."""
+        """Waits until every worker has reported on its KV. Returns the reports, or the reason why KV cannot be
+        moved."""
         if self.kv_shape is None:
             self.kv_shape = await all_ready(reports)
         return self.kv_shape
@@ -129,7 +130,7 @@ class VllmCore:
             await asyncio.to_thread(folder.close)
 
     async def reap(self) -> None:
-        """Closes a vLLM that has died. Kills what still runs of it, so that nothing of it writes any more."""
+        """Closes a vLLM that has died: kills its remaining processes, so that none of them writes any more."""
         llm = self._llm
         if llm is not None:
             for process in getattr(llm.engine_core.resources.engine_manager, "processes", ()):
@@ -140,7 +141,8 @@ class VllmCore:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its processes have ended by themselves: then close it and start it again."""
+        """Whether vLLM's processes have ended by themselves. If so, the caller closes this object and starts it
+        again."""
         return self.dead or (self._llm is not None and self._llm.errored)
 
     @property
@@ -150,7 +152,8 @@ class VllmCore:
 
     @property
     def block_tokens(self) -> int:
-        """How many tokens one of its blocks holds: some models and kernels allow only one size."""
+        """How many tokens a block holds. It may differ from the configured size, because some models and kernels allow
+        only one."""
         return int(self._llm.vllm_config.cache_config.block_size) if self._llm is not None else 0
 
     @property
@@ -160,7 +163,8 @@ class VllmCore:
     async def run(
         self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Yields chunks, then one RunEnded. Closing it aborts the run within one step. Raises SessileError."""
+        """Yields the run's chunks, then one RunEnded. `name` is the request's name, `salt` the cache salt of its
+        blocks. Closing the generator aborts the run within one step. Raises SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -202,8 +206,8 @@ class VllmCore:
             await stream.aclose()
 
     async def score(self, name: str, prompt: list[int], top: int) -> list[TokenScore]:
-        """Returns the scores of a prompt, all of which is computed: vLLM does not use cached blocks then. Raises
-        SessileError."""
+        """Returns the scores of a prompt. All of the prompt is computed, because vLLM uses no cached blocks for this.
+        Raises SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
@@ -228,7 +232,8 @@ class VllmCore:
             await self._llm.abort(names)
 
     async def reset(self) -> bool:
-        """Drops every cached block of the device. Returns False when some are in use."""
+        """Drops every cached block of the device. Returns False if that is impossible because some blocks are in
+        use."""
         return self._llm is not None and bool(await self._llm.reset_prefix_cache())
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -260,7 +265,8 @@ class VllmCore:
                 pass
 
     def _prepare(self, folder: Path) -> None:
-        """Sets what vLLM reads only from the environment, for its processes and its part in this process."""
+        """Sets the environment variables that vLLM reads, in this process and, by inheritance, in those that it
+        starts."""
         variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": str(folder), "VLLM_XGRAMMAR_CACHE_MB": "64"}
         variables["TOKENIZERS_PARALLELISM"] = "false"  # a text is one task; its threads would not outlive a fork
         variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # a fork would have the memory that holds our secrets

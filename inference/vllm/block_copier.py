@@ -44,7 +44,8 @@ _IDLE_WAIT_S: Final = 0.005  # how long a step without tokens waits for a copy, 
 
 
 class _Saving:
-    """A save that is not over: which of its blocks stand on the device alone."""
+    """A save that is under way: which of its blocks were not read from the device yet, and which wait in memory to be
+    written."""
 
     __slots__ = ("buffered", "mark", "order", "unread")
 
@@ -60,7 +61,8 @@ class BlockCopier:
     directions."""
 
     def __init__(self, sender: WorkerEventSender, rank: int, world: int, device: KvDevice | None = None) -> None:
-        """`device` None: that of the tensors."""
+        """`rank` is this worker's number, below `world`, the number of workers. `device` None: that on which the KV
+        tensors are."""
         self.sender = sender
         self.rank = rank
         self.world = world
@@ -80,8 +82,8 @@ class BlockCopier:
         self._threads: list[threading.Thread] = []
 
     def register(self, kv_caches: dict[str, Any], num_blocks: int) -> None:
-        """Raises ValueError for a layout that has no dimension of blocks, RuntimeError where there is no memory to copy
-        through."""
+        """Takes the layers' KV tensors and makes the memory for copies. Raises ValueError for a layout that has no
+        dimension of blocks, RuntimeError if there is not enough memory."""
         self._layers = layers = BlockLayers(kv_caches, num_blocks, self._device)
         self.block_bytes = layers.block_bytes
         room = self._rows * self.block_bytes * self.world
@@ -120,8 +122,8 @@ class BlockCopier:
         return None if self._layers is None else self._layers.device.mark()
 
     def finish_reads(self, requests: set[str]) -> None:
-        """Reads what saves of these requests have not read yet: their blocks are about to be overwritten. It waits
-        for copies in memory and for what the device computes, and for no file."""
+        """Reads the blocks that saves of these requests have not yet read from the device, because the next step
+        overwrites them. It waits for the device and for copies to memory, but not for files."""
         with self._changed:
             savings = [saving for of_request in self._saving.values() for saving in of_request]
         unsaved = [saving for saving in savings if saving.order.request in requests]
@@ -147,8 +149,8 @@ class BlockCopier:
                         self._failed.add(saving.order.request)
 
     def finished(self, *, patient: bool) -> tuple[set[str] | None, set[str] | None]:
-        """Returns (requests whose files are closed, requests whose loads are over), None for none. `patient`: waits a
-        moment for one."""
+        """Returns the requests whose files have been closed and those whose loads have ended, since the last call; None
+        instead of an empty set. With `patient` it waits a moment if there are none."""
         with self._changed:
             if patient and self._underway and not self._sent and not self._received:
                 self._changed.wait(_IDLE_WAIT_S)
@@ -210,7 +212,8 @@ class BlockCopier:
             os.close(file)
 
     def _next_portion(self, saving: _Saving, layers: BlockLayers, stage: Any) -> tuple[int, Any] | None:
-        """Returns (place in the file, a row of bytes for each) of the next blocks of a save; None: it has no more."""
+        """Returns the next blocks of a save, as the number of the first block in the file and an array with a row of
+        bytes for each; None if the save has no more."""
         with self._read_lock:
             if saving.buffered:
                 return saving.buffered.popleft()
@@ -267,9 +270,10 @@ class BlockCopier:
             os.close(file)
 
     def _fill(self, file: int, first: int, count: int, load: BlockLoad, stage: Any) -> Any:
-        """This rank's part of blocks, (count, bytes of a block), read into the stage and checked there.
+        """Reads this rank's part of `count` blocks from the file into the stage and checks it. Returns an array of
+        shape (count, bytes of a block).
 
-        Whole chunks are read, as the tags are the chunks'."""
+        Whole chunks are read, because each chunk has one checksum."""
         source = load.source
         begin = self._offset(first) - self.rank * self.block_bytes
         end = begin + count * self.block_bytes * self.world

@@ -41,7 +41,8 @@ class _Opening:
 
 
 class _Beginning:
-    """The shared prefix of one resident session, if any, and how many shared tokens its last run had."""
+    """The shared prefix of one session, if any; and how many tokens of it the session's last run used, with their
+    digest."""
 
     __slots__ = ("digest", "opening", "tokens")
 
@@ -63,7 +64,8 @@ class BlockUsage:
         token_bytes: float = 0.0,
         covered: Callable[[SessionKey], int] = lambda key: 0,
     ) -> None:
-        """`device_tokens`: how many the device has room for. `covered`: how many tokens of a session a snapshot has."""
+        """`device_tokens`: how many tokens the device has room for. `token_bytes`: the size of a token's KV. `covered`
+        returns how many leading tokens of a session a snapshot covers."""
         self.device_tokens = device_tokens
         self._block_tokens = block_tokens
         self._is_busy = is_busy
@@ -90,7 +92,8 @@ class BlockUsage:
         return self._total_tokens
 
     def tag(self, key: SessionKey) -> str:
-        """Returns the tag of the session's blocks, a new one where it has none."""
+        """Returns the session's tag: the random text that salts its blocks in vLLM's prefix cache. Makes a new one if
+        the session has none."""
         tag = self._tags.setdefault(key, secrets.token_hex(16))
         self._tags.move_to_end(key)
         while len(self._tags) > TAGS_MAX:
@@ -104,9 +107,9 @@ class BlockUsage:
         return tag
 
     def share(self, key: SessionKey, prompt: array.array[int], shared_tokens: int) -> tuple[str, int]:
-        """Returns the tag of the session's shared prefix, and how many leading blocks of the prompt it salts; "", 0
-        where there is none. `shared_tokens`: how many leading tokens are instructions and tools; 0: the caller does not
-        know."""
+        """Returns the tag of the prefix (instructions and tools) that the session shares with others, and how many
+        leading blocks of the prompt that tag salts; ("", 0) if the session shares none. `shared_tokens`: how many
+        leading tokens of the prompt are instructions and tools; 0 if the caller does not know."""
         count = min(shared_tokens, len(prompt) - 1) // self._block_tokens * self._block_tokens
         held = self._beginnings.get(key)
         if held is None:
@@ -120,7 +123,8 @@ class BlockUsage:
         return held.opening.tag, count // self._block_tokens
 
     def resident(self, key: SessionKey) -> int:
-        """Returns how many leading tokens of a session the device should have, of its own or of its shared prefix."""
+        """Returns how many leading tokens of a session are expected to be on the device, in its own blocks or in those
+        of its shared prefix."""
         opening = self._opening_of(key)
         return max(self.tokens(key), opening.tokens if opening is not None and opening.num_resident else 0)
 
@@ -168,7 +172,8 @@ class BlockUsage:
             self._drop(next(iter(self._tokens)))
 
     def _hold(self, key: SessionKey, tokens: int) -> None:
-        """Counts the tokens of a session that had none; its shared prefix must be known."""
+        """Counts `tokens` tokens for a session that has none on the device so far. The session's shared prefix must
+        have been noted before."""
         self._tokens[key] = tokens
         self._total_tokens += tokens
         opening = self._opening_of(key)
@@ -177,7 +182,8 @@ class BlockUsage:
             opening.num_resident += 1
 
     def _drop(self, key: SessionKey) -> None:
-        """Stops counting a session's tokens, if it has any; to be called before it leaves its shared prefix."""
+        """Stops counting a session's tokens, if it has any. Must be called before the session leaves its shared
+        prefix."""
         if key not in self._tokens:
             return
         self._total_tokens -= self._tokens.pop(key)
@@ -194,7 +200,8 @@ class BlockUsage:
         self._leave_opening(key)
 
     def clear(self, device_tokens: int) -> None:
-        """Starts over with an empty device: all tags are void, and no connector has to be notified."""
+        """Starts over with an empty device. All tags are invalid from now on, and no notices for the connector are
+        kept."""
         self.device_tokens = device_tokens
         for held in (self._tokens, self._tags, self._openings, self._beginnings):
             held.clear()
@@ -212,8 +219,8 @@ class BlockUsage:
             self._retire.append(tag)
 
     def first_to_go(self, key: SessionKey) -> SessionKey | None:
-        """Returns the session whose blocks are evicted first when another needs room; None: only `key`'s own, or there
-        is room for as many as the largest session has."""
+        """Returns the session whose blocks would be evicted first if `key` needed room; None if there is room enough
+        for the largest session, or no other session is on the device."""
         if self.total_tokens + max(self._tokens.values(), default=0) <= self.device_tokens:
             return None
         return next((other for other in self._tokens if other != key), None)
@@ -225,25 +232,28 @@ class BlockUsage:
             self._tokens.move_to_end(key, last=False)
 
     def take_notices(self, tag: str) -> tuple[list[str], list[str]]:
-        """Returns what the connector must learn with a run under `tag`: tags to forget, and tags to evict first."""
+        """Returns the tags whose blocks the connector must forget, and those whose blocks it must evict first. A run
+        under `tag` delivers them; `tag` itself is never in the second list."""
         forget, self._forget = self._forget, []
         retire, self._retire = [parked for parked in self._retire if parked != tag], []
         return forget, retire
 
     def return_notices(self, forget: list[str], retire: list[str]) -> None:
-        """Takes notices back that a run did not deliver; the next run delivers them."""
+        """Takes back the notices of a run that did not deliver them; the next run delivers them."""
         self._forget += forget
         self._retire += retire
 
     # -- a tenant's share ------------------------------------------------------------------------------
 
     def bytes_of(self, tenant: TenantId) -> tuple[int, int]:
-        """Returns the bytes that no snapshot covers, twice: `shed` could free all of them."""
+        """Returns (bytes, bytes): the tenant's KV on the device that no snapshot covers, twice, because `shed` could
+        free all of it."""
         held = sum(self._unsaved(key) for key in self._tokens if key.tenant == tenant)
         return held, held
 
     def shed(self, tenant: TenantId) -> bool:
-        """Forgets the idle session that was used longest ago; returns False where none has unsaved KV."""
+        """Forgets the tenant's idle session that was used longest ago among those with KV that no snapshot covers.
+        Returns False if there is none."""
         for key in self._tokens:
             if key.tenant == tenant and self._unsaved(key):
                 self.forget(key)

@@ -67,7 +67,7 @@ def return_none() -> None:
 
 
 class _Tracked:
-    """A request that came with a RequestTransfer."""
+    """The connector's record of a request that came with a RequestTransfer."""
 
     __slots__ = ("forgotten", "into", "loading", "refused", "request", "resident_tokens", "saved", "transfer")
 
@@ -204,7 +204,8 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         return keep, None
 
     def _full_blocks(self, request: Any) -> int:
-        """Returns how many blocks hold only tokens of steps whose results have been processed."""
+        """Returns how many leading blocks of a request are full and were computed by steps whose results have been
+        processed."""
         done = request.num_computed_tokens - getattr(request, "num_in_flight_tokens", 0)
         return max(0, int(done)) // self._block_tokens
 
@@ -217,7 +218,7 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
             self._blocks_of.popitem(last=False)  # it has no block left: every one would name a later session
 
     def _still(self, tag: str) -> list[Any]:
-        """Removes a tag's blocks from the record; returns those that still hold its KV."""
+        """Forgets which blocks belong to a tag. Returns those of them that still hold the tag's KV."""
         blocks = []
         for block_id, block_hash in self._blocks_of.pop(tag, {}).items():
             block = self._pool.blocks[block_id]
@@ -239,7 +240,8 @@ class SessileConnector(KVConnectorBase_V1):  # type: ignore[misc]  # vLLM is not
         self._evict_first(blocks)
 
     def _evict_first(self, blocks: list[Any]) -> None:
-        """Has free blocks evicted next, later ones first: a prefix is worth more than what follows it."""
+        """Has these free blocks evicted next, the last ones first: leading blocks are worth more than those that
+        follow."""
         free = [block for block in reversed(blocks) if block.ref_cnt == 0 and not block.is_null]
         for block in free:
             self._pool.free_block_queue.remove(block)

@@ -24,9 +24,9 @@ class SnapshotSource(msgspec.Struct, frozen=True):
 class RequestTransfer(msgspec.Struct, frozen=True):
     """The engine's instructions to the connector about one request.
 
-    `tag` names the session's stay in this engine: it is the cache salt as well, so that a forgotten session's blocks
-    can never be hit again. `opening` is the tag of the first `opening_blocks`, which all sessions that name it share.
-    `path` takes the blocks from `first_block` on, `limit_blocks` at most in all."""
+    `tag` is the random text that salts the blocks of the request's session; a deleted session's tag is never used
+    again, so its blocks are never found. `opening` is the tag of the first `opening_blocks` blocks, which several
+    sessions share. The file at `path` takes the blocks from `first_block` on, up to block number `limit_blocks`."""
 
     tag: str
     name: str  # the request's name in reports; vLLM gives it an id of its own
@@ -42,7 +42,8 @@ class RequestTransfer(msgspec.Struct, frozen=True):
 
 @dataclass
 class BlockSave:
-    """Blocks of a request, `first_block` and following, to be written into its file. `close` ends the file."""
+    """Blocks of a request, from number `first_block` on, that are to be written into its file. With `close` the file is
+    closed afterwards."""
 
     request: str
     name: str

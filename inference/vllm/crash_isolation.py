@@ -32,8 +32,9 @@ class CrashIsolation:
 
     @contextlib.asynccontextmanager
     async def of(self, key: SessionKey) -> AsyncIterator[Callable[[], None]]:
-        """Wraps a run of a session: a suspect waits until no other suspect runs. Call the yielded function when the run
-        has emitted something; one that ends before stays a suspect."""
+        """Surrounds a run of a session. A suspect (a session that ran when vLLM died) waits until no other suspect
+        runs. The caller calls the yielded function when the run has emitted something; a suspect whose run ends without
+        that stays one."""
         held = key in self._suspects
         if held:
             await self._alone.acquire()

@@ -10,8 +10,8 @@ from sessions.model.errors import BadInput
 
 
 def check_device(device: str, build: str | None = torch.version.cuda) -> Literal["cpu", "cuda"]:
-    """Returns the device of this build (`build`: the CUDA that torch is compiled for, None for a CPU). Raises BadInput
-    where another one was set."""
+    """Returns the device that the installed vLLM computes on. `build` is the CUDA version that torch was built for,
+    None for a CPU. Raises BadInput if `device` is another one."""
     mine: Literal["cpu", "cuda"] = "cuda" if build else "cpu"
     if device not in ("auto", mine):
         other = (

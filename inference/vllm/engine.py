@@ -76,7 +76,7 @@ _COUNTERS: Final = ("prefilled_tokens", "reused_tokens", "decoded_tokens", "abor
 
 
 class _OtherKv(Exception):
-    """A restarted vLLM has KV of another shape than the tiers, or cannot move it."""
+    """Raised if a restarted vLLM has KV of another shape than the tiers, or cannot move KV."""
 
 
 class _Run:
@@ -113,9 +113,8 @@ class VllmEngine:
         cost: CostModel | None = None,
         environment: MutableMapping[str, str] | None = None,
     ) -> None:
-        """`keys`: spilled KV is encrypted under them; None, for tests, stores it plain. `core`: a vLLM that several
-        engines
-        use one after another, for tests too. `environment`: that of `VllmCore`."""
+        """KV that leaves the device is encrypted under `keys`; None, for tests, stores it plain. `core`: a vLLM for
+        several engines one after another, for tests too. `environment` is handed to `VllmCore`."""
         self.options = options
         self._keys = keys
         self._cost = cost or CostModel()
@@ -248,7 +247,8 @@ class VllmEngine:
         await undo.aclose()
 
     async def _start_core(self, undo: contextlib.AsyncExitStack, model: VllmModel, window: int) -> KvOffload | None:
-        """Starts vLLM, with its connector where possible. The tiers are opened last: their identity is the KV's."""
+        """Starts vLLM, with its connector if possible, and then opens the tiers, whose identity depends on the KV of
+        this vLLM. Returns None if KV cannot be moved, so that there are no tiers."""
         staging = await self._staging()
         self._folder = None if staging is None else str(staging.path)
         if staging is not None:
@@ -314,8 +314,9 @@ class VllmEngine:
         self._taking_over = self._standby is not None and self._standby.is_ready
 
     async def _restart(self, is_needed: Callable[[], bool]) -> None:
-        """Starts vLLM again with the same tiers, where sessions' saved KV is found, and with it what the dead vLLM had
-        written of its runs. Nothing of the dead one writes any more when that is read."""
+        """Cleans up after a vLLM that has died, keeps what it had written of its runs' KV, and, while `is_needed`
+        returns true, starts vLLM again with the same tiers. The dead vLLM writes nothing any more when its files are
+        read."""
         try:
             await self._core.reap()
             await self._adopt_runs()
@@ -327,7 +328,8 @@ class VllmEngine:
         await self._erase_deleted()
 
     async def _adopt_runs(self) -> None:
-        """Makes the KV that runs of the dead vLLM had written their sessions' own."""
+        """Makes snapshots of the KV that the dead vLLM had written during its last runs, for the sessions of those
+        runs."""
         self._block_usage.clear(0)
         for run in self._runs.values():
             run.started, run.lost = False, True
@@ -358,7 +360,7 @@ class VllmEngine:
         self._block_usage.clear(self._core.device_tokens)
 
     async def _start_alike(self, core: VllmCore) -> None:
-        """Starts another vLLM with the tiers that are open. Raises what a start raises, and _OtherKv."""
+        """Starts another vLLM with the tiers that are open. Raises the errors of a start, and _OtherKv."""
         async with self._starting:
             while not self._reports.empty():
                 self._reports.get_nowait()
@@ -370,7 +372,7 @@ class VllmEngine:
                 raise _OtherKv(ready if isinstance(ready, str) else "its blocks are others than before")
 
     async def _start_anew(self) -> None:
-        """Starts vLLM with tiers opened again, which find the snapshots that have reached the disk."""
+        """Starts vLLM and opens the tiers again; of the snapshots, those on disk are found again."""
         before, self._undo = self._undo, None
         if before is not None:
             await before.aclose()
@@ -474,7 +476,8 @@ class VllmEngine:
     async def _output(
         self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
-        """Yields what the request's reader gets of a run."""
+        """Yields the chunks of a run and, at its end, a Finish. Raises EngineLost or Unavailable if the run was cut
+        short."""
         cached = 0
         reason = "abort"
         try:
@@ -542,8 +545,8 @@ class VllmEngine:
         return after_s
 
     def _displaces_sooner(self, key: SessionKey) -> bool:
-        """Returns whether the session's need of device memory would evict one that waits for its tools and is
-        expected before it."""
+        """Returns whether running the session would evict the KV of a session that waits for its tools and is expected
+        to return sooner."""
         oldest = self._block_usage.first_to_go(key)
         if self._offload is None or oldest is None or not self._offload.tiers.returns.waits_for_tools(oldest):
             return False
@@ -596,7 +599,7 @@ class VllmEngine:
     async def _stream(
         self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
-        """Yields a run's output. The caller then calls `_leave`, also when this fails."""
+        """Yields a run's output. The caller must call `_leave` afterwards, also if this raises."""
         self._check(run)
         tag = self._block_usage.tag(run.key)
         transfer: dict[str, Any] = {}
@@ -637,8 +640,8 @@ class VllmEngine:
                 raise
 
     def _check(self, run: _Run) -> None:
-        """Raises EngineLost if the engine that a run was begun on has died, or the error that all turns are refused
-        with at the moment."""
+        """Raises EngineLost if the vLLM on which the run began has died, or the error with which all turns are refused
+        at present."""
         self._supervisor.check()
         if run.lost:
             raise EngineLost("engine_lost", "The model's engine has died.")
@@ -648,7 +651,8 @@ class VllmEngine:
         return self._offload.transfer(plan, tag, *self._block_usage.take_notices(tag))
 
     def _cached(self, run: _Run, reported: int) -> int:
-        """Returns how many tokens were cached; vLLM's `reported` count includes a load that failed."""
+        """Returns how many tokens of the run's prompt were cached. `reported` is vLLM's number, which is too high if a
+        load failed."""
         if run.plan is not None and run.plan.bad_reason:
             return min(reported, run.plan.resident_tokens)
         return reported

@@ -21,8 +21,8 @@ import torch
 
 
 class KvDevice(Protocol):
-    """The operations of a device for moving KV. Marks are taken by the thread of the forward pass; the others are
-    called by the threads that copy, and by that thread for blocks that its next step overwrites."""
+    """The operations with which KV is moved to and from a device. Only the thread of the forward pass takes marks. The
+    copying threads call the other methods; so does the forward thread, for blocks that its next step overwrites."""
 
     @property
     def pinned(self) -> bool:
@@ -32,13 +32,13 @@ class KvDevice(Protocol):
         """Makes host memory of so many bytes for copies."""
 
     def mark(self) -> Any:
-        """Returns a mark behind all that the forward pass has queued so far."""
+        """Returns a mark in the forward pass's queue of work, behind everything that is in it now."""
 
     def thread(self) -> AbstractContextManager[None]:
         """Runs this thread's copies beside the forward pass inside the block."""
 
     def follow(self, mark: Any) -> None:
-        """Has this thread's later copies begin after a mark."""
+        """Makes this thread's later copies wait until the device has reached the mark."""
 
     def copy(self, target: Any, source: Any) -> None:
         """Starts a copy between host memory and the device."""
@@ -141,7 +141,8 @@ class BlockLayers:
         self.device = device or device_of(self._layers[0][0].device)
 
     def gather(self, ids: list[int], part: Any) -> None:
-        """Copies blocks into `part`, (blocks, bytes of a block) of a stage; they are there when this returns."""
+        """Copies the blocks `ids` of the device into `part`, an array of shape (blocks, bytes of a block) in host
+        memory. The copy is complete when this returns."""
         index = self._index(ids)
         there = torch.empty_like(part, device=index.device) if self.device.pinned else part
         at = 0
@@ -154,7 +155,8 @@ class BlockLayers:
             self.device.wait()
 
     def scatter(self, part: Any, ids: list[int]) -> None:
-        """Copies `part` into blocks. Its rows may have gaps between them, for other ranks."""
+        """Copies the rows of `part` into the blocks `ids` of the device. In `part` there may be gaps between the rows,
+        with other ranks' bytes."""
         index = self._index(ids)
         if self.device.pinned:
             there = torch.empty(part.shape, dtype=torch.uint8, device=index.device)

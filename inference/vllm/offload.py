@@ -89,8 +89,8 @@ class OffloadPlan:
 
 
 class KvOffload:
-    """Saves and restores sessions' blocks beside vLLM. Its methods are the events of a run at which one of the two
-    begins or ends."""
+    """Saves and restores sessions' blocks beside vLLM. The engine calls its methods as a run passes from one stage to
+    the next."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class KvOffload:
         saves: bool,
         close_wait_s: float = _CLOSE_WAIT_S,
     ) -> None:
-        """`block_bytes`: of all ranks together. `close_wait_s`: how long the end of a run's file is waited for before
-        what there is of it becomes a snapshot."""
+        """`block_bytes`: the size of a block, of all ranks together. `close_wait_s`: how many seconds after a run's end
+        the workers have to close its file; then what is written so far becomes a snapshot."""
         self.tiers = tiers
         self.block_tokens = block_tokens
         self.block_bytes = block_bytes
@@ -133,10 +133,11 @@ class KvOffload:
         scope: bytes = b"",
         ahead: bool = False,
     ) -> OffloadPlan:
-        """Plans a run's KV. Next come `on_output`, then `settle` or `abandon`. Never raises for KV trouble.
+        """Plans from where a run's KV is restored and where it is saved. The caller then calls `on_output`, and at last
+        `settle` or `abandon`. Trouble with KV raises nothing.
 
-        `resident`: how many tokens of the session the device is taken to hold. `ahead`: it computes ahead of a run,
-        which will save what little this one adds to its source: a copy of everything, each time, is too much."""
+        `resident`: how many leading tokens of the session are expected to be on the device. `ahead`: the run only
+        computes KV for a later run; if it adds little to its source it saves nothing, and the later run does."""
         plan = self._plans[name] = OffloadPlan(name, key, shared_prefix, scope, self.ranks)
         try:
             await self._hold_source(plan, prompt, resident)
@@ -151,7 +152,8 @@ class KvOffload:
         return plan
 
     def transfer(self, plan: OffloadPlan, tag: str, forget: list[str], retire: list[str]) -> dict[str, Json]:
-        """Returns the plan as parameters for the connector (`RequestTransfer`)."""
+        """Returns the plan as parameters for the connector (`RequestTransfer`). `forget` and `retire` are the tags
+        whose blocks it must forget, or evict first."""
         parameters: dict[str, Json] = {"tag": tag, "name": plan.name, "forget": forget, "retire": retire}
         if plan.source is not None and plan.source.manifest is not None:
             manifest = plan.source.manifest
@@ -167,9 +169,9 @@ class KvOffload:
         return parameters
 
     async def on_output(self, plan: OffloadPlan, cached: int, end: int) -> None:
-        """Notes that the run has yielded output; tokens [cached, end) of its prompt were computed for the first of it.
+        """Notes that the run has yielded output, before which tokens [cached, end) of its prompt were computed.
 
-        How long that took, waiting beside others included, is the pace that restores are judged by."""
+        From the time that this took, waiting included, the cost model learns how long computing takes."""
         if plan.planned_s is not None:
             seconds, plan.planned_s = time.monotonic() - plan.planned_s - plan.loaded_s, None
             if end - cached >= _MEASURED_TOKENS_MIN and seconds > 0 and not plan.bad_reason:
@@ -177,7 +179,7 @@ class KvOffload:
             await self._begun(plan)
 
     async def _begun(self, plan: OffloadPlan) -> None:
-        """Releases the plan's source, once the run has loaded it or never will."""
+        """Releases the plan's source, because the run has loaded it or will not load it any more."""
         if plan.source is not None:
             source, plan.source = plan.source, None
             await plan.hold.aclose()
@@ -218,8 +220,9 @@ class KvOffload:
     # -- during a run --------------------------------------------------------------------------------------
 
     async def cut(self, plan: OffloadPlan, known: array.array[int]) -> None:
-        """Makes a snapshot of what a run has written so far: its session leaves in mid-answer. `known` is its prompt
-        and what it has emitted. The run goes on, and its own snapshot will cover this one where it has much more."""
+        """Makes a snapshot of what a run has written so far, because its session moves away in the middle of an answer.
+        `known`: the run's prompt and what it has emitted. The run goes on; at its end it makes a snapshot of its
+        own."""
         blocks = min(*plan.written, len(known) // self.block_tokens)
         tokens = known[: blocks * self.block_tokens]
         useless = plan.path is None or plan.failed or plan.lost or plan.forgotten or self._stopped
@@ -232,7 +235,7 @@ class KvOffload:
     # -- after a run -----------------------------------------------------------------------------------------
 
     def settle(self, plan: OffloadPlan, known: array.array[int]) -> None:
-        """Makes the session's new snapshot of the run's blocks, in the background. `known`: tokens of prompt and
+        """Makes the session's new snapshot from the run's blocks, in the background. `known`: the tokens of prompt and
         answer."""
         plan.known = known
         plan.settling = self._settling_task(plan.key, self._settle(plan, known))
@@ -305,10 +308,10 @@ class KvOffload:
     # -- inside ------------------------------------------------------------------------------------------------
 
     async def _hold_source(self, plan: OffloadPlan, prompt: array.array[int], resident: int) -> None:
-        """Names the snapshot to restore the run from, if that is faster than computing.
+        """Chooses the snapshot that the run is restored from, and keeps it from eviction; none if computing is faster.
 
-        From host memory the connector loads what the device lacks and no more. Whatever lies below is read as a whole
-        before the run begins, so it must be worth that for the tokens that the device lacks."""
+        From a snapshot in host memory only the blocks that the device lacks are loaded. A snapshot in a tier below is
+        first read as a whole, so that must be worth it for the lacking blocks."""
         most = (len(prompt) - 1) // self.block_tokens
         if most * self.block_tokens - resident >= _LOOK_TOKENS:
             await self.tiers.discover(plan.key, prompt[: most * self.block_tokens])
@@ -334,8 +337,8 @@ class KvOffload:
             plan.base_blocks = blocks
 
     async def _await_arrivals(self, plan: OffloadPlan, prompt: array.array[int], have: int) -> bool:
-        """Waits, for a bounded time, until runs of other sessions in the scope that have more of a prompt are in the
-        tiers. Returns False where there are none."""
+        """Waits, for a bounded time, for runs of other sessions in the same scope whose KV is on its way into the tiers
+        and covers more of the prompt. Returns False, without waiting, if there are none."""
         if not plan.scope:
             return False
         near = [
@@ -353,7 +356,7 @@ class KvOffload:
     def _best(
         self, key: SessionKey, prompt: array.array[int], shared_prefix: int, scope: bytes = b""
     ) -> tuple[Snapshot | None, int]:
-        """Returns the snapshot that has most leading blocks of a prompt, and how many."""
+        """Returns the snapshot that covers most leading blocks of a prompt, and how many blocks it covers."""
         snapshot, tokens = self.tiers.catalog.find_near(key, prompt, scope)
         blocks = tokens // self.block_tokens
         whole = shared_prefix // self.block_tokens
@@ -417,7 +420,8 @@ class KvOffload:
         await self._drop_file(plan)
 
     async def _count_written(self, plan: OffloadPlan, known: array.array[int]) -> int:
-        """Returns how many leading blocks of a run are stored with right checksums, its source's included."""
+        """Returns how many leading blocks of a run can be used: those of its source, and those in its file with right
+        checksums."""
         assert plan.path is not None
         limit = min(plan.limit_blocks, len(known) // self.block_tokens)
         return await asyncio.to_thread(count_intact, plan.path, plan.base_blocks, limit, self.block_bytes, self.ranks)
@@ -452,7 +456,8 @@ class KvOffload:
             await self._keep_opening(plan, tokens)
 
     async def _join(self, plan: OffloadPlan, tail: Path, tokens: array.array[int]) -> None:
-        """Makes the new snapshot of the beginning of the run's source, if any, and the run's own blocks."""
+        """Makes the session's new snapshot: the beginning of the run's source, if it has one, followed by the run's own
+        blocks."""
         if self._is_covered(plan.key, tokens):
             return
         base_bytes = plan.base_blocks * self.block_bytes
@@ -468,7 +473,7 @@ class KvOffload:
             self.counters[f"saves_refused_{exc.reason}"] += 1
 
     async def _keep_opening(self, plan: OffloadPlan, tokens: array.array[int]) -> None:
-        """Keeps a prefix that several sessions share once for their tenant, beside the sessions."""
+        """Stores the KV of the run's opening once for its tenant, if several sessions begin with that opening."""
         whole = plan.shared_prefix // self.block_tokens
         opening = tokens[: whole * self.block_tokens]
         if not whole or len(tokens) < len(opening):
@@ -493,9 +498,10 @@ class KvOffload:
         base_bytes: int,
         tail: Path | None = None,
     ) -> None:
-        """Makes a snapshot of another one's first bytes and the rest of a run's own file, which has a hole before.
+        """Makes a new snapshot: its first `base_bytes` bytes are copied from the snapshot `base`, the rest from the
+        run's file `tail`, in which those first bytes are missing.
 
-        Raises Refused, and a base that proves to be no good is dropped."""
+        Raises SnapshotRefused if `base` is damaged, and drops it."""
         size = len(tokens) // self.block_tokens * self.block_bytes
         if not await self.tiers.reserve(size, key.tenant, computed=len(tokens)):
             self.counters["saves_without_room"] += 1
@@ -540,9 +546,9 @@ def _remove(files: list[Path]) -> None:
 
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:
-    """Joins base and tail into one file. Blocking. The base is checked as it is copied; of the run's own file, which
-    has no tags yet, the kernel copies bytes [base_bytes, size). Raises OSError, and Refused for a base unlike its
-    manifest."""
+    """Writes the first `base_bytes` bytes of `base` and the bytes [base_bytes, size) of `tail` into one file. Blocking.
+    The base is checked as it is copied; the run's own file has no checksums yet. Raises OSError, and SnapshotRefused
+    for a damaged base."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
         if base is not None:
             assert base.manifest is not None

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def exit_with_parent(front: int) -> None:
-    """Ends this process when process `front`, its parent, ends; at once where that ended while the
-    model was read, which takes minutes. Does nothing but on Linux."""
+    """Ends this process when its parent, process `front`, ends; at once if that has ended already. Does nothing except
+    on Linux."""
     started_by = multiprocessing.parent_process()
     if front not in (os.getppid(), started_by.pid if started_by is not None else None):
         return

@@ -36,11 +36,11 @@ _OF_SCHEMAS: Final = frozenset(
 
 
 class CheckedParams(SamplingParams):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Parameters of a run with a grammar. vLLM checks a grammar where a request comes in, on our event loop, and a
-    costly one takes a second: `check_grammar` does it first, in any thread, and vLLM does it no more."""
+    """Parameters of a run with a grammar. vLLM would check the grammar on our event loop when the request arrives,
+    which may take a second. `check_grammar` does so before, in any thread; vLLM then skips its check."""
 
     def check_grammar(self, llm: Any) -> None:
-        """Checks the grammar. Raises ValueError or VLLMClientError as vLLM would."""
+        """Checks the grammar. Raises ValueError or VLLMClientError, as vLLM's own check does."""
         inputs = llm.input_processor
         super()._validate_structured_outputs(inputs.model_config, inputs.structured_outputs_config, inputs.tokenizer)
         self.is_checked = True
@@ -106,7 +106,8 @@ def sampling_params(
 
 
 def _ignored(schema: Json) -> str | None:
-    """Returns a keyword that vLLM's grammars would silently ignore; other keywords that they cannot do vLLM refuses."""
+    """Returns a keyword in the schema that vLLM's grammars would silently ignore; None if there is none. Other keywords
+    that they do not support are refused by vLLM itself."""
     if isinstance(schema, list):
         return next((found for inner in schema if (found := _ignored(inner)) is not None), None)
     if not isinstance(schema, dict):
@@ -123,7 +124,7 @@ def _ignored(schema: Json) -> str | None:
 
 
 def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
-    """Returns the parameters of a run that only computes KV: vLLM decodes at least one token."""
+    """Returns the parameters of a run that only computes KV. It decodes one token, because vLLM allows no fewer."""
     extra = {"kv_transfer_params": transfer} if transfer else None
     return SamplingParams(
         temperature=0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.DELTA, extra_args=extra
@@ -131,7 +132,8 @@ def prefill_params(transfer: dict[str, Json]) -> SamplingParams:
 
 
 def scoring_params(top: int) -> SamplingParams:
-    """Returns the parameters of a run that scores its prompt and the token behind it."""
+    """Returns the parameters of a run that scores its prompt and the one token that it decodes, with the `top`
+    likeliest tokens at each place."""
     return SamplingParams(temperature=0, max_tokens=1, logprobs=top, prompt_logprobs=top, detokenize=False)
 
 

@@ -26,7 +26,8 @@ AGAIN_S: Final = (0.0, 1.0, 10.0, 60.0)  # the pauses before attempts, and the l
 
 
 class VllmSupervisor:
-    """Restarts vLLM when it dies. `started` after the first start, `close` before the engine closes vLLM."""
+    """Restarts vLLM when it dies. Call `started` after the first start of vLLM, and `close` before the engine closes
+    it."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class VllmSupervisor:
         on_death: Callable[[], None],
         restart: Callable[[Callable[[], bool]], Awaitable[None]],
     ) -> None:
-        """`on_death` is called at once; `restart` closes the dead vLLM and, while its argument returns true, starts
-        vLLM again: whatever it raises means another attempt."""
+        """`on_death` is called as soon as vLLM is found dead. `restart` then closes the dead vLLM and, if the function
+        that it is given still returns true, starts vLLM again; if `restart` raises, it is called again later."""
         self.unavailable: SessileError | None = Unavailable("engine_unavailable", "The engine has not started yet.")
         self._gate = gate
         self._is_dead = is_dead
@@ -54,11 +55,13 @@ class VllmSupervisor:
 
     @property
     def refusal(self) -> SessileError | None:
-        """The error that turns are refused with, if any; turns that come while the gate is held wait there instead."""
+        """The error with which turns are refused; None if they are not. While the gate is held, turns wait there
+        instead."""
         return None if self._gate.held else self.unavailable
 
     def check(self) -> None:
-        """Checks a run that has passed the gate. Raises EngineLost, or the error that turns are refused with."""
+        """Raises EngineLost if vLLM has died since the run passed the gate, or the error with which turns are
+        refused."""
         if self.unavailable is not None:
             raise self.refusal or EngineLost("engine_lost", "The model's engine has died.")
 
@@ -77,7 +80,7 @@ class VllmSupervisor:
             self._restarting = asyncio.create_task(self._restart_until_up(self.unavailable))
 
     async def restarted(self) -> None:
-        """Returns when turns are accepted again after a death, or the engine is closed."""
+        """Waits until, after a death, turns are accepted again or the engine is closed."""
         if self._restarting is not None:
             await asyncio.wait([self._restarting])
 

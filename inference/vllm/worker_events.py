@@ -44,8 +44,8 @@ class WorkerUnfit(msgspec.Struct, frozen=True, tag="unfit"):
 
 
 class BlocksSaved(msgspec.Struct, frozen=True, tag="saved"):
-    """A worker's report that it has written the request's blocks up to `num_blocks`; with `closed` it writes no
-    more."""
+    """A worker's report that it has written the request's first `num_blocks` blocks. With `closed` it has closed the
+    file."""
 
     request: str
     rank: int
@@ -55,8 +55,8 @@ class BlocksSaved(msgspec.Struct, frozen=True, tag="saved"):
 
 
 class BlocksLoaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """A worker's report that a load is over. `reason`: "", or why its blocks must not be used; `resident_tokens`: how
-    many were on the device before."""
+    """A worker's report that a load has ended. `reason` says why the loaded blocks must not be used; "" if they can be.
+    `resident_tokens`: how many tokens were on the device before the load."""
 
     request: str
     rank: int
@@ -82,7 +82,7 @@ class WorkerEventSender:
         self._mentions.setblocking(False)
 
     def send(self, report: Report) -> None:
-        """Sends a report; returns when it is sent, or the engine is gone, or the sender is being closed."""
+        """Sends a report, and returns when it was sent, the engine has ended, or the sender is being closed."""
         data = msgspec.msgpack.encode(report)
         while not self._closed.is_set():
             try:
@@ -94,7 +94,7 @@ class WorkerEventSender:
             return
 
     def mention(self, report: Report) -> None:
-        """Sends a report that the next one repeats; drops it where there is no room."""
+        """Sends a report whose content a later report repeats; drops it if the socket has no room."""
         with contextlib.suppress(OSError):
             self._mentions.sendto(msgspec.msgpack.encode(report), self._mentions_path)
 

@@ -28,7 +28,8 @@ _STOP_REASONS: Final = {
 
 
 class MessageReader:
-    """Shows a chat completion as Anthropic's message. `headers` is complete once the first event was read."""
+    """Shows a chat completion as Anthropic's message. `headers`, those of the HTTP answer, are complete once the first
+    event was read."""
 
     def __init__(self, completion: ChatCompletionReader, *, model: str, request_id: str) -> None:
         self._completion = completion
@@ -114,7 +115,7 @@ class _Blocks:
                 yield self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
 
     def close(self) -> Iterator[dict[str, Any]]:
-        """Yields the end of the open block."""
+        """Yields the event that ends the open block; nothing if no block is open."""
         if self._open is not None:
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}

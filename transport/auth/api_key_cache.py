@@ -81,7 +81,8 @@ class ApiKeyCache:
         return parse_key(credential) is not None
 
     def principal_of(self, credential: str) -> Principal:
-        """Returns a key's principal. Raises Unauthorized, which says why only if the secret is right; Unavailable."""
+        """Returns a key's principal. Raises Unauthorized, whose message says that the key was revoked or has expired
+        only if the secret is right, and Unavailable if the store was not read for too long."""
         self.check_fresh()
         parts = parse_key(credential)
         key = None if parts is None else self._keys.get(parts[0])
@@ -110,8 +111,8 @@ class ApiKeyCache:
     async def create(
         self, request: ApiKeyRequest, *, created_by: str = "", by: Principal | None = None
     ) -> tuple[ApiKey, str]:
-        """Makes and stores a key. Returns it with its text, `sk-sessile-...`. `by` None: made on the command line.
-        Raises BadInput, Limited, Unavailable."""
+        """Makes and stores a key. Returns it together with its secret text, `sk-sessile-...`. `by` is the administrator
+        who makes the key; None if it is made on the command line. Raises BadInput, Limited, Unavailable."""
         created_by = created_by if by is None else by.key_id
         key, written = make_api_key(
             request, self.random_bytes(SECRET_BYTES + 8), now=self.now_ms(), created_by=created_by
@@ -123,7 +124,8 @@ class ApiKeyCache:
         return stored, written
 
     async def revoke(self, key_id: str, *, revoked_by: str = "", by: Principal | None = None) -> ApiKey | None:
-        """Revokes a key for good, with effect when it returns. Returns the key, or None. Raises Unavailable."""
+        """Revokes a key for good, in this process before it returns. Returns the revoked key; None if there is no key
+        with this id. Raises Unavailable."""
         known, now = self._keys.get(key_id), self.now_ms()
         user = None if known is None else known.user
         key = await self.store.revoke(key_id, at=now, audit=_audited("key.revoked", now, by, user, {"key": key_id}))

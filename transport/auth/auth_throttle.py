@@ -26,7 +26,8 @@ class AuthThrottleLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthThrottle:
-    """Counts wrong credentials per address and locks out who makes too many. `clock` is monotonic, in seconds."""
+    """Counts wrong credentials per address, and refuses further ones of an address that sent too many. `clock` is
+    monotonic, in seconds."""
 
     def __init__(self, *, clock: Callable[[], float], limits: AuthThrottleLimits | None = None) -> None:
         self._clock = clock

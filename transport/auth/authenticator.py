@@ -107,8 +107,9 @@ class Authenticator(KeyListener):
         origins: OriginPolicy | None = None,
         throttle: AuthThrottle | None = None,
     ) -> None:
-        """`keys` are by `key_digest`. With any of `keys`, `ring`, tokens or sign-ins, credentials are required.
-        `tickets` are shared by a cluster's gateways; None: this process has its own."""
+        """`keys` has the principal of each configured key by the key's digest (`key_digest`). With any of `keys`,
+        `ring`, tokens or sign-ins, credentials are required. `tickets` are shared by a cluster's gateways; None: this
+        process has its own."""
         self.origins = origins or OriginPolicy()
         self._keys = dict(keys)
         self._ring = ring

@@ -21,7 +21,7 @@ class TrustedProxies:
     """The proxies whose `X-Forwarded-For` is believed, as networks (`10.0.0.0/8`) or single addresses."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """Raises BadInput for text that is no network."""
+        """`networks` are networks (`10.0.0.0/8`) or single addresses. Raises BadInput for text that is neither."""
         try:
             self._networks = tuple(ipaddress.ip_network(each.strip()) for each in networks)
         except ValueError as error:

@@ -44,7 +44,8 @@ class Place:
         self._principal: tuple[str, str] | None = None
 
     def authenticated(self, principal: Principal | None) -> None:
-        """Counts the connection for a principal (None: the server has no keys). Raises Limited if that has too many."""
+        """Counts the connection for a principal (None: the server has no keys). Raises Limited if the principal has too
+        many connections."""
         name = None if principal is None else key_of(principal)
         if name != self._principal:
             self._shares.take_principal(name)
@@ -101,7 +102,8 @@ class ConnectionShares:
         return Place(self, name, plain=plain)
 
     def take_principal(self, name: tuple[str, str] | None) -> None:
-        """Counts a connection for a principal. Raises Limited if that has too many."""
+        """Counts a connection for a principal, whose `name` is from `key_of`; counts nothing for None. Raises Limited
+        if the principal has too many connections."""
         if name is None:
             return
         if self.principals[name] >= self._limits.per_principal:

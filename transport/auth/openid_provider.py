@@ -89,7 +89,7 @@ async def send(url: str, form: Mapping[str, str] | None, headers: Mapping[str, s
 
 
 class OpenIdProvider:
-    """One provider, with its metadata. `keys` follows its signing keys."""
+    """One OpenID provider, with its metadata. `keys` keeps the provider's signing keys up to date."""
 
     def __init__(self, settings: ProviderSettings, metadata: Metadata, keys: JwtIssuers, send: Send) -> None:
         self.settings = settings
@@ -264,7 +264,8 @@ def bad_setting(name: str, why: str) -> BadInput:
 
 
 def _check_address(address: str, what: str) -> None:
-    """Raises BadInput for an address that is not https (or http on this machine)."""
+    """Raises BadInput for an address that is not https (or http on this machine). `what` says in the error which
+    address it is."""
     try:
         url = urlsplit(address)
         host = url.hostname or ""

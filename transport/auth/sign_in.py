@@ -120,7 +120,8 @@ class SignIn:
     # -- the flow -----------------------------------------------------------------------------------------------------
 
     def begin(self, next_path: str) -> tuple[str, str]:
-        """Begins a sign-in. Returns the provider's URL and a Set-Cookie header. Raises BadInput for a wrong path."""
+        """Begins a sign-in, after which the browser goes to `next_path`. Returns the provider's URL and a Set-Cookie
+        header. Raises BadInput if `next_path` is not a path on this server."""
         check_next(next_path)
         verifier = secrets.token_urlsafe(48)
         begun = SignInBegun(secrets.token_urlsafe(24), secrets.token_urlsafe(24), verifier, next_path, self._now_ms())
@@ -176,8 +177,9 @@ class SignIn:
         return SignedIn(self.principal(session), self._keep(session, tokens))
 
     def end(self, cookies: Iterable[str]) -> tuple[Principal | None, list[str]]:
-        """Signs a person out. Returns whose session ends, if known, with the last time at which it would expire, and
-        headers that delete its cookies. The `hint` cookie stays for `end_session_url`."""
+        """Signs a person out. Returns the principal of the session that ends (None without a valid cookie) and the
+        Set-Cookie headers that delete its cookies. The principal's `expires_at` is the latest time to which the session
+        could have been renewed. The `hint` cookie stays for `end_session_url`."""
         headers = list(cookies)
         kept = self._open("refresh", headers, SignInRefresh)
         session = self._open("session", headers, SignInSession) or (None if kept is None else kept.session)
@@ -277,8 +279,8 @@ class SignIn:
         return UnixMs(session.signed_in_at + round(self._session_s * 1000))
 
     def _keep(self, session: SignInSession, tokens: Tokens) -> list[str]:
-        """Returns the Set-Cookie headers of a session. A token too long for a cookie is left out: the session cannot
-        then be renewed, or the provider asks who signs out."""
+        """Returns the Set-Cookie headers of a session. A token that is too long for a cookie is left out: without a
+        refresh token the session cannot be renewed, without an ID token the provider asks who signs out."""
         left_s = max(0, (self._ends_at(session) - self._now_ms()) // 1000)
         kept = [self._set("session", session, max(0, (session.expires_at - self._now_ms()) // 1000))]
         if tokens.refresh_token is not None:

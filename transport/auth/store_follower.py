@@ -33,8 +33,9 @@ class StoreFollower:
         name: str,
         checked: str,
     ) -> None:
-        """`read` takes in changes, one call at a time. `on_stale` is called each time that the store was away for too
-        long. `name` is what is read, `checked` what then cannot be checked; both for messages."""
+        """`read` takes in the store's changes; it is called by one task at a time. `on_stale` is called each time that
+        the store could not be read for `STALE_S`. For messages, `name` says what is read, and `checked` what cannot be
+        checked while the store is away."""
         self._read = read
         self._on_stale = on_stale
         self._clock = clock

@@ -46,7 +46,8 @@ def base_of(server: str, credential: str) -> str:
 def call(
     method: str, url: str, credential: str, body: JsonObject | None = None, *, timeout_s: float = 30
 ) -> JsonObject:
-    """Sends one request and returns its JSON answer. Blocking. Raises its error as SessileError, Unavailable."""
+    """Sends one request and returns its JSON answer. Blocking. Raises the error that the server answers as
+    SessileError, and Unavailable if it does not answer."""
     from http.client import HTTPException
 
     with open_response(method, url, credential, body, timeout_s=timeout_s) as response:

@@ -68,7 +68,7 @@ class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anchors(self) -> dict[int, str]:
-        """The anchors by row number. Raises BadSetting."""
+        """The hashes of the anchors (`--anchor`) by row number. Raises BadSetting for a malformed one."""
         from sessions.governance.audit_verify import parse_anchor
 
         try:
@@ -97,8 +97,8 @@ async def run_on_journal(audit: AuditLog, command: AuditCommand) -> list[JsonObj
 
 
 async def _only_tenant(audit: AuditLog) -> TenantId:
-    """Returns the one tenant with a log, or the installation where there is none. Raises BadSetting where there are
-    several."""
+    """Returns the only tenant that has an audit log, or the installation if no tenant has one. Raises BadSetting if
+    several tenants have one."""
     tenants = sorted(tenant for tenant in await audit.tenants() if tenant != INSTALLATION)
     if len(tenants) > 1:
         some = ", ".join(tenants[:TENANTS_TOLD_MAX])

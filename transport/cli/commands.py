@@ -62,7 +62,8 @@ class RestoreReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandSpec(NamedTuple):
-    """A command: the type of its options, the settings that its help shows (groups or names), and an example."""
+    """What the command line knows of a command: the type of its options, the settings that its help shows (groups or
+    names), and an example."""
 
     options: type[msgspec.Struct]
     settings: tuple[str, ...]
@@ -108,7 +109,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("kv_host_mb", "kv_staging", "kv_disk_mb"), MODEL_ENGINES),
     **dict.fromkeys(("kv_redis", "kv_redis_file", "kv_redis_mb"), MODEL_ENGINES),
 }
-"""Engines that read a setting, where others would pass over it in silence."""
+"""The engines that read a setting, for settings that other engines would silently ignore."""
 OWN_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {"sim_": ("sim",), "vllm_": ("vllm",)}
 
 COMMANDS: Final[dict[str, CommandSpec]] = {
@@ -179,7 +180,7 @@ class Parsed(NamedTuple):
     options: msgspec.Struct
     settings: Settings
     config: str | None = None
-    """The file that the settings are from."""
+    """The path of the settings file; None if there is none."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str) -> Parsed | None:
@@ -197,8 +198,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], version: str
 
 
 def command_line(environment: Mapping[str, str], version: str, arguments: Sequence[str] | None = None) -> App:
-    """Returns the parser of all commands. With `arguments`, only the commands that those name get their options and
-    settings: all commands have four thousand, and making them takes a second."""
+    """Returns the parser of all commands. With `arguments`, only the commands that these name get their options and
+    settings: making all four thousand of them takes a second."""
     top = App(
         name=PROGRAM,
         help="Sessile: chat sessions as actors that own their KV.",
@@ -304,8 +305,8 @@ def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
 
 
 def _setting(name: str, *, shown: tuple[str, ...]) -> inspect.Parameter:
-    """Returns a setting as a flag. It takes text (none if it is yes or no), which `read_settings` converts as it
-    converts variables and the file's values."""
+    """Returns the command line parameter of a setting. A yes-or-no setting is a flag without a value; every other one
+    takes text, which `read_settings` converts like the text of environment variables and of the file."""
     metadata, choices, default = FIELDS[name].metadata, get_origin(TYPES[name]) is Literal, FIELDS[name].default
     bounds = allowed(name).partition(", ")[2]
     switch = TYPES[name] is bool

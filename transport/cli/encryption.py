@@ -138,7 +138,8 @@ def format_encryption(command: EncryptionCommand, result: JsonObject) -> str:
 
 
 def _tenant_of(command: EncryptionCommand) -> TenantId | None:
-    """Returns the tenant of a command, or None. Raises BadSetting if keys are to be destroyed of no named tenant."""
+    """Returns the tenant that a command names; None if it names none. Raises BadSetting for a command that destroys
+    keys and names no tenant."""
     name = command.tenant if isinstance(command, RotateKeys | DestroyKeys) else ""
     if isinstance(command, DestroyKeys) and not name:
         raise BadSetting("tenant: name whose keys are to be destroyed (--tenant acme)")

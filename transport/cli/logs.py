@@ -34,7 +34,8 @@ SECRET_LENGTH_MIN: Final = 6  # a shorter setting would take words out of ordina
 
 
 class Redaction:
-    """The structlog processor that removes secrets from lines; `secrets` are removed by value besides."""
+    """The structlog processor that removes secrets from log lines. `secrets` are texts that are removed wherever they
+    occur, besides everything that looks like a secret."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         long_enough = sorted({each for each in secrets if len(each) >= SECRET_LENGTH_MIN}, key=len, reverse=True)
@@ -46,7 +47,8 @@ class Redaction:
         return line
 
     def cleaned(self, value: Any) -> Any:
-        """Returns a value without secrets. Anything but plain data becomes its `repr`, before it is rendered."""
+        """Returns a value without secrets. Values other than text, numbers, None, lists and dicts become their `repr`,
+        so that secrets in it are removed too."""
         match value:
             case str():
                 return self.text(value)

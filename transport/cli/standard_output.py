@@ -15,7 +15,8 @@ READER_GONE: Final = 128 + signal.SIGPIPE  # as a shell says it of a program tha
 
 
 class OutputFile(io.FileIO):
-    """Standard output's descriptor, which remembers why a write failed: programs may have caught the error before."""
+    """Standard output as a raw file that remembers the error of a failed write, because the code that printed may have
+    caught it."""
 
     failure: OSError | None = None
 

@@ -42,7 +42,8 @@ ReadGiven = Callable[[bytes, str, str], Awaitable[ReadFile]]
 
 
 class AttachmentReader:
-    """`stored` reads a file of the principal's by its id, `given` one that came in the message."""
+    """Puts the texts of files into commands. `stored` reads an uploaded file by its id, for the principal who may see
+    it; `given` reads the bytes of a file that came in the message itself."""
 
     def __init__(self, stored: ReadStored, given: ReadGiven, *, bytes_max: int) -> None:
         self._stored = stored
@@ -64,7 +65,8 @@ class AttachmentReader:
         return command
 
     async def units(self, principal: Principal, units: Sequence[Unit]) -> list[Unit]:
-        """Returns a history in which each file is replaced by its text: so it is looked for and sent."""
+        """Returns the messages of a history with each file replaced by its text. The history index and the turn both
+        get this form."""
         count = sum(
             isinstance(part, InputFile)
             for unit in units
@@ -122,7 +124,8 @@ class AttachmentReader:
         )
 
     def _decoded(self, given: str) -> tuple[str, bytes]:
-        """Returns the type and the bytes of `data:TYPE;base64,BYTES`, or of BYTES alone."""
+        """Decodes `data:TYPE;base64,BYTES`, or BYTES alone. Returns the media type ("" if there is none) and the
+        decoded bytes."""
         media_type, encoded = "", given
         if given.startswith("data:"):
             head, comma, encoded = given[5:].partition(",")

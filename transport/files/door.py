@@ -48,7 +48,8 @@ READS_MAX: Final = 4  # documents in this process's memory at once
 
 
 class FileDoor:
-    """The files that a gateway's clients see. `documents` None: no text is taken out of any."""
+    """The files of clients: who may upload, see and delete them. Without `documents`, no text can be extracted from a
+    file."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class FileDoor:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     def upload(self, principal: Principal) -> Upload:
-        """Returns an upload that has yet to arrive; use it as a context manager. Raises Forbidden, Limited, Overloaded,
-        BadInput."""
+        """Returns a new upload, to be used as a context manager. Raises Forbidden, BadInput, TooLarge if this server
+        takes no files, and Limited or Overloaded if too many uploads run."""
         demand(principal, "chat")
         if not self.bytes_max:
             raise TooLarge("file_too_large", "This server takes no files.", param="file")
@@ -89,7 +90,7 @@ class FileDoor:
         return FileQuotas(FileQuota(table.files, table.file_bytes), FileQuota(table.user.files, table.user.file_bytes))
 
     async def find(self, principal: Principal, file_id: str) -> StoredFile:
-        """Raises Forbidden, NotFound."""
+        """Returns a file that the principal may see. Raises Forbidden, NotFound."""
         demand(principal, "read")
         file = await self._files.find(principal.tenant, FileId(file_id), self._clock.now_ms())
         if file is None or not may_see_file(principal, file):
@@ -105,7 +106,8 @@ class FileDoor:
         limit: int,
         newest_first: bool,
     ) -> list[StoredFile]:
-        """Returns the files that the principal sees. Raises Forbidden, NotFound for an `after` that is none of them."""
+        """Returns at most `limit` files that the principal may see, those after the file `after`. Raises Forbidden, and
+        NotFound if `after` is not one of these files."""
         demand(principal, "read")
         if principal.role == "user" and principal.user is None:
             return []
@@ -124,7 +126,7 @@ class FileDoor:
         return self._files.read(file)
 
     async def delete(self, principal: Principal, file_id: str) -> None:
-        """Raises Forbidden, NotFound."""
+        """Deletes a file that the principal may see. Raises Forbidden, NotFound."""
         demand(principal, "chat")
         file = await self.find(principal, file_id)
         now = self._clock.now_ms()
@@ -148,7 +150,8 @@ class FileDoor:
 
 
 class Upload:
-    """One upload: `feed` bytes, then `finish`. What was not finished is given up when it is left."""
+    """One upload, as a context manager: `feed` takes bytes, then `finish` makes the file. Leaving the block before
+    `finish` discards the bytes."""
 
     def __init__(
         self,
@@ -193,7 +196,7 @@ class Upload:
             del self._under_way[who]
 
     async def feed(self, data: bytes) -> None:
-        """Raises TooLarge."""
+        """Takes the next bytes of the file. Raises TooLarge if the file has more than the largest allowed size."""
         self._size += len(data)
         if self._size > self._door.bytes_max:
             raise TooLarge("file_too_large", f"A file has at most {self._door.bytes_max} bytes.", param="file")
@@ -211,7 +214,8 @@ class Upload:
     async def finish(
         self, *, filename: str, media_type: str, purpose: FilePurpose, expires_s: int | None = None
     ) -> StoredFile:
-        """Raises Limited where there is no room."""
+        """Makes the file of all bytes that were fed, and returns it. It expires after `expires_s` seconds, or never if
+        that is None. Raises Limited if the tenant or the user has no room for it."""
         assert self._blob is not None
         if self._buffer:
             await self._put(bytes(self._buffer))

@@ -32,7 +32,8 @@ class FormFile:
 
 
 class UploadForm:
-    """Mutable: `read` fills it. `file` None: the form has none."""
+    """A form with one file and a few short fields. `read` fills in `fields` and `file`; `file` stays None if the form
+    has no file."""
 
     def __init__(self, content_type: str) -> None:
         kind, options = parse_options_header(content_type)
@@ -65,7 +66,8 @@ class UploadForm:
             raise _broken() from exc
 
     async def read(self, body: AsyncIterator[bytes], feed: Feed) -> None:
-        """Feeds the file's bytes as they come."""
+        """Reads the whole form from `body` and calls `feed` with the file's bytes as they come. Raises BadInput for a
+        broken form."""
         async for piece in body:
             try:
                 self._parser.write(piece)

@@ -48,7 +48,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(list[_Record])
 
 
 class StoredHistory(MemoryHistory):
-    """An async context: it is read on entering, and what is new is written while it lasts."""
+    """A history index that outlives the process. As an async context manager it reads its files on entry, and appends
+    new places to them about once a second."""
 
     def __init__(
         self,
@@ -154,8 +155,8 @@ class StoredHistory(MemoryHistory):
 async def open_history(
     folder: Path, keys: Keys | None, *, clock: Callable[[], float], now_ms: Callable[[], UnixMs]
 ) -> AsyncIterator[MemoryHistory]:
-    """Opens the history index of one process: in its data folder, under a key of its own; in memory where no key is
-    kept. Raises Unavailable."""
+    """Opens the history index of one process: in `folder`, encrypted under a key of its own, or only in memory if there
+    is no key store (`keys` None). Raises Unavailable."""
     if keys is None:
         yield MemoryHistory(clock)
         return

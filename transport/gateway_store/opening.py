@@ -14,9 +14,9 @@ from transport.history_index import HistoryIndex
 async def open_shared_state(
     directory: str, secret: bytes, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[Tickets, HistoryIndex]]:
-    """Opens the state that the gateways of a cluster share in the directory's Valkey, so that it does not matter which
-    one a client reaches. `secret` keys the index's names. Raises BadInput for a wrong address; a Valkey that does not
-    answer yet is no error."""
+    """Opens the tickets and the history index that all gateways of a cluster share in the directory's Valkey, so that a
+    client may come to any of them. `secret` is the key of the hashes by which the index names histories. Raises
+    BadInput for a wrong address; a Valkey that does not answer yet is no error."""
     from transport.gateway_store.valkey import ValkeyGatewayStore, ValkeyHistory, ValkeyTickets  # and redis' client
 
     store = ValkeyGatewayStore(directory, clock=clock)

@@ -124,7 +124,7 @@ log = structlog.get_logger(__name__)
 
 
 class ValkeyGatewayStore:
-    """The connection. `clock` is monotonic, in seconds."""
+    """The connection of one gateway to the Valkey that all gateways share. `clock` is monotonic, in seconds."""
 
     def __init__(
         self, url: str, *, clock: Callable[[], float], timeout_s: float = TIMEOUT_S, namespace: str = "sessile"
@@ -142,7 +142,8 @@ class ValkeyGatewayStore:
         await self._servers.close()
 
     async def call(self, key: str, *words: Word) -> Any:
-        """Returns the answer to a command about `key`. Raises Unavailable; the command may have run or not."""
+        """Sends the command `words`, whose key is `key`, and returns the answer. Raises Unavailable; the command may
+        have run all the same."""
         if self.clock() < self._again_at:
             raise _store_unavailable()
         if self.lost:
@@ -167,7 +168,8 @@ class ValkeyGatewayStore:
             log.info("shared_store_recovered", where=self.where)
 
     async def run(self, script: str, keys: Sequence[str], *words: Word) -> Any:
-        """Runs a script on keys of one hash tag. Raises Unavailable, as `call` does."""
+        """Runs a Lua script on keys that share a hash tag, and returns its result. Raises Unavailable, as `call`
+        does."""
         try:
             return await self.call(keys[0], "EVALSHA", _digest(script), len(keys), *keys, *words)
         except NoScriptError:
@@ -175,7 +177,8 @@ class ValkeyGatewayStore:
 
 
 class ValkeyTickets:
-    """Implements `transport.auth.tickets.Tickets`. The bound is on what this gateway made in the last `TICKET_S`."""
+    """Implements `transport.auth.tickets.Tickets`. A gateway counts only the tickets that it made itself in the last
+    `TICKET_S`; of those it makes at most `TICKETS_MAX`."""
 
     def __init__(self, store: ValkeyGatewayStore) -> None:
         self._store = store

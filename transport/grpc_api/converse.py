@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReplyStream(Protocol):
-    """A call's stream, as far as `EventStreamer` uses it. Both methods raise when the call is over."""
+    """The stream of a call, as far as `EventStreamer` uses it. Both methods raise when the call has ended."""
 
     async def read(self) -> Any:
         """Returns the next request, or `grpc.aio.EOF` at the end of the stream."""
@@ -57,7 +57,7 @@ class ReplyStream(Protocol):
 
 
 class EventStreamer:
-    """Writes a log to a stream."""
+    """Writes the events of one session's log to a gRPC stream."""
 
     def __init__(self, stream: ReplyStream, cursor: LogCursor) -> None:
         self.position = 0
@@ -114,7 +114,7 @@ class EventStreamer:
             await self.write(pb.ConverseReply(caught_up=pb.CaughtUp(offset=self.position)))
 
     async def moved(self, records: tuple[Record, ...]) -> None:
-        """`position` has changed."""
+        """Is called after `position` has changed: with the records that were written, or with none after a resume."""
 
 
 class ConverseCall(EventStreamer):
@@ -137,8 +137,8 @@ class ConverseCall(EventStreamer):
         self._over = asyncio.Event()
 
     async def run_whole(self, leaving: asyncio.Event) -> None:
-        """Runs to the end of the stream. `leaving` is set where the server ends it, not the client. Raises
-        SessileError."""
+        """Runs the stream to its end. `leaving` is set if the server shuts down; an end without it means that the
+        client left. Raises SessileError."""
         left = False
         try:
             position = self._opening.position
@@ -239,7 +239,8 @@ class ConverseCall(EventStreamer):
             self._running.discard(running)
 
     async def _reply(self, reply: pb.ConverseReply, until: int | None) -> None:
-        """Writes an answer, now or behind the event at `until`."""
+        """Writes the answer to a command: at once if the event at offset `until` was written or `until` is None, else
+        after that event."""
         if until is not None and self.position < until:
             self._held.append((until, reply))
         else:
@@ -282,7 +283,8 @@ class ConverseCall(EventStreamer):
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def _cancel_started_turns(self) -> None:
-        """Cancels, in a task of the gateway's, what this stream began, also by commands that have no answer yet."""
+        """Starts a task of the gateway that cancels the open responses which commands of this stream began, also those
+        of commands that have no answer yet."""
         gateway, principal, key = self._gateway, self._principal, self._cursor.key
         running, begun = list(self._running), list(self._begun)
 

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def start_detached(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Starts `work`. Whoever waits for the future shields it; that nobody looks at its error is fine."""
+    """Starts `work` as a task of the gateway and returns a future of its result. Whoever awaits the future shields it,
+    so that their cancellation does not reach it. If nobody awaits it, an error is dropped."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     async def carry() -> None:
@@ -37,7 +38,7 @@ def start_detached(tasks: Tasks, work: Coroutine[Any, Any, T]) -> asyncio.Future
 
 
 async def run_unless_set(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Does `work`, unless `leaving` is set before it is done: then it is cancelled, and Unavailable says so."""
+    """Runs `work`. If `leaving` is set before it has ended, cancels it and raises Unavailable."""
     working, left = asyncio.create_task(work), asyncio.create_task(leaving.wait())
     try:
         await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,8 @@ _JSON: Final = ("google.protobuf.Struct", "google.protobuf.Value")
 
 
 def check_size(kind: Any, data: bytes) -> None:
-    """Raises TooLarge for a message of more fields, or of more JSON, than one may have, and BadInput for no message."""
+    """Raises TooLarge if the encoded message has more fields or more bytes of JSON than allowed, and BadInput if it is
+    malformed."""
     if len(data) <= SMALL_BYTES:
         return
     try:

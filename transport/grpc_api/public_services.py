@@ -44,8 +44,8 @@ def add_public_services(
     shares: ConnectionShares,
     service: str,
 ) -> None:
-    """`service`: the one of our own that reflection describes beside these; `sessions` implements it, and lets in who
-    asks for a description."""
+    """Adds health checks and reflection to a server. `service` is the name of our own service, which reflection
+    describes beside them; `sessions` implements it and authenticates the callers of reflection."""
     calls = HealthCalls(sessions, shares)
     _add(
         server,
@@ -63,7 +63,7 @@ def add_public_services(
 
 
 class HealthCalls:
-    """The calls of health under way, shared out among addresses."""
+    """The health checks that are being answered; their number is bounded and shared out among addresses."""
 
     def __init__(self, sessions: SessionsService, shares: ConnectionShares) -> None:
         self._sessions = sessions
@@ -97,7 +97,8 @@ def _add(server: grpc.aio.Server, service: str, handlers: dict[str, Any]) -> Non
 
 
 def _described() -> descriptor_pool.DescriptorPool:
-    """Returns the descriptors of this process, with those of reflection v1 under the name of v1alpha, too."""
+    """Returns the message descriptors of this process, extended by those of reflection v1, which are copies of
+    v1alpha's."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_FILE)
@@ -122,7 +123,8 @@ def _rename(file: descriptor_pb2.FileDescriptorProto) -> None:
 
 
 def _small(kind: Any, data: Any) -> Any:
-    """Returns the message of some bytes. Raises BadInput where they are none, or too many."""
+    """Decodes a message of this kind. Raises BadInput if there is none, it is malformed, or it has more than
+    `MESSAGE_BYTES_MAX` bytes."""
     if data is grpc.aio.EOF or len(data) > MESSAGE_BYTES_MAX:
         raise BadInput("invalid_request", f"A {kind.DESCRIPTOR.name} has at most {MESSAGE_BYTES_MAX} bytes.")
     return decoded(kind, data)

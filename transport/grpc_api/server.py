@@ -51,7 +51,7 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, repr=False)
 class GrpcServer:
-    """The listening socket with its calls. With the port `OFF` everything here does nothing."""
+    """The gRPC port and its calls. If the port is `OFF`, its methods do nothing."""
 
     gateway: Gateway
     host: str
@@ -67,8 +67,8 @@ class GrpcServer:
         return joined(self.host, self.port)
 
     async def start(self) -> bool:
-        """Listens; False where it is off. Raises BadInput for an address that is not allowed, Unavailable for one
-        that cannot be had."""
+        """Starts to listen. Returns False if the port is `OFF`. Raises BadInput for an address that is not allowed
+        without keys, Unavailable for one that cannot be listened on."""
         if self.port == OFF:
             return False
         if self.gateway.access.open and not is_loopback(self.host):
@@ -123,8 +123,8 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
     async def stop(self) -> None:
-        """Takes no more calls, lets those under way finish for a moment, ends the rest. Idempotent; comes before the
-        gateway is closed."""
+        """Takes no more calls, gives running ones a moment to finish, and ends the rest. Idempotent. It must be called
+        before the gateway is closed."""
         await self.drain()
         server, self._server = self._server, None
         if server is not None:

@@ -57,9 +57,9 @@ log = structlog.get_logger(__name__)
 
 
 class SessionsService(made.SessionsServicer):
-    """Implements `sessile.v1.Sessions`; its methods read messages as bytes, behind the key. `leaving` is set when the
-    server goes away: conversations end then. `shares` of the calls under way, as of connections elsewhere. It has a
-    method for each of the service's."""
+    """Implements `sessile.v1.Sessions`, with a method for each of the service's calls. A method receives its message,
+    as bytes, only after the caller's key was checked. When `leaving` is set, conversations end. `shares` bounds the
+    running calls of each address and key."""
 
     def __init__(self, gateway: Gateway, leaving: asyncio.Event, shares: ConnectionShares) -> None:
         self._gateway = gateway
@@ -193,8 +193,9 @@ class SessionsService(made.SessionsServicer):
         speaks: bool = False,
         arrival: Arrival = CALL,
     ) -> T | None:
-        """Runs `work` for the caller. Returns None where the call was refused. A client that `speaks` first is let
-        finish: a refusal that crosses a message ends in the client's own error, and its status is lost."""
+        """Authenticates the caller and runs `work` with their principal. Returns its result, or None after the call was
+        refused with a status. If the client `speaks` first, its first message is received before a refusal: otherwise
+        gRPC would show the client an error of its own instead of our status."""
         self._gateway.count("grpc_calls")
         place: Place | None = None
         metadata = _metadata(context)
@@ -221,7 +222,7 @@ class SessionsService(made.SessionsServicer):
     async def _work(
         self, context: Context, request_id: str, principal: Principal, work: Callable[[Principal], Awaitable[T]]
     ) -> T | None:
-        """Returns None where the call was refused."""
+        """Runs `work` and returns its result. If it raises, ends the call with the error's status and returns None."""
         await context.send_initial_metadata((("x-request-id", request_id),))
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
@@ -241,7 +242,8 @@ class SessionsService(made.SessionsServicer):
         return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
 
     def client(self, context: Context) -> str | None:
-        """Returns the caller's address: the peer's, or what a trusted proxy forwards."""
+        """Returns the caller's IP address: the peer's, or the one that a trusted proxy forwards; None if it is
+        unknown."""
         forwarded = _metadata(context).get("x-forwarded-for", ())
         return self._gateway.access.origins.proxies.client(_address(str(context.peer())), forwarded)
 
@@ -270,7 +272,7 @@ def _serialized(message: Any) -> bytes:
 
 
 def decoded(kind: Any, data: Any) -> Any:
-    """Returns a message of its bytes. Raises BadInput where they are none, or where none came."""
+    """Decodes a message of this kind. Raises BadInput if the call has no message or a malformed one."""
     if data is grpc.aio.EOF:
         raise BadInput("invalid_request", f"There is no {kind.DESCRIPTOR.name} in this call.")
     check_size(kind, data)
@@ -294,8 +296,8 @@ class DecodedStream:
 
 @lru_cache(maxsize=1024)
 def _address(peer: str) -> str | None:
-    """Returns a peer's address, None for a socket's. gRPC writes `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`,
-    `unix:...`."""
+    """Returns the IP address in a peer's name; None for a unix socket. gRPC writes `ipv4:127.0.0.1:4711`,
+    `ipv6:%5B::1%5D:4711`, `unix:...`."""
     kind, _, rest = peer.partition(":")
     host = unquote(rest).rpartition(":")[0].strip("[]")
     return host if kind in ("ipv4", "ipv6") else None
@@ -311,7 +313,7 @@ def _metadata(context: Context) -> Metadata:
 
 
 def session_of(name: str, param: str = "session") -> SessionId:
-    """Raises BadInput for what cannot be a session's name."""
+    """Returns `name` as a session id. Raises BadInput, about the parameter `param`, if it is not a valid one."""
     if not _SESSION.match(name):
         raise BadInput("invalid_request", f"{param}: Expected 1 to 64 of A-Z, a-z, 0-9, _ and -.", param=param)
     return SessionId(name)

@@ -29,7 +29,7 @@ from transport.protocol.delta_merge import Span
 COMMANDS: Final[dict[str, type[msgspec.Struct]]] = {
     str(each.__struct_config__.tag).replace(".", "_"): each for each in get_args(ClientCommand)
 }
-"""By their fields in `Command`."""
+"""The type of each command, by the name of its field in the message `Command`."""
 
 _STRUCT: Final = "google.protobuf.Struct"
 _VALUE: Final = "google.protobuf.Value"
@@ -79,7 +79,8 @@ def state_of(session: SessionId, epoch: Epoch, offset: int, state: Mapping[str, 
 
 
 def fill(message: Message, given: Any) -> None:
-    """Puts what a struct or an object says into the fields of the same names."""
+    """Copies the fields of a struct or a mapping into the message's fields of the same names; leaves out those that are
+    null or unset."""
     fields = message.DESCRIPTOR.fields_by_name
     if isinstance(given, Mapping):
         pairs: Iterable[tuple[str, Any]] = given.items()
@@ -138,7 +139,8 @@ def too_deep() -> BadInput:
 
 
 def command_of(message: Message, field: str, *, id: str, session: str | None) -> ClientCommand:
-    """Returns the command in a message. `session` is the conversation that it came in. Raises BadInput."""
+    """Returns the command that a message is, by its field name in `Command`. `id` is used if the message has no id.
+    `session` is the session of the conversation in which it came. Raises BadInput."""
     try:
         fields = _Reading().fields_of(message)
     except BadFrame as error:
@@ -186,13 +188,15 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
 
 
 class _Reading:
-    """One message read as JSON would say it. Counts the values of its Structs, so that a bomb of them stops early."""
+    """Reads one message into the values that its JSON form has. It counts the values in Structs, and stops at too
+    many."""
 
     def __init__(self) -> None:
         self._values = 0
 
     def fields_of(self, message: Message) -> dict[str, Any]:
-        """Returns the fields that are set. Raises BadInput for what JSON cannot say, BadFrame for too much of it."""
+        """Returns the set fields of a message by name. Raises BadInput for values that JSON does not have, BadFrame for
+        too many values."""
         fields: dict[str, Any] = {}
         for field, value in message.ListFields():
             kind = field.message_type
@@ -217,7 +221,8 @@ class _Reading:
         return {name: self._value(each, levels - _OBJECT_LEVELS) for name, each in struct.fields.items()}
 
     def _value(self, value: Any, levels: int) -> Any:
-        """Returns JSON as it was meant: a Struct knows doubles only. Refuses what no event could carry back."""
+        """Returns a JSON value; whole numbers, which a Struct has as doubles only, become integers. Raises BadInput for
+        numbers that are not finite and for nesting that is too deep to be sent back in an event."""
         if levels < 0:
             text = "It nests deeper than gRPC carries (28 objects, 43 lists): use another door."
             raise BadInput("invalid_request", text)

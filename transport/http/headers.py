@@ -47,8 +47,8 @@ EventIdFormat = Callable[[Epoch, int], EventId]
 
 
 def event_id_format(response: ResponseId, body: bytes, key: str | None) -> EventIdFormat:
-    """Returns how to make the ids of the stream that a request began. With an Idempotency-Key places suffice, because
-    the key leads back to the stream."""
+    """Returns the function that makes the event ids of a request's stream. An id names the response and the request,
+    unless the request has an Idempotency-Key: then repeating the request leads back to the stream."""
     if key is not None:
         return EventId
     return partial(EventId, response=response, request=request_digest(body))

@@ -161,7 +161,8 @@ class FirstHead(asyncio.BufferedProtocol):
         connection.data_received(data)
 
     def _begins(self, head: Scope, door: WebSocketDoor, gate: Gate) -> bool:
-        """Answers or refuses a handshake without a credential. Returns whether it did."""
+        """Answers or refuses a handshake that has no credential. Returns whether it did; False for every other
+        request."""
         try:
             peer = None if self.client is None else self.client[0]
             self._first = door.begin(head, self.transport, peer, self._place)
@@ -200,7 +201,7 @@ class FirstHead(asyncio.BufferedProtocol):
             self.transport.close()
 
     def _leave(self) -> None:
-        """Takes it out of the connections that wait for a request's head."""
+        """Removes this connection from those that wait for a request's head."""
         self._shared.state.connections.discard(self)
         self._shared.wheel.take(self)
 
@@ -329,8 +330,9 @@ class HttpConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _stopped_by(self, gate: Gate) -> bool:
-        """Checks the request with the gate. Returns whether it was refused and that was written. One behind earlier
-        answers is left to the middleware."""
+        """Has the gate check the head of the request. Returns whether the gate refused it and the refusal was written.
+        If earlier answers are still being written, the refusal is left in the request's state for the middleware, and
+        False is returned."""
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope: Scope = self.scope  # type: ignore[assignment]  # uvicorn fills in these three behind this

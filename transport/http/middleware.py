@@ -42,7 +42,8 @@ UPLOADS: Final = "/v1/files"
 """The path whose bodies are files and may be larger than others."""
 
 REFUSED: Final = "refused"
-"""The name of the gate's error in the state of a refused request that waits for earlier answers on its connection."""
+"""The key, in a request's state, of the error with which the credential gate has refused it; the middleware writes that
+error after the earlier answers on the connection."""
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
@@ -60,7 +61,7 @@ def _too_large(bytes_max: int, uploads: bool) -> TooLarge:
 
 
 class Arrivals(Protocol):
-    """Counts the requests of keys and lets them begin one after the other."""
+    """Counts the requests of each key, and paces them."""
 
     async def arrive(self, principal: Principal, arrival: Arrival) -> None:
         """Counts an arrival and waits for its turn. Raises Limited."""

@@ -34,7 +34,8 @@ class TimerWheel:
         self._timer_slot = 0
 
     def put(self, member: TimerTarget) -> None:
-        """Adds a member, or moves it to its present deadline. Does nothing if it is called early enough already."""
+        """Adds a member, or moves it to the time that its `due` now returns. Does nothing if the wheel will already
+        call it at or before that time."""
         slot = int(member.due() / SLOT_S) + 1
         if member.slot and member.slot <= slot:
             return

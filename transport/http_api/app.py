@@ -218,8 +218,8 @@ def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
 
 def make_gate(gateway: Gateway) -> CredentialGate:
-    """Returns the gate that connections ask before the application sees a request. With allowed origins its refusals
-    have CORS headers, so that a page can read them."""
+    """Returns the credential gate, which checks each request's head before the application sees the request. If web
+    pages of other origins are allowed, its refusals have CORS headers, so that those pages can read them."""
     cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
     return CredentialGate(gateway.access, gateway.new_id, cors, gateway.check_arrival)
 

@@ -172,8 +172,8 @@ def _needs_credential(scope: Scope, *, signs_in: bool) -> bool:
 
 
 def _check_upgrade(access: Authenticator, headers: HeadFields, scope: Scope) -> None:
-    """Raises as `authenticate` does for a WebSocket handshake with an invalid key. Tickets and cookies are checked
-    later, by the handshake itself."""
+    """Raises as `authenticate` does if a WebSocket handshake has an invalid key. Tickets and cookies are checked later,
+    by the handshake itself."""
     if access.open:
         return
     offered = tokens_of(headers.getlist("sec-websocket-protocol"))

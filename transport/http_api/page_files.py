@@ -109,8 +109,8 @@ class PageFiles:
 
 
 def _nothing_at(name: str) -> NotFound:
-    """Returns the error for a path without a file. It is not raised here, so that no frame refers to it: one that did
-    would be a reference cycle with the request in it."""
+    """Returns the error for a path without a file. It is made here but raised by the caller, so that this frame does
+    not become part of a reference cycle that keeps the request in memory."""
     return NotFound("not_found", f"There is nothing at /{clipped(name)}.")
 
 

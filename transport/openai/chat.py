@@ -23,8 +23,8 @@ FINGERPRINT: Final = "sessile"
 class ChatCompletionReader:
     """Reads the responses of one request from their log as a chat completion with one choice each.
 
-    `whole`, or the end of `chunks` or `stream`, closes the log's cursor. `headers` is complete once the first event
-    was read."""
+    `whole`, or the end of `chunks` or `stream`, closes the log's cursor. `headers`, those of the HTTP answer, are
+    complete once the first event was read."""
 
     def __init__(
         self, starter: TurnStarter, started: StartedTurn, *, model: str, logprobs: bool, usage: StreamUsage

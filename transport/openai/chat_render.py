@@ -42,7 +42,8 @@ _GIVEN_UP = {  # a repeat of the request would not help
 
 
 class StreamUsage(NamedTuple):
-    """Which chunks of a stream show usage. `last`: one of its own at the end; `each`: all, as counted so far."""
+    """Which chunks of a stream show usage. `last`: a chunk at the end has the total. `each`: every chunk has the usage
+    so far."""
 
     last: bool = False
     each: bool = False

@@ -88,7 +88,8 @@ def behind_compaction(
 def compacted(
     name: str, session: SessionId, event: Mapping[str, Any], state: Mapping[str, Any], *, at: int
 ) -> dict[str, Json]:
-    """Returns the answer of `/v1/responses/compact` from the summary's `event` and the session's state; `at`: in ms."""
+    """Returns the answer of `/v1/responses/compact` from the summary's `event` and the session's state. `at` is the
+    time of the summary in unix ms."""
     items = branch_items(state["items"], event["read_item_id"])
     users = [item for item in items if isinstance(item, Message) and item.role == "user"]
     return {

@@ -50,7 +50,8 @@ class LogCursor:
     def __init__(
         self, gateway: Gateway, principal: Principal, key: SessionKey, *, follows: Iterable[ResponseId] | None = None
     ) -> None:
-        """`follows`: the responses that it reads for (see `follow`); None: all of the session."""
+        """`follows`: the responses of which this cursor counts as a reader (see `follow`); None: all responses of the
+        session."""
         self.key = key
         self._gateway = gateway
         self._principal = principal
@@ -96,12 +97,12 @@ class LogCursor:
         self._readable.set()
 
     def follow(self, responses: Iterable[ResponseId]) -> None:
-        """Limits the responses that this cursor counts as a reader of. It still reads the whole log."""
+        """Sets the responses of which this cursor counts as a reader. It reads the whole log all the same."""
         self._reader.follows = frozenset(responses)
 
     @property
     def sole_reader(self) -> bool:
-        """Whether no other reader at this gateway follows a response that this cursor follows."""
+        """Whether this cursor follows certain responses, and no other reader at this gateway follows one of them."""
         mine = self._reader.follows
         followed = (reader.follows for reader in self._reader.feed.readers if reader is not self._reader)
         return all(mine is not None and theirs is not None and mine.isdisjoint(theirs) for theirs in followed)
@@ -130,7 +131,7 @@ class LogCursor:
 
     @property
     def top(self) -> int:
-        """The newest offset of the log that this gateway knows of."""
+        """The newest offset of the log that this gateway knows."""
         return self._reader.feed.top
 
     def note_read(self, offset: int) -> None:
@@ -215,8 +216,8 @@ class LogCursor:
             raise StaleCursor("journal_unavailable", "What stands there was taken back; read from the start.") from exc
 
     async def _placed(self, position: int) -> Scrubber:
-        """Returns a scrubber that is ready at `position`. It reads the log up to there again, to count the characters
-        of a part that a retraction cuts."""
+        """Returns a scrubber for the records behind `position`. Reads the log up to there again, because the scrubber
+        must know how long each part of a message is that a retraction takes text from."""
         feed, at = self._reader.feed, 0
         scrubber = Scrubber(one for one in feed.retractions if one[0] > position)
         while at < position:

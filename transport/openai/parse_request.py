@@ -466,7 +466,8 @@ def _tool_choice(
 
 
 def _tools(tools: Sequence[tuple[int, request_models.ChatFunction]], inner: str) -> tuple[Tool, ...]:
-    """Returns the function tools. `tools` has the index of each in the request, for errors. Raises BadInput."""
+    """Returns the function tools. Each comes with its index in the request's `tools`; `inner` is the path from that
+    entry to the function ("function." or ""). Both are for errors. Raises BadInput."""
     made: dict[str, Tool] = {}
     for index, tool in tools:
         at = f"tools[{index}].{inner}"

@@ -50,8 +50,8 @@ def _stop_at_mistakes(schema: Any) -> None:
 
 
 class BoundedModel(BaseModel):
-    """Base of everything that is read of a request. Reading a list stops at its first mistake: one costs ten times
-    what a value does, and a body may have 65,536 of them."""
+    """Base of everything that is read of a request. Reading a list stops at its first mistake: making an error costs
+    ten times what reading a value does, and a body may have 65,536 values."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -95,7 +95,8 @@ class ResentModel(LenientModel):
 
 
 def _kind(given: Any, *functions: str) -> str:
-    """Returns which model of a union a tool, or a choice of tools, is read as. It is no field, so errors omit it."""
+    """Returns the tag of the union's model as which a tool, or a tool choice, is read. As a tag is no field of the
+    request, errors do not name it."""
     if not isinstance(given, dict):
         return "by-value" if isinstance(given, str) else f"of-{type(given).__name__}"
     kind = given.get("type")

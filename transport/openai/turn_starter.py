@@ -111,8 +111,8 @@ class TurnRequest(NamedTuple):
 
 @contextmanager
 def naming_input(param: str, *, instructions: str | None = None) -> Iterator[None]:
-    """Names `param` in the error of a conversation that does not fit into the model's context, or the tools or the
-    `instructions` where those take most of it; and OpenAI's names of fields about thoughts in the engine's errors."""
+    """Sets `param` of BadInput errors in the block to the names of OpenAI's requests. If a conversation is too long for
+    the context window, that is `param`, `tools`, or `instructions`, whichever takes most of the window."""
     try:
         yield
     except BadInput as error:
@@ -143,7 +143,7 @@ class TurnDraft(NamedTuple):
 
 
 class HistoryEnd(NamedTuple):
-    """The names of a history that ends with a response: its hash chains, and the ids of the response's calls."""
+    """Identifies a history that ends with a response: its hash chains, and the ids of the response's calls."""
 
     root: bytes  # the chain before the first message
     chain: bytes  # the chain behind the response
@@ -151,7 +151,7 @@ class HistoryEnd(NamedTuple):
 
 
 class _Unread(Enum):
-    """Says that the log was not yet asked for the session of a request with an idempotency key."""
+    """The value of `_Retry.match` before the log was read."""
 
     UNREAD = "unread"
 
@@ -161,7 +161,8 @@ UNREAD: Final = _Unread.UNREAD
 
 @dataclass(slots=True)
 class _Retry:
-    """The state of one idempotency key. `match` is None for the session whose id follows from the key."""
+    """The state of one idempotency key. `match` is the place that its turn continues; None if the turn begins the
+    session whose id follows from the key; UNREAD if the log was not read for it yet."""
 
     body: bytes
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -220,8 +221,9 @@ class TurnStarter:
                 return await self._begin(draft, match, None, give_back=False)
 
     async def _decide(self, draft: TurnDraft) -> HistoryMatch | None:
-        """Returns the place that a request with an Idempotency-Key continues, None if it begins the session whose id
-        follows from that key. A place is first stored under the key, so that a repeated request finds the same one."""
+        """Returns the place that a request with an Idempotency-Key continues; None if the request begins the session
+        whose id follows from the key. A place is stored in the log first, so that a repeated request gets the same
+        one."""
         recorded = await self._read_pointer(draft)
         if recorded is not UNREAD:
             return recorded
@@ -241,15 +243,16 @@ class TurnStarter:
         return match
 
     async def bind(self, principal: Principal, turn: cm.TurnCreate) -> None:
-        """Stores as a pointer which session a key's turn goes to, if its id does not follow from the key. Raises
-        Conflict for a key that points to another session."""
+        """Stores in the log to which session the turn of an Idempotency-Key goes. Does nothing if that is the session
+        whose id follows from the key. Raises Conflict if another session is stored for the key."""
         if turn.session != derived_session_id(principal, turn.id):
             await self._write_pointer(principal, turn.id, [turn.session])
 
     async def _write_pointer(
         self, principal: Principal, command_id: CommandId, place: list[Json], model: str | None = None
     ) -> None:
-        """Stores a pointer in the session whose id follows from the key. Storing the same one again changes nothing."""
+        """Stores `place` as metadata of the session whose id follows from the key's `command_id`; it makes that
+        session, unlisted. Storing the same place again changes nothing."""
         command = cm.TurnCreate(
             id=command_id,
             session=derived_session_id(principal, command_id),
@@ -259,8 +262,9 @@ class TurnStarter:
         await self.gateway.execute(principal, command)
 
     async def _read_pointer(self, draft: TurnDraft) -> HistoryMatch | None | _Unread:
-        """Returns what the log says of a key: a place, None for the session whose id follows from it, UNREAD for
-        nothing. Raises Conflict, Unavailable."""
+        """Returns what the log has stored for an idempotency key: the place that its turn continues; None if the turn
+        is in the session whose id follows from the key; UNREAD if there is nothing yet. Raises Conflict,
+        Unavailable."""
         key = SessionKey(draft.principal.tenant, derived_session_id(draft.principal, draft.command_id))
         try:
             head, state = await self.gateway.logs.state(draft.principal, key)
@@ -290,15 +294,15 @@ class TurnStarter:
         return retry
 
     async def _find(self, draft: TurnDraft) -> HistoryMatch | None:
-        """Returns the session that holds most of a history; None if there is none or the index is unavailable."""
+        """Returns the place that covers most of a history; None if there is none or the index is unavailable."""
         try:
             return await find_history(self._history, draft.chains, draft.input.units)
         except Unavailable:
             return None
 
     async def _look_up(self, draft: TurnDraft) -> tuple[HistoryMatch | None, SessionId | None]:
-        """Returns where a history is, and the session near which a new one is best placed; None for either that is
-        unknown."""
+        """Returns the place that covers most of a history, and the session near which a new session is best placed;
+        None for either if it is unknown."""
         if not self._history.shared:
             return await self._find(draft), None
         try:
@@ -316,7 +320,8 @@ class TurnStarter:
             await self._history.mark(*opening, session)
 
     async def _give_back(self, match: HistoryMatch) -> None:
-        """Gives a place back to the history index. Ignores an unavailable index: the next request begins a session."""
+        """Gives a place back to the history index, so that another request can get it. If the index is unavailable,
+        nothing happens, and the next request begins a session of its own."""
         with suppress(Unavailable):
             await self._history.give_back(match.chain, match.place)
 
@@ -418,15 +423,16 @@ class TurnStarter:
         return TurnDraft(principal, self.command_id(principal, "", None), given, root, chains or [end.chain])
 
     async def start_elsewhere(self, draft: TurnDraft) -> StartedTurn | None:
-        """Starts a turn in the session that holds the answers which it resends; returns None if no session does."""
+        """Continues a turn in the session that holds the earlier answers which the request resends. Returns None if no
+        session does."""
         match = await self._find(draft) if draft.resends else None
         if match is None:
             return None
         return await self._go_on(draft, match, give_back=True)
 
     async def record_question(self, draft: TurnDraft, started: StartedTurn) -> StartedTurn:
-        """Puts the question of a turn that continued from a response into the history index, so that the history is
-        found by its text too. Returns the turn with the history's names."""
+        """Puts the question of a turn that continued from a response into the history index, so that a client that
+        resends the history finds it. Returns `started` with the hash chains of the history."""
         if started.last is not None:
             with suppress(Unavailable):
                 await self._history.put(draft.chain, HistoryPlace(started.cursor.key.session, started.last))
@@ -483,7 +489,8 @@ class TurnStarter:
                 await check(cursor, after, seen)
 
     async def find_history(self, principal: Principal, given: TurnInput) -> HistoryMatch | None:
-        """Returns which session holds a history or its beginning: one that lists show, or else one that they do not."""
+        """Returns the place that covers most of a history: first sought among sessions that lists show, then among the
+        others. None if neither has one."""
         for listed in (True, False):
             root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=listed)
             draft = TurnDraft(principal, CommandId(""), given, root, await _chains(root, given.units))

@@ -94,7 +94,7 @@ class GatewayObserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """The observations of `doctor`. Fields that are None or empty were not looked at."""
+    """What `doctor` has observed of a deployment. Fields that are None or empty were not examined."""
 
     directory: DirectoryObserved | None = None
     replicas: tuple[ReplicaObserved, ...] = ()
@@ -185,7 +185,8 @@ def _differences(members: Sequence[Member]) -> Iterator[Diagnosis]:
 
 
 def _versions(replicas: Sequence[ReplicaObserved]) -> Iterator[Diagnosis]:
-    """Yields which releases run side by side. Two adjacent ones may, for the time of an upgrade."""
+    """Yields findings about different releases that run side by side. Two adjacent ones are allowed during an
+    upgrade."""
     runs: dict[str, set[str]] = {}
     for each in replicas:
         member = each.member

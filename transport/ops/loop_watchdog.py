@@ -35,7 +35,8 @@ class LoopWatchdog:
     """Reports stalls of an event loop. Use it as a context manager in that loop; with `stall_ms` 0 it does nothing."""
 
     def __init__(self, metrics: Metrics, *, stall_ms: float, report: Callable[..., None] | None = None) -> None:
-        """`report` is called instead of the log, with `stalled_ms` and `running`, from the thread or the loop."""
+        """`report`, if given, is called instead of writing to the log, with `stalled_ms` and `running` (the calls),
+        from the watching thread or from the loop."""
         self._delays = metrics.loop_delay_s
         self._stalls = metrics.loop_stalls
         self._stall_s = stall_ms / 1000

@@ -24,7 +24,7 @@ _root: ContextVar[tuple[int, int] | None] = ContextVar("root", default=None)
 
 
 class OtelTracer:
-    """Implements `sessions.tracing.Tracer` with OpenTelemetry. `processor` gets the spans; `otlp` makes one."""
+    """Implements `sessions.tracing.Tracer` with OpenTelemetry. `processor` receives the finished spans."""
 
     def __init__(self, processor: SpanProcessor, *, role: str, name: str, version: str) -> None:
         from opentelemetry import trace

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsExposition:
-    """The metrics of one process in Prometheus' format. `measures` may get more at any time."""
+    """The metrics of one process in Prometheus' format. Metrics that are added to `measures` later are shown too."""
 
     def __init__(self, measures: Metrics, *, version: str, role: str) -> None:
         self._measures = measures

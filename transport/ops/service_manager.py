@@ -62,7 +62,8 @@ class ServiceManager:
         self._send("READY=1", self._status_line())
 
     def stopping(self) -> None:
-        """Reports that the process begins to stop. Until it has, its time is prolonged and the watchdog fed."""
+        """Reports that the process begins to stop. Until it has ended, each beat extends the time that systemd allows,
+        and feeds the watchdog."""
         self._ends = True
         self._send("STOPPING=1", "STATUS=draining", _EXTENSION)
 

@@ -34,7 +34,7 @@ _REJECTIONS: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSIO
 
 
 class ClientCarrier:
-    """One stream, as the dialing end holds it."""
+    """The dialing process's end of a link's gRPC stream."""
 
     def __init__(self, channel: grpc.aio.Channel, call: Any) -> None:
         self._channel = channel
@@ -81,7 +81,7 @@ def _down(error: grpc.aio.AioRpcError) -> LinkDown:
 
 
 class GrpcDialer:
-    """Implements `Dialer`."""
+    """Implements `Dialer`: opens links to peers over gRPC."""
 
     def __init__(self, security: PeerSecurity) -> None:
         self._security = security
@@ -129,7 +129,7 @@ class GrpcDialer:
 
 
 async def _connect(host: str, port: int) -> None:
-    """Connects and resets the connection: nothing of it is left behind at either end. Raises OSError."""
+    """Opens a TCP connection and resets it at once, so that neither end keeps anything of it. Raises OSError."""
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, host, port)
     reset = struct.pack("ii", 1, 0)
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
@@ -137,8 +137,9 @@ async def _connect(host: str, port: int) -> None:
 
 
 async def _admitted(call: Any) -> None:
-    """Waits for the server's word that the stream is taken: a first message that crossed a refusal on its way would
-    end in gRPC's own error, and the refusal's status be lost. Raises LinkDown."""
+    """Waits until the server reports that it has accepted the stream. Without this wait, a first message that is sent
+    while the server refuses the stream would fail with an error of gRPC's own, and the reason would be lost. Raises
+    LinkDown."""
     try:
         metadata = await call.initial_metadata()
     except asyncio.InvalidStateError:
@@ -149,7 +150,7 @@ async def _admitted(call: Any) -> None:
 
 
 async def _connected(channel: grpc.aio.Channel, address: str) -> None:
-    """Waits for the connection. Raises LinkDown at its first failure."""
+    """Waits until the channel is connected to `address`. Raises LinkDown at the first failed attempt."""
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):

@@ -23,7 +23,8 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class PeerCertificates(msgspec.Struct, frozen=True, kw_only=True):
-    """Three PEM texts that belong together: mutual TLS under `authority`. All empty: none."""
+    """Three PEM texts for mutual TLS: the authority that signs the peers' certificates, this process's certificate, and
+    its key. All three are empty if mutual TLS is off."""
 
     authority: bytes = b""
     certificate: bytes = b""
@@ -54,8 +55,8 @@ class PeerSecurity:
             )
         self.token = token
         self.certificates = certificates or PeerCertificates()
-        """In force now. They change while the process runs (`renew`), all three at once, since handshakes are made in
-        threads of gRPC: links that begin from then on show the new ones."""
+        """The certificates in force. `renew` replaces all three at once, because gRPC's threads read them at
+        handshakes; links that begin later show the new ones."""
         self.server_name = server_name
         self.insecure = insecure
 
@@ -64,7 +65,8 @@ class PeerSecurity:
         return bool(self.certificates.authority)
 
     def check_address(self, host: str) -> None:
-        """Raises BadInput when a server with this security must not listen there."""
+        """Raises BadInput if links to `host` would not be encrypted and the settings do not allow that, so that no
+        server may listen there."""
         if not self.may_cross(host):
             raise BadInput(
                 "invalid_setting",
@@ -75,7 +77,8 @@ class PeerSecurity:
             )
 
     def may_cross(self, host: str) -> bool:
-        """Returns whether a link may lead to or from that host."""
+        """Returns whether links to or from `host` are allowed: with mutual TLS always, otherwise on loopback or with
+        `insecure` and a token."""
         return self.tls or is_loopback(host) or (self.insecure and bool(self.token))
 
     def renew(self, certificates: PeerCertificates) -> None:
@@ -93,8 +96,8 @@ class PeerSecurity:
         return hmac.compare_digest(given, f"Bearer {self.token}".encode())
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns the credentials of the server's port, which look at each handshake which certificate and authority
-        are in force."""
+        """Returns the credentials of the server's port. At each handshake gRPC asks them which certificate and
+        authority are in force."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_pair(), self._server_pair, require_client_authentication=True
         )

@@ -28,7 +28,7 @@ Accept = Callable[[Carrier, str], Awaitable[None]]
 
 
 class ServerCarrier:
-    """A link's gRPC stream, at the end that answers."""
+    """The accepting process's end of a link's gRPC stream."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class ServerCarrier:
             raise LinkDown("closed")
 
     async def close(self) -> None:
-        """Marks the stream as closed. It ends when `accept`, which has it, returns."""
+        """Marks the stream as closed. gRPC ends it when the `accept` that serves it returns."""
         self._closed = True
 
 
@@ -70,7 +70,8 @@ class PeerServer(grpc.GenericRpcHandler):
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port, which 0 leaves to the system. Raises BadInput when it may not or cannot."""
+        """Starts to listen and returns the port; with port 0 the system chooses one. Raises BadInput if this address is
+        not allowed or cannot be listened on."""
         self._security.check_address(host)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self,))

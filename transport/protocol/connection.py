@@ -199,7 +199,7 @@ class Connection:
         return [Send(Goaway(reason=reason, after_ms=after_ms))]
 
     def closing(self, now: float) -> None:
-        """Notes that the peer closes, has broken WebSocket's own rules, or is gone."""
+        """Notes that the connection ends: the peer closes it, has violated the WebSocket protocol, or is gone."""
         self.phase = ConnectionPhase.CLOSING
         self._closing_since = now
 
@@ -252,7 +252,7 @@ class Connection:
     # -- ending -----------------------------------------------------------------------------------------------------
 
     def refuse(self, error: SessileError, now: float, close: int | None = None) -> list[Action]:
-        """Ends the connection with an error frame and the error's close code."""
+        """Ends the connection with an error frame and a close code: `close`, else the error's own."""
         code = close or errors.row(error.code).close or errors.BAD_FRAME
         return [Send(error_frame(error)), *self._close(code, error.code, now)]
 

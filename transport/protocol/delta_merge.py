@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 def merged(records: Iterable[Record]) -> Iterator[Span]:
-    """Yields records as few events as possible. The caller passes only records after the reader's position."""
+    """Yields the records as spans, as few as possible. The caller passes only records after the reader's position."""
     run: list[Record] = []
     chars = 0
     for record in records:

@@ -18,7 +18,8 @@ _OFFSET = itemgetter(0)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unacked:
-    """The unacknowledged events of one reader. `sent` has (offset, bytes up to its end), in order."""
+    """The events that were sent to one reader and not acknowledged: in `sent`, for each the offset at which it ends and
+    the bytes sent up to there."""
 
     # Made when something is sent and dropped when all is acknowledged: most connections are idle.
     sent: list[tuple[int, int]] | None = field(default=None, init=False)
@@ -27,7 +28,8 @@ class Unacked:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Window:
-    """The count of unacknowledged events and bytes of one connection. `full`: there is no room, since `full_since`."""
+    """Counts the unacknowledged events and bytes of one connection. `full` is true while there is no room; `full_since`
+    is the time from which the slow reader's time limit counts, None while there is room."""
 
     events_max: int
     bytes_max: int
@@ -41,7 +43,8 @@ class Window:
         return self.bytes_max - self.bytes
 
     def sent(self, to: Unacked, offset: int, num_bytes: int, now: float) -> None:
-        """Counts one frame that ends at `offset`."""
+        """Counts one frame of `num_bytes` bytes that was sent to the reader `to` and whose last event is at
+        `offset`."""
         if to.sent is None:
             to.sent = [(offset, num_bytes)]
             to.acked_bytes = 0
@@ -55,7 +58,8 @@ class Window:
                 self.full_since = now
 
     def acked(self, by: Unacked, offset: int, now: float) -> bool:
-        """Frees everything up to `offset`. Returns whether that was any; then the slow reader's clock restarts."""
+        """Frees everything that `by` was sent up to `offset`. Returns whether that freed anything; if so, the slow
+        reader's time limit starts again."""
         sent = by.sent
         if sent is None or sent[0][0] > offset:
             return False
@@ -73,6 +77,6 @@ class Window:
         return True
 
     def forget(self, reader: Unacked, now: float) -> None:
-        """Frees everything that a reader was sent, because it is gone and nobody will acknowledge it."""
+        """Frees everything that a reader was sent, because the reader has left and will not acknowledge it."""
         if reader.sent is not None:
             self.acked(reader, reader.sent[-1][0], now)

@@ -40,7 +40,8 @@ GONE: Final = frozenset({"BadDeviceToken", "DeviceTokenNotForTopic", "ExpiredTok
 
 
 class ApnsKey:
-    """Signs for a team. `key_id` and `team` are what Apple names the key and the team by."""
+    """Makes the tokens by which Apple recognises the sender, signed with a team's private key. Apple names the key by
+    `key_id` and the team by `team`."""
 
     def __init__(self, key: EllipticCurvePrivateKey, key_id: str, team: str) -> None:
         self._key, self._key_id, self._team = key, key_id, team
@@ -55,19 +56,21 @@ class ApnsKey:
         return self._token
 
     def expired(self, now: UnixMs) -> None:
-        """Drops a token that Apple calls expired, if it is old enough: else its clock or ours is wrong, and a new one
-        would be no better."""
+        """Drops the token because Apple calls it expired. A token younger than `TOKEN_REMADE_MS` is kept: then one of
+        the clocks is wrong, and a new token would be refused too."""
         if now - self._made_at >= TOKEN_REMADE_MS:
             self._token = ""
 
 
 class Apns:
     def __init__(self, key: ApnsKey, app: str, outbound: OutboundClient, *, url: str = "") -> None:
-        """`app`: the bundle id. `outbound` speaks HTTP/2. `url` takes the place of both of Apple's servers."""
+        """`app` is the app's bundle id. `outbound` must speak HTTP/2. `url`, if set, replaces the addresses of Apple's
+        servers."""
         self._key, self._app, self._outbound, self._url = key, app, outbound, url
 
     async def send(self, delivery: PushDelivery, target: ApnsTarget, now: UnixMs) -> SendResult:
-        """Raises Forbidden for an address inside the network, Unavailable where Apple is away."""
+        """Sends a notice to an Apple device. Raises Forbidden for an address inside the network, Unavailable if Apple
+        does not answer."""
         origin = self._url or (SANDBOX if target.sandbox else PRODUCTION)
         named = hashlib.sha256(f"{delivery.subscription_id}\0{notice_id(delivery)}".encode()).digest()
         headers = {
@@ -96,7 +99,7 @@ class Apns:
 
 
 def apns_payload(delivery: PushDelivery) -> bytes:
-    """`mutable-content` has an app's own extension look at it first, which may show better words than `loc-key`'s."""
+    """Returns the JSON body of a message. Its `mutable-content` lets an extension of the app replace the shown text."""
     alert = {"loc-key": loc_key(delivery)}
     aps = {"alert": alert, "sound": "default", "thread-id": topic_of(delivery.key), "mutable-content": 1}
     return msgspec.json.encode({"aps": aps, "sessile": notice_fields(delivery)})

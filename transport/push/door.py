@@ -30,16 +30,17 @@ _FCM_TOKEN: Final = re.compile(r"[A-Za-z0-9_:-]{32,2048}")
 
 
 class PushDoor:
-    """The side of push that clients see."""
+    """Checks the devices that clients subscribe, and has the public key that browsers need."""
 
     def __init__(self, public_key: str, rules: AddressRules, kinds: Sequence[PushKind] = ("web_push",)) -> None:
-        """`public_key`: of the server, as browsers want it (base64url); "" where it sends to no browser."""
+        """`public_key` is the server's key in base64url, as browsers expect it; "" if this server sends to no browser.
+        `kinds` are the kinds of devices that it sends to."""
         self.public_key = public_key
         self.kinds = tuple(kinds)
         self._rules = rules
 
     def check(self, target: PushTarget, quiet: QuietHours | None) -> None:
-        """Raises BadInput for what nothing could be sent with."""
+        """Raises BadInput if nothing could be sent to this target, or the time zone of the quiet hours is unknown."""
         if (kind := kind_of(target)) not in self.kinds:
             raise _invalid("kind", f"{kind} is not sent by this server, only {', '.join(self.kinds)}")
         match target:

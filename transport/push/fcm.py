@@ -31,7 +31,8 @@ class Fcm:
         self._url = f"{url}/v1/projects/{project}/messages:send"
 
     async def send(self, delivery: PushDelivery, target: FcmTarget, now: UnixMs) -> SendResult:
-        """Raises Forbidden for an address inside the network, Unavailable where Google is away."""
+        """Sends a notice to a device that is registered with Firebase. Raises Forbidden for an address inside the
+        network, Unavailable if Google does not answer."""
         token = await self._tokens.token(now)
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         answer = await self._outbound.post(

@@ -58,7 +58,8 @@ class GoogleTokens:
         self._exchange = asyncio.Lock()
 
     async def token(self, now: UnixMs) -> str:
-        """Raises Unavailable where Google gives none, Forbidden for a token address inside the network."""
+        """Returns a valid access token, a new one if the last one ends soon. Raises Unavailable if Google gives none,
+        Forbidden for a token address inside the network."""
         async with self._exchange:
             if not self._token or now >= self._until:
                 if now < self._away_until:
@@ -71,7 +72,7 @@ class GoogleTokens:
             return self._token
 
     def drop(self, token: str) -> None:
-        """Drops a token that was refused, unless another one has taken its place."""
+        """Drops a token that was refused, unless a newer one is kept already."""
         if token == self._token:
             self._token = ""
 

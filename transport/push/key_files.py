@@ -19,7 +19,8 @@ def invalid_setting(setting: str, problem: str) -> BadInput:
 
 
 def read_key_file(setting: str, file: str, advice: str) -> bytes:
-    """Reads a small file of mode 0600 or less. Raises BadInput, which says what to do. Blocking."""
+    """Returns the content of a small file that no other user of the machine may read. Raises BadInput about `setting`,
+    ending with `advice` on what to do. Blocking."""
     try:
         with open(file, "rb", opener=_without_waiting) as handle:
             about = os.fstat(handle.fileno())
@@ -39,12 +40,14 @@ def read_key_file(setting: str, file: str, advice: str) -> bytes:
 
 
 def _without_waiting(file: str, flags: int) -> int:
-    """Opens a file without waiting: a pipe that nobody writes to is opened, too, and is then refused as no file."""
+    """Opens a file without blocking, so that a pipe that nobody writes to can be refused instead of being waited
+    for."""
     return os.open(file, flags | os.O_NONBLOCK)
 
 
 def private_key(setting: str, file: str, pem: bytes | str, advice: str) -> Any:
-    """Returns the private key of a PEM text without a password. Raises BadInput."""
+    """Returns the private key in a PEM text that has no password. `setting`, `file` and `advice` are for the error.
+    Raises BadInput."""
     try:
         return load_pem_private_key(pem.encode() if isinstance(pem, str) else pem, None)
     except (ValueError, TypeError, UnicodeError) as error:

@@ -63,7 +63,8 @@ class PushSettings(Protocol):
 
 
 class PushCredentials(NamedTuple):
-    """The credentials that the settings name for each kind of push; None: that kind is not sent."""
+    """The credentials that the settings name for each kind of push, None for kinds that are not sent, and the `rules`
+    on which addresses may be sent to."""
 
     rules: AddressRules
     vapid: VapidKey | None
@@ -77,8 +78,8 @@ class PushCredentials(NamedTuple):
 
 
 def sends_pushes(settings: PushSettings) -> bool:
-    """Returns whether a key is set. Raises BadInput where settings say how to send, and there is no key to send
-    with."""
+    """Returns whether the settings name a key for at least one kind of push. Raises BadInput if they have options of a
+    kind whose key is missing."""
     for needed, about in _NEEDED.items():
         for setting in about:
             if getattr(settings, setting) and not getattr(settings, needed):
@@ -92,7 +93,7 @@ def sends_pushes(settings: PushSettings) -> bool:
 
 
 def read_push_credentials(settings: PushSettings) -> PushCredentials:
-    """Raises BadInput for what is wrong with a setting or a file. Blocking."""
+    """Reads the keys that the settings name. Raises BadInput for a wrong setting or file. Blocking."""
     rules = parse_networks(settings.push_networks)
     for setting in ("push_apns_url", "push_fcm_url"):
         _check_origin(rules, setting, getattr(settings, setting))
@@ -108,7 +109,7 @@ def read_push_credentials(settings: PushSettings) -> PushCredentials:
 
 
 def push_door(settings: PushSettings) -> PushDoor | None:
-    """Returns the door for subscriptions, or None where no key is set. Raises BadInput. Blocking."""
+    """Returns the door for subscriptions; None if the settings name no key. Raises BadInput. Blocking."""
     if not sends_pushes(settings):
         return None
     keys = read_push_credentials(settings)
@@ -118,7 +119,8 @@ def push_door(settings: PushSettings) -> PushDoor | None:
 def push_relays(
     settings: PushSettings, store: PushStore, now_ms: Callable[[], UnixMs], metrics: Metrics
 ) -> list[Coroutine[Any, Any, None]]:
-    """Returns the tasks that send push notices, where a key is set. Raises BadInput. Blocking."""
+    """Returns the coroutines that send push notices; an empty list if the settings name no key. Raises BadInput.
+    Blocking."""
     if not sends_pushes(settings):
         return []
     keys = read_push_credentials(settings)
@@ -135,8 +137,8 @@ def push_relays(
 async def open_senders(
     keys: PushCredentials, *, app: str = "", apns_url: str = "", fcm_url: str = ""
 ) -> AsyncIterator[Senders]:
-    """Opens a sender for each kind, with connections of its own: a browser's address that never answers takes none of
-    Apple's or Google's."""
+    """Opens a sender for each kind of push. Each has connections of its own, so that a browser's push service that
+    never answers does not use up those to Apple and Google."""
     web_push, apns, fcm = None, None, None
     async with AsyncExitStack() as stack:
         if keys.vapid is not None:

@@ -34,7 +34,8 @@ class OutboundAnswer(NamedTuple):
 
 
 def parse_networks(names: Sequence[str]) -> AddressRules:
-    """Raises BadInput."""
+    """Returns rules that allow public addresses and those of the named networks (`10.0.0.0/8`). Raises BadInput for a
+    malformed name."""
     try:
         return AddressRules(names)
     except ValueError as error:
@@ -42,7 +43,7 @@ def parse_networks(names: Sequence[str]) -> AddressRules:
 
 
 class OutboundClient:
-    """Good within its `async with`."""
+    """An HTTPS client that only connects to addresses that its rules allow. Usable inside its `async with` block."""
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class OutboundClient:
         http2: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`http2`: that alone is spoken. `tls`: what a server's certificate is held against; None: the system's."""
+        """With `http2` it speaks only HTTP/2, otherwise only HTTP/1.1. `tls` has the authorities that servers'
+        certificates are checked against; None: the system's. `resolve` looks host names up."""
         self._rules = rules or AddressRules()
         self._resolve = resolve or NameLookup(CONNECTIONS).addresses
         self._client = httpx2.AsyncClient(
@@ -73,13 +75,15 @@ class OutboundClient:
         await self._client.aclose()
 
     def check_address(self, url: str) -> Destination:
-        """Checks what can be known of an address without asking for it, and returns it in parts. Raises Forbidden."""
+        """Checks a URL without looking its host name up, and returns its parts. Raises Forbidden."""
         if not self._rules.permits_url(url):
             raise _forbidden()
         return destination(url)
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], *, answer_bytes: int = 0) -> OutboundAnswer:
-        """Raises Forbidden for an address that is not to be sent to, Unavailable where nothing answers."""
+        """Sends a POST request and returns the status, the `retry-after` header and the first `answer_bytes` bytes of
+        the answer. Raises Forbidden for an address that the rules do not allow, Unavailable if the server does not
+        answer."""
         to = self.check_address(url)
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -102,7 +106,7 @@ class OutboundClient:
 
 
 async def _first_bytes(answer: httpx2.Response, bytes_max: int) -> bytes:
-    """Returns the first bytes of an answer as they come over the wire: nothing is unpacked."""
+    """Returns the first `bytes_max` bytes of an answer's body, as they are sent, without decompressing them."""
     said = bytearray()
     if bytes_max:
         async for part in answer.aiter_raw():

@@ -10,8 +10,8 @@ from sessions.model.types import UnixMs
 
 
 def quiet_until(quiet: QuietHours | None, now: UnixMs) -> UnixMs | None:
-    """Returns when the quiet hours that `now` lies in end; None if it lies in none. A time zone that is not known here
-    is UTC."""
+    """Returns the time at which the present quiet hours end; None if `now` is not in quiet hours. If the time zone is
+    unknown to this machine, UTC is used."""
     if quiet is None or quiet.start == quiet.end:
         return None
     try:

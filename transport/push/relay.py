@@ -50,7 +50,7 @@ def backoff_ms(row: PushDelivery) -> int:
 
 
 class PushRelay:
-    """Runs until it is cancelled."""
+    """Sends the notices in the outbox. `run` does so until it is cancelled."""
 
     def __init__(self, store: PushStore, sender: PushSender, *, now_ms: Callable[[], UnixMs], metrics: Metrics) -> None:
         self._store = store
@@ -82,13 +82,14 @@ class PushRelay:
                     await asyncio.sleep(pause_s)
 
     async def relay_batch(self) -> bool:
-        """Delivers notices that are due, at most `BATCH`. Returns whether there may be more at once. Raises
-        Unavailable, OutcomeUnknown."""
+        """Sends the notices that are due, at most `BATCH`, and waits until each was tried. Returns whether more may be
+        due. Raises Unavailable, OutcomeUnknown."""
         async with asyncio.TaskGroup() as sending:
             return await self._start_due(sending)
 
     async def _start_due(self, sending: asyncio.TaskGroup) -> bool:
-        """Claims a batch, as far as there is room for it, and starts each row. True when there may be more."""
+        """Claims as many due rows as there is room for, and starts a task for each. Returns whether more rows may be
+        due."""
         now, room = self._now_ms(), min(BATCH, IN_FLIGHT_MAX - len(self._going))
         rows = await self._store.claim(now, until=UnixMs(now + CLAIM_MS), limit=room)
         for row in rows:

@@ -16,7 +16,8 @@ REASON_MAX: Final = 64
 
 
 class SendResult(NamedTuple):
-    """`gone`: the device has no subscription any more. `refused`: this message will not do, and no repeat will."""
+    """The outcome of sending one message. `gone`: the device has no subscription any more. `refused`: the push service
+    would not take this message at a later try either. `later`: it may be tried again."""
 
     outcome: Literal["sent", "gone", "refused", "later"]
     after_s: float = 0.0  # what the push service asks for; 0: nothing
@@ -25,12 +26,13 @@ class SendResult(NamedTuple):
 
 class PushSender(Protocol):
     async def send(self, delivery: PushDelivery, to: PushSubscription, now: UnixMs) -> SendResult:
-        """Raises Forbidden for an address that is not to be sent to, Unavailable where the push service is away."""
+        """Sends a notice to a device. Raises Forbidden for an address that must not be sent to, Unavailable if the push
+        service does not answer."""
         ...
 
 
 def notice_id(delivery: PushDelivery) -> str:
-    """Names the notice, however often it comes."""
+    """Returns the id of a notice, which is the same each time that the notice is sent."""
     return f"{delivery.notice.response_id}:{delivery.notice.offset}"
 
 
@@ -52,14 +54,14 @@ def push_payload(delivery: PushDelivery) -> bytes:
 
 
 def topic_of(key: SessionKey) -> str:
-    """Returns the topic of a session's notices, of which a push service keeps the newest only: 32 characters of
-    base64url, which say nothing of the session."""
+    """Returns the topic of a session's notices: 32 characters of base64url that reveal nothing about the session. Of
+    undelivered messages with the same topic a push service keeps only the newest."""
     digest = hashlib.sha256("\0".join(key).encode()).digest()
     return urlsafe_b64encode(digest[:24]).decode()
 
 
 def expires_s(delivery: PushDelivery) -> int:
-    """Returns when a push service that could not deliver a notice may drop it, in seconds since 1970."""
+    """Returns the time, in unix seconds, at which a push service may drop a notice that it could not deliver."""
     return (delivery.at + KEPT_MS) // 1000
 
 

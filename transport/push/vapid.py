@@ -28,7 +28,8 @@ class VapidKey:
         self._made: dict[str, tuple[UnixMs, str]] = {}  # of each origin: from when another is made
 
     def authorization(self, endpoint: str, now: UnixMs) -> str:
-        """Returns the header for a push service. It is signed for this service alone: no other can use it."""
+        """Returns the Authorization header for the push service of `endpoint`. It is signed for this service only, so
+        no other can use it."""
         parts = urlsplit(endpoint)
         origin = f"{parts.scheme}://{parts.netloc}"
         made = self._made.get(origin)
@@ -42,7 +43,8 @@ class VapidKey:
 
 
 def read_vapid_key(file: str, contact: str) -> VapidKey:
-    """Reads the key of a PEM file. Raises BadInput, which names what is wrong. Blocking."""
+    """Reads the private key in a PEM file. `contact` is the address at which push services can reach the operator.
+    Raises BadInput, which says what is wrong. Blocking."""
     if not _CONTACT.fullmatch(contact):
         raise invalid_setting(
             "push_contact", "push services want to know whom to write to: mailto:NAME@HOST or https://..."

@@ -27,7 +27,8 @@ class WebPush:
         self._outbound = outbound
 
     async def send(self, delivery: PushDelivery, target: WebPushTarget, now: UnixMs) -> SendResult:
-        """Raises Forbidden for an address inside the network, Unavailable where the push service is away."""
+        """Encrypts a notice for a browser and sends it. Raises Forbidden for an address inside the network, Unavailable
+        if the push service does not answer."""
         self._outbound.check_address(target.endpoint)  # before it is signed for
         body = http_ece.encrypt(
             push_payload(delivery),

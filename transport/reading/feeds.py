@@ -53,7 +53,7 @@ _TOLD: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed, ToolAppro
 
 
 class PullResult(Enum):
-    """The reason why `FeedReader.pull` stopped."""
+    """The reasons why `FeedReader.pull` stops."""
 
     CAUGHT_UP = "at the top of the log as far as we know it"
     MORE = "its share is used up; more lies ready"
@@ -113,7 +113,8 @@ class Feed:
     # -- what comes in --------------------------------------------------------------------------------------------
 
     def publish(self, published: Published) -> None:
-        """Takes in published records; the sink of `Sessions.watch`. Never raises: then readers use the journal."""
+        """Takes in published records; `Sessions.watch` calls it. If that fails, the tail is dropped and nothing is
+        raised: readers then read from the journal."""
         try:
             self.take_in(published)
         except Exception:
@@ -172,8 +173,8 @@ class Feed:
             reader.listener.readable(reader)
 
     def _cut(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Returns the records from the last retraction among them on, with which the tail begins anew. Those before it
-        are read from the journal, scrubbed."""
+        """Returns those of the records that the tail begins anew with: from the last retraction among them on. Earlier
+        ones are read from the journal, scrubbed."""
         cuts = [(record.offset, record.event) for record in records if isinstance(record.event, ContentRetracted)]
         last = cuts[-1][0]
         self.remember(records[0].offset - 1, last, cuts)
@@ -211,8 +212,9 @@ class Feed:
                 reader.listener.readable(reader)
 
     def remember(self, after: int, top: int, retractions: Iterable[Retraction]) -> None:
-        """Notes that these are all retractions of (after, top], and drops a tail from before one of them, whose owner
-        this gateway did not hear. Of two ranges with a gap between them the later one is kept."""
+        """Notes that `retractions` are all those with offsets in (after, top]. If a known retraction lies behind the
+        tail's first record, drops the tail, because its records may hold text that was retracted without this gateway's
+        being notified. If there is a gap between this range and the known one, the later of the two is kept."""
         if top < self._seen_from:
             return
         if self._seen_to < after:
@@ -225,7 +227,7 @@ class Feed:
             self.drop_tail()
 
     def retracted_after(self, offset: int) -> bool:
-        """Returns whether text at or before `offset` is known to be retracted after it."""
+        """Returns whether a retraction with an offset above `offset` is known."""
         return bool(self.retractions) and self.retractions[-1][0] > offset
 
     def covers(self, after: int, top: int) -> bool:
@@ -305,7 +307,8 @@ class FeedReader(Unacked):
         return bool(entries) and all(isinstance(entry.record.event, DELTAS) for entry in entries or ())
 
     def pull(self, out: list[bytes], encoding: Encoding, window: Window, now: float) -> PullResult:
-        """Appends frames to `out` as far as tail, page, window and budget allow. Returns why it stopped."""
+        """Appends frames to `out`: as many as lie ready, fit into the window, and are allowed in one call. Returns why
+        it stopped."""
         feed = self.feed
         if feed.epoch != self.epoch:
             return PullResult.STALE
@@ -381,7 +384,8 @@ class Feeds:
     """The feeds of a gateway, by session."""
 
     def __init__(self, sessions: Sessions, read_to: Callable[[SessionKey, int], None] | None = None) -> None:
-        """`read_to` is called when a device has caught up from the journal, and at an answer's end if one reads it."""
+        """`read_to` gets a session and an offset that one of its readers has seen. It is called when a reader has
+        caught up from the journal, and, if the session has readers, at an answer's end."""
         self.read_to = read_to
         self.bytes = 0  # of all tails
         self._sessions = sessions

@@ -61,7 +61,9 @@ class LogReader:
     async def look_ahead(
         self, principal: Principal, feed: Feed, epoch: Epoch | None, offset: int | None
     ) -> Page | None:
-        """Returns the page by which `standing` decides; None if it needs none or reads itself. Raises as it does."""
+        """Reads the first page that `standing` needs for its decision, so that a caller can read it before its turn.
+        Returns None if `standing` needs none: because the feed's tail suffices, or `offset` is None. Raises as
+        `standing` does."""
         authorization.demand(principal, "read")  # first, so that such a key learns nothing of what there is
         if offset is None or self._in_tail(feed, epoch, offset):
             return None
@@ -132,8 +134,9 @@ class LogReader:
         return page
 
     async def _find_retractions(self, feed: Feed, page: Page, after: int) -> None:
-        """Tells the feed of every retraction in (after, top]: those of the page and those up to the known part.
-        `top` is the feed's when the search ends, as records may be published meanwhile."""
+        """Reads the log from the page on, up to where the feed knows all retractions, and tells the feed of every
+        retraction in (after, top]. `top` is the feed's newest offset when the search ends, as records may be published
+        meanwhile."""
         retractions: list[Retraction] = []
         records, position = page.records, after
         while records:
@@ -158,8 +161,8 @@ class LogReader:
         return ResumePlan(mode, head.epoch, state.top, head.top, client_state(state), reason)
 
     async def fold(self, key: SessionKey, *, in_thread: bool = False) -> tuple[Head, State]:
-        """Returns a session's head and state without checking who reads. `in_thread` is for callers that read many.
-        Raises NotFound, Unavailable, Internal."""
+        """Returns a session's head and state without checking who reads. With `in_thread` the state is computed in a
+        thread, for callers that read many sessions. Raises NotFound, Unavailable, Internal."""
         async with self.folds:
             loaded = await self.journal.load(key, now_ms=self.now_ms())
             if loaded is None or loaded.head.top == 0:
@@ -190,7 +193,7 @@ class LogReader:
 
 
 def visible(principal: Principal, key: SessionKey, user: str | None, deleted: bool) -> None:
-    """Raises NotFound or Gone if a principal may not read a session, or it was deleted."""
+    """Raises NotFound if a principal may not read a session of `user`, and Gone if it was deleted."""
     authorization.demand_visible(principal, key, user)
     if deleted:
         raise Gone("session_deleted", f"The session {key.session!r} was deleted.", param="session")

@@ -134,7 +134,8 @@ class ReaderSet:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Runs the making and writing of one large answer: one at a time, and only while the socket takes bytes."""
+        """Surrounds the making and writing of one large answer. Waits until no other large answer of this connection is
+        being made and the socket takes bytes."""
         if self._turns is None:
             self._turns = asyncio.Lock()
         async with self._turns:
@@ -185,8 +186,8 @@ class ReaderSet:
         return True
 
     def _waits(self, reader: FeedReader, now: float) -> bool:
-        """Returns whether a reader's deltas wait to be merged with later ones: not the first of an answer, and not if
-        another event follows. If they do not wait they are sent now."""
+        """Returns whether a reader's deltas wait for later ones, with which they are then merged. The first delta of an
+        answer does not wait, and none waits if another kind of event follows it."""
         rolling = self._rolling = {} if self._rolling is None else self._rolling
         deltas, due = reader.holds_deltas(), reader.delta_at + self.rollup_s
         if deltas and now < due:
@@ -208,7 +209,8 @@ class ReaderSet:
             timer.cancel()
 
     def _after(self, reader: FeedReader, pulled: PullResult) -> None:
-        """Does what follows from where a reader's `pull` stopped."""
+        """Continues with a reader as the result of its `pull` demands: waits for new records, reads a page, or starts
+        anew."""
         if reader.held is not None:
             self._release(reader)
         match pulled:
@@ -249,7 +251,8 @@ class ReaderSet:
         return reader
 
     def _again(self, reader: FeedReader, epoch: Epoch | None, offset: int | None) -> None:
-        """Replaces a reader that cannot continue at its position; the client is told how the new one begins."""
+        """Replaces a reader that cannot continue at its position by one that begins behind `epoch` and `offset` (None:
+        with a snapshot). The client is told how the new one begins."""
         fresh = self._attach(reader.feed.key.session, epoch, offset)
         if reader.held is not None:
             # A snapshot or reset says what these answers wait for; their offsets may be of another epoch.
@@ -276,7 +279,8 @@ class ReaderSet:
                 self.readable(reader)
 
     async def _read_for(self, reader: FeedReader, read: Callable[..., Awaitable[T]], *given: Any) -> T | None:
-        """Returns the result of `read` for a reader; None if it failed, which ends the reading, or was replaced."""
+        """Returns the result of `read` for a reader. Returns None if `read` failed, after telling the client that the
+        reading has ended, and if the session has another reader by now."""
         session = reader.feed.key.session
         if self.readers.get(session) is not reader:
             return None
@@ -290,7 +294,8 @@ class ReaderSet:
         return None
 
     def _end_reading(self, reader: FeedReader, error: SessileError) -> None:
-        """Ends a reading with an error, which tells the client if it may try again. Does nothing if it was replaced."""
+        """Stops reading a session and tells the client the error, which says whether to try again. Does nothing if the
+        session has another reader by now."""
         session = reader.feed.key.session
         if self.readers.get(session) is not reader:
             return

@@ -51,7 +51,8 @@ log = structlog.get_logger(__name__)
 
 
 class Match(NamedTuple):
-    """A text with all words of a query. `item_id` None: the title. `start`, `end`: the first word in `snippet`."""
+    """A text with all words of a query. `item_id` is None for the title. `start` and `end` bound the first word in
+    `snippet`, in code points."""
 
     item_id: str | None
     role: str | None

@@ -63,7 +63,8 @@ class ReadRate:
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
     def take_look(self, address: str | None, token_hash: bytes) -> None:
-        """Counts one look for a token, valid or not: each costs a query of the store. Raises Limited."""
+        """Counts an attempt to read a share: for its address, and as a read if the token was valid lately, otherwise
+        among the attempts with unknown tokens. Raises Limited."""
         now_ms, name = self._clock() * 1000, address_group(address)
         one = self._addresses.get(name) or Bucket(READS_PER_ADDRESS, now_ms)
         _take(one, READS_PER_ADDRESS, now_ms)
@@ -75,7 +76,8 @@ class ReadRate:
             self._take_read(token_hash, *known)
 
     def take_read(self, token_hash: bytes, tenant: TenantId) -> None:
-        """Counts one read of a valid token, apart from looks for wrong ones. Raises Limited."""
+        """Counts a read by a token that was just found to be valid; `take_look` counts the later reads by this token.
+        Raises Limited."""
         if token_hash not in self._known:
             self._take_read(token_hash, tenant, Bucket(READS_PER_SHARE, self._clock() * 1000))
 
@@ -89,7 +91,7 @@ class ReadRate:
         _remember(self._tenants, tenant, whole, TENANTS_MAX)
 
     def forget(self, token_hash: bytes) -> None:
-        """Forgets a token that is not, or no longer, valid."""
+        """Forgets that a token was valid, because it is not any more."""
         self._known.pop(token_hash, None)
 
 

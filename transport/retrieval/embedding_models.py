@@ -31,7 +31,7 @@ class EmbeddingsRequest(RequestModel):
 
 
 class EmbeddingObject(ResponseModel):
-    """`embedding`: numbers, or in base64 their 32-bit floats, little endian."""
+    """The vector of one input: `embedding` is a list of numbers, or base64 of them as 32-bit little-endian floats."""
 
     object: Literal["embedding"]
     index: int
@@ -67,7 +67,7 @@ class RerankDocument(ResponseModel):
 
 
 class RerankResult(ResponseModel):
-    """`relevance_score`: 1 where every word of the query stands in the document as it is."""
+    """A document's rank. `relevance_score` is 1 if every word of the query is in the document as it is."""
 
     index: int
     relevance_score: float
@@ -75,7 +75,7 @@ class RerankResult(ResponseModel):
 
 
 class Reranked(ResponseModel):
-    """The best document first."""
+    """The ranked documents, the best first."""
 
     id: str
     object: Literal["list"]

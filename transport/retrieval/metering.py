@@ -27,15 +27,15 @@ EMBEDDING_IDS = "embd"  # what ids of usage rows begin with
 
 
 def embedder_of(gateway: Gateway) -> Embedder:
-    """Raises Unavailable where the process has none."""
+    """Returns the embedding models of this process. Raises Unavailable if it has none."""
     if gateway.retrieval is None:
         raise Unavailable("no_embeddings", "This process has no embedding models.", retryable=False)
     return gateway.retrieval.embedder
 
 
 async def screen(gateway: Gateway, principal: Principal, texts: Sequence[str], *, param: str) -> None:
-    """Takes a request and its tokens from the principal's limits. Raises Limited, and BadInput for what filters
-    refuse."""
+    """Checks texts with the filters for messages, and counts a request and its tokens in the principal's limits. Raises
+    Limited, and BadInput about `param` if a filter refuses the texts."""
     judged = await gateway.inspect(principal, card(gateway.models, None).id, RefusedText(BETWEEN.join(texts)))
     assert isinstance(judged, Refused)
     if judged.message is not None:
@@ -43,13 +43,14 @@ async def screen(gateway: Gateway, principal: Principal, texts: Sequence[str], *
 
 
 async def record_use(gateway: Gateway, principal: Principal, model: str, tokens: int) -> None:
-    """Raises Unavailable where it cannot be kept: then nobody has the result either."""
+    """Records the usage of an embedding request. Raises Unavailable if that cannot be stored; then the result must not
+    be given out."""
     await record_unlogged_use(gateway, principal, model, tokens, place=EMBEDDINGS, prefix=EMBEDDING_IDS)
 
 
 def recorder(usage: UsageStore, prices: PriceBook, clock: Clock) -> Record:
-    """Returns the function that records the tokens of documents that are read into vector stores: as use of the store's
-    user, without a key."""
+    """Returns the function that records the tokens of documents in vector stores, as usage of the store's user without
+    a key."""
 
     async def record(store: VectorStore, tokens: int) -> None:
         principal = Principal(tenant=store.tenant, key_id="vector_stores", user=store.user, role="service")

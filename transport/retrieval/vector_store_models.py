@@ -42,7 +42,7 @@ class VectorStoreChange(RequestModel):
 
 
 class NewStoreFile(RequestModel):
-    """A document by its text."""
+    """A new document, given as its text."""
 
     text: Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=255)] = "document.txt"
@@ -59,7 +59,8 @@ class StoreFileChange(RequestModel):
 
 
 class RankingOptions(RequestModel):
-    """`auto`: meaning and words, fused; `none`: by meaning alone; `words`; `maxsim`: the best 20 re-ranked."""
+    """How the passages found are ranked. `auto`: by meaning and by words, fused; `none`: by meaning alone; `words`: by
+    words alone; `maxsim`: the best 20 of `auto` are ranked again by the meaning of single words."""
 
     ranker: Literal["auto", "none", "words", "maxsim", "default-2024-11-15"] = "auto"
     score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -158,7 +159,8 @@ class SearchResult(ResponseModel):
 
 
 class SearchResults(ResponseModel):
-    """`skipped`: stages that were left out, because they failed or were late."""
+    """The passages that a search found, the best first. `skipped` names the stages of the search that were left out,
+    because they failed or took too long."""
 
     object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
     search_query: list[str]

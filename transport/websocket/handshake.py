@@ -97,8 +97,8 @@ def shake_hands(
 
 
 def _signed_in(headers: Headers, access: Authenticator, address: str | None) -> Principal | None:
-    """Returns who is signed in by cookie, if a page of our own connects; other pages' handshakes carry the cookie too.
-    None for an expired sign-in: hello may have a key."""
+    """Returns the principal of the sign-in cookie if a page of our own connects; other pages' handshakes carry the
+    cookie too. None without such a sign-in or if it has expired: hello may still have a key."""
     if access.sign_in is None or not access.sign_in.is_own_page(
         single_value(headers.get_all("Origin")), single_value(headers.get_all("Sec-Fetch-Site"))
     ):

@@ -139,7 +139,8 @@ class ResponsesConnection(UpgradedConnection):
         self._writable.set()
 
     def _flush_out(self) -> None:
-        """Writes the reason before a close frame that the parser sends by itself; only a message's size can be one."""
+        """Writes an error event if the parser is about to close the connection because a message is too large: the
+        event comes before the close frame and gives the reason."""
         closing = self._ws.close_sent
         if closing is not None and closing.code == CloseCode.MESSAGE_TOO_BIG and not self._ending:
             error = TooLarge("too_large", f"A message has at most {FRAME_BYTES_MAX} bytes.")

@@ -133,7 +133,8 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _closing(self) -> None:
-        """Notes that the peer closes or nothing more is written; `due` is then when the connection is cut."""
+        """Notes that the peer closes or that nothing more is written. From now on `due` returns the time at which the
+        connection is cut."""
 
     @abstractmethod
     def _lost(self) -> None:
@@ -141,15 +142,16 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _end_overloaded(self, error: Overloaded) -> None:
-        """Ends this connection with an error: all keep too many message bytes, and it has a large part of them."""
+        """Ends this connection with an error, because all connections together keep too many message bytes and this one
+        keeps a large part of them."""
 
     def _held(self) -> int:
-        """Returns the bytes of whole messages that are kept."""
+        """Returns how many bytes of whole messages this connection keeps."""
         return 0
 
     @abstractmethod
     def _flush_out(self) -> None:
-        """Writes what must leave before the parser's bytes."""
+        """Writes the frames that must be sent before those of the parser."""
 
     @abstractmethod
     def _stalled(self) -> None:
@@ -213,7 +215,7 @@ class UpgradedConnection(asyncio.Protocol):
         self._take_in(data[:SLICE_BYTES])
 
     def _go_on(self) -> None:
-        """Continues to read, unless the socket is paused or the key has to wait."""
+        """Continues to read, unless the socket is paused or an arrival of the key has to wait for its turn."""
         if self._paused or self._waits:
             return
         if self._unread is not None:
@@ -303,7 +305,8 @@ class UpgradedConnection(asyncio.Protocol):
                 assert_never(frame.opcode)
 
     def _write_for_parser(self) -> None:
-        """Writes what the parser wants sent (handshake, pong, close). Its b"" means that nothing follows."""
+        """Writes what the parser has to send (handshake, pong, close frame). An empty piece from the parser means that
+        nothing follows; writing then ends."""
         self._flush_out()
         for data in self._ws.data_to_send():
             if data:
@@ -313,7 +316,7 @@ class UpgradedConnection(asyncio.Protocol):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Ends writing: no byte of ours follows."""
+        """Ends writing: nothing is sent after this."""
 
     def _half_close(self) -> None:
         """Closes our direction only, so that the peer can read the last bytes: closing a socket that has unread data

@@ -259,7 +259,8 @@ class WebSocketConnection(UpgradedConnection):
                 self._shared.gateway.tasks.start(self._run(request, core, channel, self._principal))
 
     def _refuses(self, request: Subscribe | Query | ClientCommand) -> bool:
-        """Refuses a command if the key has nothing left for it. Returns whether it was refused."""
+        """Counts a command for its key; if the key has no requests left, answers the command with an error. Returns
+        whether it did."""
         assert self._channel is not None
         try:
             self._arrived(Arrival(is_exempt=isinstance(request, ResponseCancel)))

@@ -61,7 +61,7 @@ class CodeTools:
         return ""
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """Sets how many sandboxes with which bounds stand ready."""
+        """Sets how many sandboxes of each bounds are kept ready."""
         if wanted and (pool := self._begun()) is not None:
             pool.keep_ready(wanted)
         elif self._pool is not None:

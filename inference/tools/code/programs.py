@@ -194,7 +194,7 @@ async def open_interpreter() -> AsyncIterator[ProgramInterpreter]:
 
 
 class _Unreadable(Exception):
-    """A snapshot of a program cannot be used."""
+    """Raised if a stored state of a program cannot be used."""
 
 
 class _Printed:

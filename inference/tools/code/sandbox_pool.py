@@ -73,7 +73,7 @@ class SandboxResult(msgspec.Struct, frozen=True):
 
 
 class Interpreter(NamedTuple):
-    """A CPython, and the files that it has to read."""
+    """The path of a CPython, and the files and folders that it must be able to read."""
 
     path: str
     readable: tuple[str, ...]
@@ -101,8 +101,8 @@ def bubblewrap_path() -> str | None:
 
 
 def find_interpreter(python: str) -> Interpreter:
-    """Returns the server's own CPython without its packages, or the one at `python` with its packages. Blocking. Raises
-    SandboxUnavailable."""
+    """Finds the CPython for sandboxes: the one at `python` with its packages, or, if `python` is empty, the server's
+    own without packages. Blocking. Raises SandboxUnavailable."""
     libraries = [
         path for path in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(path).exists()
     ]
@@ -123,7 +123,7 @@ def find_interpreter(python: str) -> Interpreter:
 
 
 class Sandbox:
-    """One sandbox that stands ready, in a folder of its own."""
+    """One sandbox that is ready to run code, in a folder of its own."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, folder: Path) -> None:
         self.folder = folder
@@ -143,7 +143,7 @@ class Sandbox:
             self.close()
 
     def close(self) -> None:
-        """Tells the sandbox to end, if it has not."""
+        """Tells the sandbox to end, unless it has ended."""
         if self._writer.can_write_eof() and not self._writer.is_closing():
             self._writer.write_eof()
 
@@ -242,7 +242,7 @@ class SandboxPool:
         self._closed = False
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """Sets how many sandboxes with which bounds stand ready from now on; closes others that do."""
+        """Sets how many sandboxes of each bounds are kept ready from now on; closes ready ones beyond that."""
         self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0 and not bounds.network}
         for bounds in [bounds for bounds in self._ready if bounds not in self._wanted]:
             for sandbox in self._ready.pop(bounds):

@@ -76,7 +76,8 @@ class ScratchFolders:
                 _copy(kept.folder, folder, path, size)
 
     def keep(self, folder: Path, key: SessionKey) -> list[ScratchFile]:
-        """Stores a run's files as its session's; returns those that are new or changed."""
+        """Stores the files that a run has left in its folder as those of its session. Returns the files that are new or
+        changed."""
         self.expire()
         before = self._kept.pop(key, None)
         known = {path: before.folder / path for path, _ in _plain_files(before.folder)} if before is not None else {}

@@ -80,7 +80,8 @@ _NUMBER_AT, _AUDIT_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 
 
 def filter_program(machine: str, *, network: bool) -> bytes:
-    """Returns the filter for a kind of machine. Raises KeyError for one that has no numbers here."""
+    """Returns the seccomp filter for a kind of machine (`x86_64`, ...). Calls that only a network needs are refused
+    unless `network`. Raises KeyError for a machine that is not in `NUMBERS`."""
     audit, never, offline = NUMBERS[machine]
     refused = dict(never) | ({} if network else offline)
     absent = refused.pop("clone3")  # programs then use clone, whose flags a filter can see

@@ -47,8 +47,8 @@ class MemoryPins:
 
 
 class StoredPins:
-    """Agreements in the store of all replicas. Coroutines raise Unavailable where the store is away: then no new tool
-    is shown."""
+    """Agreements in the store that all replicas share. Coroutines raise Unavailable if the store does not answer; new
+    tools are not shown then."""
 
     def __init__(self, store: ToolRecordStore, now_ms: Callable[[], UnixMs]) -> None:
         self._store = store
@@ -74,7 +74,8 @@ class StoredPins:
         await self._put("listing", owner, label, body)
 
     async def follow(self, changed: Callable[[str, str], None]) -> None:
-        """Calls `changed` whenever somebody has agreed to a tool; ends by cancellation."""
+        """Calls `changed` with owner and label of an MCP server whenever somebody has agreed to one of its tools. Runs
+        until cancelled."""
         seen: dict[tuple[TenantId, str], str] | None = None
         while True:
             try:

@@ -31,7 +31,7 @@ _DIGEST_SIGNS: Final = 8
 _NOT_OURS: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 Held = str
-"""Why a tool is not shown: `changed`, `new`, or what is wrong with it."""
+"""The reason why a tool is not shown: `changed`, `new`, or what is wrong with the tool."""
 
 
 class ListedTool(NamedTuple):
@@ -73,15 +73,14 @@ def shown_name(label: str, own_name: str) -> str:
 
 
 def digest_of(listed: ListedTool) -> str:
-    """Returns a digest of all that a model or an operator may rely on."""
+    """Returns a digest of everything about a tool that a model or an operator relies on."""
     about = (listed.name, listed.description, listed.schema, listed.read_only, listed.idempotent)
     encoded = msgspec.json.encode(about, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()
 
 
 def taken_over(label: str, listed: Iterable[ListedTool]) -> tuple[list[McpTool], dict[str, Held]]:
-    """Returns the tools as they would be shown, and for the others, by their own names made plain, why they cannot
-    be."""
+    """Returns the tools that can be shown, and for the others, by their own names made plain, why they cannot be."""
     tools: dict[str, McpTool] = {}
     refused: dict[str, Held] = {}
     for each in listed:
@@ -152,8 +151,8 @@ def _plain_schema(value: Any) -> Any:
 
 
 class PinReview(NamedTuple):
-    """A comparison of listed tools with agreements: `shown` go to models; `held`, by name, wait or are refused; `first`
-    are new agreements to store."""
+    """The result of comparing listed tools with agreements. `shown` go to models; `held`, by name, are not shown, with
+    the reason; `first` are the digests of shown tools that are to be stored as agreed."""
 
     shown: dict[str, McpTool]
     held: dict[str, Held]
@@ -161,8 +160,8 @@ class PinReview(NamedTuple):
 
 
 def review(tools: Iterable[McpTool], agreed: Mapping[str, str], *, begun: bool, takes_changes: bool) -> PinReview:
-    """Compares listed tools with the agreed digests, by our names. `begun`: whether the server's tools were agreed to
-    before, so that one that nobody has seen is new. With `takes_changes` nothing waits for anybody."""
+    """Compares listed tools with the digests that somebody agreed to, by our names for the tools. `begun`: the server
+    has had tools before, so that a tool without an agreement is held as new. With `takes_changes` no tool is held."""
     shown, held, first = {}, {}, {}
     for tool in tools:
         known = agreed.get(tool.name)

@@ -57,19 +57,20 @@ _SESSION_LOST: Final = "Session terminated"  # the client's word for a server th
 _ABOUT_US: Final = Implementation(name="sessile", version="1")
 
 Connect = Callable[[SentSecrets], AbstractAsyncContextManager[McpStreams]]
-"""Opens streams to the server; notes the secrets that it sends there in the `SentSecrets`."""
+"""Opens the streams of an MCP server. It adds the secrets that it sends to the server to the `SentSecrets`."""
 
 
 class Away(Exception):
-    """The server cannot be reached: no part of the call was sent."""
+    """Raised if the server could not be reached: no part of the call was sent."""
 
 
 class Unanswered(Exception):
-    """The call was sent, and there is no answer."""
+    """Raised if the call was sent and no answer came."""
 
 
 class Pins(Protocol):
-    """The tools of each server that somebody agreed to: digests by tool name. None for a server that is new."""
+    """Stores which tools of each MCP server somebody has agreed to, as digests by tool name. `agreed` returns None for
+    a server of which nothing is stored."""
 
     async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None: ...
 
@@ -117,7 +118,7 @@ class McpConnection:
         self._broken = asyncio.Event()
 
     async def run(self) -> None:
-        """Keeps the server connected; ends by cancellation, and the server has ended then too."""
+        """Keeps the server connected until this is cancelled; then it ends the server."""
         pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng), asyncio.get_running_loop().time
         while True:
             begun_at = clock()
@@ -137,7 +138,7 @@ class McpConnection:
             await asyncio.sleep(pause_s)
 
     def look_again(self) -> None:
-        """Lists the tools again soon, and compares them with the current agreements."""
+        """Has the tools listed again soon, and compared with the agreements as they are then."""
         self._again.set()
 
     async def call(self, own_name: str, arguments: dict[str, Any], report: ReportProgress | None) -> CallToolResult:
@@ -165,7 +166,8 @@ class McpConnection:
             raise Unanswered("its answer is malformed") from error
 
     async def _present(self) -> tuple[ClientSession, asyncio.Event]:
-        """Returns the current session with its event `broken`; waits for the next session where this one has ended."""
+        """Returns the current session, and an event that is set when it breaks. If there is no session, waits for the
+        next one."""
         while True:
             await self.ready.wait()
             if self._session is not None and not self._broken.is_set():

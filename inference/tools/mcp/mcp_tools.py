@@ -114,7 +114,7 @@ class McpTools:
                 await asyncio.gather(*(running.connection.tried.wait() for running in self._running.values()))
 
     def look_again(self, owner: str, label: str) -> None:
-        """Has a server list its tools again, since the agreements about them have changed."""
+        """Has a server list its tools again, because the agreements about them have changed."""
         if (running := self._running.get((owner, label))) is not None:
             running.connection.look_again()
 
@@ -130,7 +130,8 @@ class McpTools:
         return None if found is None else _server_tool(*found)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
-        """Returns the names of existing tools among the tools and servers that the file offers."""
+        """Returns the names of the tools that the file offers to the tenant's sessions, as far as servers have them; an
+        offered server stands for all of its tools."""
         names: list[str] = []
         for name in self._file.offered(tenant):
             connection = self._connection(tenant, name)
@@ -205,7 +206,8 @@ class McpTools:
     # -- small --------------------------------------------------------------------------------------------------------
 
     def _connection(self, tenant: TenantId, name: str) -> McpConnection | None:
-        """Returns the connection to the server of a tool's name (or of a label), if the tenant may use it."""
+        """Returns the connection to the MCP server that `name`, a tool or a LABEL, belongs to; None if the tenant has
+        no such server, or it is not running."""
         found = self._file.server(tenant, server_of(name))
         if found is None or (found[0], server_of(name)) not in self._running:
             return None

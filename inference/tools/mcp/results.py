@@ -11,8 +11,8 @@ from sessions.server_tools import ToolResult
 
 
 def result_of(answer: CallToolResult, bytes_max: int, taken_out: Callable[[str], str]) -> ToolResult:
-    """Returns an answer's texts, with our secrets `taken_out`; other content is only named. Structured content counts
-    where there is no text."""
+    """Returns an answer's texts, from which `taken_out` removes our secrets; content of other kinds is only named. If
+    there is no text, the answer's structured content is returned."""
     parts = [_text(block) for block in answer.content]
     text = "\n".join(part for part in parts if part)
     if not text and answer.structured_content is not None:

@@ -60,5 +60,6 @@ class McpServerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.approve if isinstance(self.approve, bool) else own_name in self.approve
 
     def repeatable(self, own_name: str, *, hinted: bool) -> bool:
-        """Returns whether a call of this tool may be sent again."""
+        """Returns whether a call of this tool may be sent again. `hinted`: whether the server itself says so, which
+        counts only with `trust_hints`."""
         return own_name in self.idempotent or (self.trust_hints and hinted)

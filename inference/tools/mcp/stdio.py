@@ -47,7 +47,7 @@ class McpStreams(NamedTuple):
 
 
 class StdioCommand(NamedTuple):
-    """A command to run, with its whole environment except LANG, and PATH where it has none."""
+    """A command to run, with its environment. Only LANG is added to that, and PATH if it has none."""
 
     label: str
     command: Sequence[str]

@@ -34,7 +34,7 @@ class PartedHasher:
         self._opening_blocks = opening_blocks
 
     def __call__(self, request: Any) -> list[Any]:
-        """Returns the hashes of the full blocks that have none yet."""
+        """Returns the hashes of the request's full blocks that were not hashed yet."""
         return self.hashes(
             request, len(request.block_hashes), request.block_hashes[-1] if request.block_hashes else None
         )

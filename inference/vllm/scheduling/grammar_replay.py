@@ -32,7 +32,7 @@ _THREADS: Final = 2
 
 
 class GrammarRefusal(ValueError):
-    """The text written so far does not follow the grammar."""
+    """Raised if the text written so far does not follow the grammar."""
 
 
 class Grammar(Protocol):
@@ -52,7 +52,8 @@ class Grammar(Protocol):
 
 
 class Reasoner(Protocol):
-    """The part of vLLM's `ReasoningParser` that is used here: it knows where thoughts end, which no grammar rules."""
+    """The part of vLLM's `ReasoningParser` that is used here. It tells where the thoughts in an answer end; the grammar
+    applies only behind them."""
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool: ...
 
@@ -95,7 +96,7 @@ def feed(grammar: Grammar, request_id: str, tokens: list[int]) -> None:
 
 
 def ruled_tokens(prompt: Sequence[int], count: int, reasoner: Reasoner | None) -> list[int]:
-    """Returns those of the last `count` tokens of a prompt that the grammar rules: thoughts are free."""
+    """Returns those of the last `count` tokens of a prompt to which the grammar applies: all behind the thoughts."""
     if not 0 <= count <= len(prompt):
         raise GrammarRefusal(f"{count} tokens were written, and the prompt has {len(prompt)}")
     first = len(prompt) - count

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class _Ours:
-    """A mixin in front of one of vLLM's schedulers. Its own code raises nothing into that."""
+    """A mixin that is placed in front of one of vLLM's schedulers. Errors in its own code never reach vLLM."""
 
     structured_output_manager: Any
     num_spec_tokens: int
@@ -76,11 +76,12 @@ class _Ours:
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Drops blocks that no step has filled from the prefix cache first.
+        """Removes those of the request's blocks that no step has filled from the prefix cache, then lets vLLM preempt
+        the request.
 
         vLLM caches a full block when it plans the step that will fill it. A request that was planned first may be
-        preempted in the same step by a later one with priority. Its blocks would then be hit although they hold what
-        was there before, perhaps another tenant's KV (vllm-project/vllm#43569, #57580)."""
+        preempted in the same step by a later one with priority. Its blocks would then be found in the cache although
+        they still hold older KV, perhaps another tenant's (vllm-project/vllm#43569, #57580)."""
         for manager in self.kv_cache_manager.coordinator.single_type_managers:
             blocks = manager.req_to_blocks.get(request.request_id, ())
             unfilled = blocks[request.num_computed_tokens // manager.block_size :]
@@ -88,7 +89,7 @@ class _Ours:
         super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _ready(self) -> list[Any]:
-        """Returns requests that wait only for room in a step, or for blocks."""
+        """Returns the waiting requests that could begin in the next step if it had room and blocks."""
         if len(self.running) >= self.max_num_running_reqs:
             return []
         return [

@@ -29,14 +29,14 @@ class StepPlan(NamedTuple):
 
 
 class StepPlanner:
-    """Decides how many tokens of each prompt the next step computes. Its scheduler calls `plan` before each step,
-    `begun` behind it, and `ended` with its results."""
+    """Decides how many tokens of each prompt the next step computes. The scheduler calls `plan` before each step,
+    `begun` when vLLM has scheduled the step, and `ended` with its results."""
 
     def __init__(
         self, budget: StepBudget, most: int, *, clock: Callable[[], float], drafted: int = 0, overlaps: bool = False
     ) -> None:
-        """`most`: how many tokens a step can hold. `drafted`: how many tokens a decoding request adds to its next
-        one. `overlaps`: a step is planned before the one in front of it has ended."""
+        """`most`: how many tokens a step can hold. `drafted`: how many tokens a decoding request computes beside its
+        next one. `overlaps`: whether vLLM plans a step before the one before it has ended."""
         self._budget = budget
         self._most = most
         self._decode_max = 1 + drafted
@@ -48,8 +48,8 @@ class StepPlanner:
         self._passed_over: set[str] = set()  # wait for something other than tokens, such as blocks
 
     def plan(self, running: list[Any], ready: Collection[Any], *, num_unready: int = 0) -> StepPlan:
-        """Plans the next step, and orders `running`. `ready`: waiting requests that could begin. `num_unready`: how
-        many wait for their KV, a grammar or a place, and may begin in the step after this one."""
+        """Plans the next step, and sorts `running` for it. `ready`: the waiting requests that could begin now.
+        `num_unready`: how many requests wait for their KV, a grammar or a place, and might begin in a later step."""
         ids = {request.request_id for request in running}
         if self._running - ids:  # what somebody leaves may be what another one waits for
             self._passed_over.clear()
@@ -79,7 +79,8 @@ class StepPlanner:
         self._passed_over &= waiting
 
     def ended(self, output: Any) -> None:
-        """Notes a step's end. It counts from its begin, or from the end of the step before where the two overlap."""
+        """Notes that a step has ended. Its duration counts from its begin, or from the end of the step before if that
+        ended later."""
         begun_s, now_s = self._begun_s.pop(id(output), None), self._clock()
         if begun_s is not None:
             self._budget.measured(output.total_num_scheduled_tokens, now_s - max(begun_s, self._ended_s))

@@ -54,7 +54,8 @@ log = structlog.get_logger(__name__)
 
 
 class ConfigFile(Generic[T]):
-    """`value` is what is in force: of the file when it was last whole."""
+    """A configuration file that is read again when it changes. `value` is its content when it was last read without an
+    error."""
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class ConfigFile(Generic[T]):
         look_s: float = 1.0,
         on_read: Callable[[str | None], Awaitable[None]] | None = None,
     ) -> None:
-        """`without` is the value where there is no file; `on_read` as a FileWatcher's. Raises BadSetting for a file
-        that is wrong from the start."""
+        """`path` is empty if the setting names no file; `value` is then `without`. `on_read` is called after each later
+        reading with the reason for refusing the file, or None. Raises BadSetting if the file cannot be read or is
+        wrong."""
         self.value = without
         self._setting = setting
         self._path = str(path)
@@ -84,7 +86,8 @@ class ConfigFile(Generic[T]):
         return self.value
 
     async def run(self) -> None:
-        """Looks every so often. Returns at once where there is no file; ends otherwise only by cancellation."""
+        """Reads the file again whenever it has changed, until cancelled. Returns at once if the setting names no
+        file."""
         if self._path:
             await self.watcher.run()
 
@@ -101,7 +104,7 @@ class ConfigFile(Generic[T]):
 
 
 def limits_file(path: str | Path, default: Limits | None = None) -> ConfigFile[Limits]:
-    """`default` holds where no file is named. Raises BadSetting."""
+    """Opens the limits file; if `path` is empty, `default` is in force (None: no limits). Raises BadSetting."""
     return ConfigFile("limits", path, parse_limits, default or Limits(), bytes_max=None)
 
 
@@ -111,8 +114,9 @@ def models_file(path: str | Path) -> ConfigFile[ModelPools]:
 
 
 def default_limits(settings: Settings) -> Limits | None:
-    """Returns the limits of each tenant at a server or gateway that demands keys, where no file names any: it is open
-    to strangers. All gateways of a cluster have the same and count together; replicas always settle by them."""
+    """Returns the limits of each tenant if no limits file is named: None at a server that demands no keys, else
+    `DEFAULT_LIMITS`, because strangers can reach it. All gateways of a cluster have the same limits and count
+    together."""
     if settings.auth != "keys" and not (settings.keys or settings.issuers or settings.oidc_issuer):
         return None
     if not settings.limits:
@@ -137,10 +141,11 @@ def parse_retention(text: str) -> Retention:
 
 
 class PriceFile(ConfigFile[PriceList | None]):
-    """`book` is what is in force; without a file it has no prices."""
+    """The price list, read again when its file changes. `book` has the list in force; it has no prices if no file is
+    named."""
 
     def __init__(self, path: str) -> None:
-        """Raises BadSetting."""
+        """Opens the file; `path` is empty if none is named. Raises BadSetting if it is wrong."""
         super().__init__("prices", path, read_prices, None, look_s=2.0)
         self.book = PriceBook(self.value)
 
@@ -149,7 +154,7 @@ class PriceFile(ConfigFile[PriceList | None]):
 
 
 class RetentionFile(ConfigFile[Retention]):
-    """How long things are kept; each reading of the file stands in the audit log."""
+    """The retention periods in force. Each reading of the file is written to the audit log."""
 
     def __init__(
         self,
@@ -160,8 +165,8 @@ class RetentionFile(ConfigFile[Retention]):
         audit: AuditLog,
         now_ms: Callable[[], UnixMs],
     ) -> None:
-        """`path` empty: deleted sessions stay for `deleted_days` and rows of the audit log for `audit_days` (0: for
-        ever). Raises BadSetting."""
+        """If `path` is empty, deleted sessions stay for `deleted_days` and rows of the audit log for `audit_days` (0:
+        for ever). Raises BadSetting."""
         if not path and audit_days and not 1 <= audit_days <= AUDIT_DAYS_MAX:
             raise BadSetting(f"audit_days = {audit_days:g}: 0, or at least 1 and at most {AUDIT_DAYS_MAX}")
         periods = RetentionPeriods(deleted_days=deleted_days, audit_days=audit_days or None)
@@ -176,7 +181,8 @@ class RetentionFile(ConfigFile[Retention]):
         await super().run()
 
     async def _record(self, refused: str | None) -> None:
-        """Writes to the audit log what is in force, and why the file was refused."""
+        """Writes an audit row about the retention in force. `refused` is the reason why the file was refused at this
+        reading; None if it was accepted."""
         packed = msgspec.json.encode(self.value, order="sorted")
         version = hashlib.sha256(packed).hexdigest()[:16]
         detail: dict[str, Json] = {"version": version, "tenants": len(self.value.tenants)}

@@ -32,10 +32,10 @@ async def open_credentials(
     now_ms: Callable[[], UnixMs],
     tickets: Tickets | None = None,
 ) -> AsyncIterator[tuple[Authenticator, ApiKeyCache]]:
-    """Opens all that callers are known by: the keys file, the API keys, the issuers and the sign-in; all but the first
-    are kept up to date. Every server has API keys, so that they can be made on one that is still open on loopback; they
-    are demanded, and followed, only with `auth = keys`. Raises BadInput for a wrong file and for a provider that is not
-    as the settings say, Unavailable where keys cannot be read."""
+    """Opens everything that credentials are checked against: the keys file, the API keys, the issuers and the sign-in.
+    All but the keys file are kept up to date while the block runs. API keys can be made on every server, but are
+    required, and followed in the store, only with `auth = keys`. Raises BadInput for a wrong file or a provider that
+    differs from its settings, Unavailable if keys cannot be read."""
     clock, demanded = asyncio.get_running_loop().time, settings.auth == "keys"
     api_keys = ApiKeyCache(store.api_keys, now_ms=now_ms, clock=clock, incarnation=lambda: store.journal.incarnation)
     jwts = sign_in = revocations = None

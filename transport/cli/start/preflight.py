@@ -32,7 +32,8 @@ WHY: Final = {
 
 
 def check_ports(settings: Settings, names: Iterable[str]) -> None:
-    """Raises BadSetting for a port that cannot be listened on. 0 and -1 are always fine."""
+    """Raises BadSetting for a port that cannot be listened on. `names` are those of the ports' settings; 0 (any free
+    port) and -1 (off) are not checked."""
     for name in names:
         port: int = getattr(settings, name)
         if port > 0:
@@ -53,7 +54,7 @@ def _check_port(name: str, host: str, port: int) -> None:
 
 
 def check_model(settings: Settings) -> None:
-    """Raises BadSetting for a model that is not there, and for llama.cpp for a folder."""
+    """Raises BadSetting if the model's file does not exist, or is a folder although the engine is llama.cpp."""
     path = Path(settings.model)
     if settings.engine not in ("llama", "vllm") or not settings.model:
         return
@@ -67,8 +68,8 @@ def check_model(settings: Settings) -> None:
 
 
 def check_files(settings: Settings) -> None:
-    """Raises BadSetting, BadInput for a file of limits, retention, keys or issuers that is wrong, and for settings of
-    proxies and sign-ins that are: before a model is loaded for them."""
+    """Raises BadSetting or BadInput for a wrong file of limits, retention, keys or issuers, and for wrong settings of
+    proxies or the sign-in. Called before the model is loaded, which takes long."""
     TrustedProxies(settings.trusted_proxies)
     read_sign_in(settings)
     if settings.limits:
@@ -84,8 +85,8 @@ def check_files(settings: Settings) -> None:
 
 
 def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
-    """Raises BadSetting where the data folder has no journal, for commands that work on one: a misspelt folder would
-    get a new, empty one. `made`: the command makes one where there was none."""
+    """Raises BadSetting if the data folder has no journal: a command with a misspelt folder would otherwise make a new,
+    empty one. With `made`, a missing journal is allowed, because the command makes it."""
     check_journal_complete(settings)
     if made:
         return
@@ -98,7 +99,8 @@ def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
 
 @contextlib.contextmanager
 def checked_start(settings: Settings, ports: Iterable[str]) -> Iterator[None]:
-    """Checks all that there is to check of a server with a data folder, around its run. Raises BadSetting, BadInput."""
+    """Checks ports, data folder, model and files, then runs the block. Makes the data folder if it does not exist.
+    Raises BadSetting, BadInput."""
     check_ports(settings, ports)
     with new_data_folder(settings):
         check_model(settings)
@@ -108,8 +110,8 @@ def checked_start(settings: Settings, ports: Iterable[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_data_folder(settings: Settings) -> Iterator[None]:
-    """Makes the data folder for a start, if need be. A start that fails before there is anything to keep takes it away
-    again. Raises BadSetting."""
+    """Makes the data folder if it does not exist, and runs the block. If the block fails before anything but a new
+    master key was written, removes the folder again. Raises BadSetting."""
     folder = Path(settings.data)
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -155,7 +157,7 @@ def check_journal_complete(settings: Settings) -> None:
 
 
 def check_data_folder(settings: Settings) -> None:
-    """Makes the data folder if need be. Raises BadSetting where nothing can be written to it."""
+    """Makes the data folder if it does not exist. Raises BadSetting if nothing can be written to it."""
     folder = Path(settings.data)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def pem(settings: Settings, name: str) -> bytes:
-    """Reads the PEM file that a setting names. Raises BadSetting."""
+    """Returns the content of the PEM file that a setting names; empty if it names none. Raises BadSetting."""
     path = getattr(settings, name)
     try:
         return Path(path).read_bytes() if path else b""
@@ -39,7 +39,8 @@ def peer_security(settings: Settings) -> PeerSecurity:
 
 
 def peer_certificates(settings: Settings) -> PeerCertificates:
-    """Raises BadSetting, BadInput."""
+    """Reads the three PEM files that the settings of peer links name. Raises BadSetting if one cannot be read,
+    BadInput."""
     return PeerCertificates(
         authority=pem(settings, "peer_authority"),
         certificate=pem(settings, "peer_certificate"),
@@ -48,16 +49,17 @@ def peer_certificates(settings: Settings) -> PeerCertificates:
 
 
 def tls_of(settings: Settings) -> ServerTls | None:
-    """Reads the certificate of the public doors, None where they have none. Raises BadSetting, BadInput."""
+    """Reads the certificate of the public doors; returns None if the settings name none. Raises BadSetting,
+    BadInput."""
     return read_server_tls(pem(settings, "tls_certificate"), pem(settings, "tls_key"))
 
 
 def certificate_watchers(
     settings: Settings, tls: ServerTls | None = None, security: PeerSecurity | None = None
 ) -> list[FileWatcher[Any]]:
-    """Returns the watchers of the certificates' files: each puts a changed certificate in force, also one that changed
-    since the start began. A pair that does not fit, as between the writing of two files, changes nothing and is logged.
-    Raises BadSetting, BadInput."""
+    """Returns the watchers of the certificates' files; `tls` and `security` are the certificates as read at the start.
+    A watcher puts changed files in force, also if they changed since that reading. Files that do not fit together, as
+    while only one of two has been replaced, change nothing and are logged. Raises BadSetting, BadInput."""
     watchers: list[FileWatcher[Any]] = []
     if tls is not None:
 
@@ -77,7 +79,7 @@ def certificate_watchers(
 
 
 def _watcher(settings: Settings, prefix: str, read: Callable[[Path], T], put: Callable[[T], None]) -> FileWatcher[T]:
-    """Returns the watcher of a certificate's files; what they say now is in force when this returns."""
+    """Returns the watcher of a certificate's files, after it has read them once and handed the result to `put`."""
 
     async def take(new: T) -> None:
         put(new)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class StartStopped(Exception):
-    """SIGTERM or Ctrl-C came while the start waited: the process ends, and nothing went wrong."""
+    """Raised when SIGTERM or Ctrl-C came while the start waited. The process ends without an error."""

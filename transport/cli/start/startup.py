@@ -30,10 +30,11 @@ log = structlog.get_logger(__name__)
 
 
 class Startup:
-    """The start of one process. `reach` is called for one thing after the other, then `finish`."""
+    """The start of one process. `reach` is called for one dependency after the other, then `finish`."""
 
     def __init__(self, stop: asyncio.Event, *, first_s: float = FIRST_S, rng: random.Random | None = None) -> None:
-        """`stop` ends the waiting. `rng`: see `Backoff`."""
+        """`stop` ends the waiting when it is set. `first_s` is the first pause between two attempts, in seconds; `rng`
+        varies the pauses (`Backoff`)."""
         self._stop = stop
         self._first_s = first_s
         self._rng = rng
@@ -41,12 +42,13 @@ class Startup:
         self._running: Callable[[], str | None] = lambda: None
 
     def readiness(self) -> str | None:
-        """Returns why traffic is not welcome yet, or None. It names no address, for strangers may read it."""
+        """Returns why no traffic is wanted at the moment; None if it is wanted. The text names no address, because
+        strangers may read it."""
         return self._reason or self._running()
 
     async def reach(self, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Makes an `attempt` until it succeeds, and returns its result. Raises the errors of the attempt that will not
-        mend by themselves, and StartStopped."""
+        """Calls `attempt` until it succeeds, and returns its result. Raises StartStopped when `stop` is set, and at
+        once every error that is not a retryable Unavailable. `name` is the dependency, for the log."""
         backoff = Backoff(self._first_s, PAUSE_MAX_S, self._rng)
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -79,5 +81,5 @@ class Startup:
                 raise StartStopped
 
     def finish(self, running: Callable[[], str | None]) -> None:
-        """Notes that the process is up: from now on `running` says whether traffic is welcome."""
+        """Notes that the process has started. From now on `readiness` returns what `running` returns."""
         self._reason, self._running = None, running

@@ -10,7 +10,8 @@ AT_ONCE: Final = "Ctrl-C ends it at once"
 
 
 def stop_signal() -> asyncio.Event:
-    """Returns an event that SIGTERM and Ctrl-C set. After that Ctrl-C kills the process, which the journal outlives."""
+    """Returns an event that the first SIGTERM or Ctrl-C sets. A Ctrl-C after that kills the process at once, which
+    loses nothing that is in the journal."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def begin() -> None:

@@ -35,7 +35,7 @@ async def rows(
     after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
 ) -> dict[str, Any]:
     """Lists the audit rows of a tenant in the order in which they were written. `after` is the last page's `last_id`.
-    `user` selects rows about one end user, whose name is in no row."""
+    `user` selects the rows about one end user; rows have hashes of users' names instead of the names."""
     owner = demand_administrator(principal_of(request), tenant)
     audit = gateway_of(request).store.audit
     about = None if user is None else audit.sealer.pseudonyms(owner, user)

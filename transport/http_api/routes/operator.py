@@ -151,7 +151,8 @@ def silent_of(measured: Mapping[str, Measured | LinkDown]) -> dict[str, str]:
 
 
 def slo_summary(totals: ServiceTotals) -> dict[str, Any]:
-    """Returns service quality over the answers that replicas wrote since their start; None for figures without data."""
+    """Returns the service quality, computed from all answers that the replicas have written since they started. Figures
+    without data are None."""
     judged = totals.met + totals.missed
     return {
         "answers": sum(totals.ended.values()),
