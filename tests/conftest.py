@@ -6,6 +6,7 @@ skips in silence proves nothing.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -61,6 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
+
+
+def pytest_collection_finish() -> None:
+    """Takes the modules and thousands of items out of the collector's sight, which would look at all of them again and
+    again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

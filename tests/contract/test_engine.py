@@ -143,7 +143,7 @@ async def test_an_answer_that_ends_by_itself_says_stop_and_hides_the_end_token(e
 
 
 async def test_the_window_ends_an_answer(engine: Engine) -> None:
-    filler = tuple(await engine.tokenizer.text(" river" * 2 * WINDOW))[: WINDOW - 120]
+    filler = tuple(await engine.tokenizer.text(" river" * 2 * WINDOW))[: WINDOW - 60]
     prompt = await prompt_of(engine, "Go on for ever.", before=filler)
     answer = await ask(engine, key("a"), prompt, max_tokens=10_000, sampling=Sampling(temperature=0))
     assert len(prompt) + len(answer.tokens) <= WINDOW
@@ -240,7 +240,7 @@ async def test_branches_that_take_turns_cost_their_own_tokens_only(world: World,
     questions = ("Where does it rise, and through which towns does it flow?", "Name every animal that lives in it.")
     branches = [await follow_up(engine, shared, answer, question) for question in questions]
     reusable = [0, 0]
-    for turn in range(3):
+    for turn in range(2):
         for number, prompt in enumerate(branches):
             answer = await ask(engine, key("a"), prompt)
             assert answer.finish.cached_tokens >= reusable[number]
@@ -410,10 +410,10 @@ async def test_an_answer_that_makes_room_pauses_and_goes_on_as_if_nothing_had_be
     if world.name == "vllm":
         pytest.skip("vLLM's own scheduler makes room")
     prompts = [await prompt_of(engine, f"Tell me a long story about {what}.") for what in ("the sea", "a hill")]
-    alone = [await ask(engine, key(f"alone{n}"), prompt, max_tokens=100) for n, prompt in enumerate(prompts)]
+    alone = [await ask(engine, key(f"alone{n}"), prompt, max_tokens=60) for n, prompt in enumerate(prompts)]
     before = engine.stats().counters["preemptions"]
     paused = [
-        asyncio.create_task(ask(engine, key(f"low{n}"), prompt, max_tokens=100, priority=5))
+        asyncio.create_task(ask(engine, key(f"low{n}"), prompt, max_tokens=60, priority=5))
         for n, prompt in enumerate(prompts)
     ]
     await until(lambda: engine.stats().running == SLOTS)
