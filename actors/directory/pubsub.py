@@ -35,8 +35,8 @@ class PubSubListener:
     def __init__(
         self, servers: Servers, channels: list[str], on_message: Callable[[bytes], None], *, quiet_s: float
     ) -> None:
-        """`on_message` is given every message's bytes; it must not block or raise. Starts at once, needs a running
-        loop."""
+        """Starts listening at once; needs a running loop. `on_message` is called with the bytes of every message; it
+        must not block or raise. A connection that is silent for `quiet_s` is probed."""
         self._servers = servers
         self._channels = channels
         self._on_message = on_message

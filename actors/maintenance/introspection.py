@@ -79,7 +79,8 @@ class SessionSurvey:
         )
 
     def _choice(self, key: SessionKey) -> str:
-        """Returns in words how the hash ranks this replica for the session, among those that serve its model now."""
+        """Returns in words which choice this replica is for the session by rendezvous hashing, among the replicas that
+        serve its model."""
         if self._membership is None:
             return "the only replica"
         model, me = self._engine.info.model, self._runtime.identity.replica
