@@ -184,7 +184,7 @@ class AppendWrite(Write):
 
 
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
-    """Returns one row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
+    """Returns one row for each case id, made from the last case with that id, in the order of `REVIEW_COLUMNS`."""
     rows = []
     for case in {case.id: case for case in cases}.values():
         row = list(_review_values(case))

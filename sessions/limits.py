@@ -75,7 +75,8 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A tenant's rank in an engine's queue: smaller `priority` first, then by `weight`."""
+    """A tenant's rank in an engine's queue. Turns with smaller `priority` come first; among equals, tenants get turns
+    in proportion to `weight`."""
 
     priority: int = 5
     weight: float = 1.0

@@ -156,7 +156,7 @@ def thinned(samples: Sequence[LoadSample], step_s: int) -> list[LoadSample]:
 
 
 def sum_by_time(samples: Iterable[LoadSample]) -> dict[int, LoadSample]:
-    """Returns the samples of several replicas by their end, added up where they end at the same time."""
+    """Returns the samples of several replicas by their end time. Samples that end at the same time are added up."""
     summed: dict[int, LoadSample] = {}
     for sample in samples:
         other = summed.get(sample.at)

@@ -120,8 +120,8 @@ class Membership:
         return self._tenure
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` (plain function, must not block or raise) with every change from now on, after `view`,
-        `tenure` and `must_confirm` show it. Returns a function that ends this."""
+        """Calls `listener` (plain function, must not block or raise) with every change from now on, once `view`,
+        `tenure` and `must_confirm` show the change. Returns a function that ends the calls."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -140,8 +140,8 @@ class Membership:
         return self._view
 
     async def run(self) -> None:
-        """Renews the lease until it is cancelled. Raises Conflict if another process has taken this replica's place:
-        then this one must stop, since the directory does not count its claims any more."""
+        """Renews the lease until this call is cancelled. Raises Conflict if another process has taken this replica's
+        place: then this one must stop, since the directory does not count its claims any more."""
         loop = asyncio.get_running_loop()
         wait_s = self._renew_s
         while True:

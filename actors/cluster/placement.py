@@ -115,11 +115,11 @@ class BoundedRendezvous:
         return {replica: self._limit(member, share) / member.weight for replica, member in pool.members.items()}
 
     def _share(self, work: float, weight: float) -> float:
-        """Returns the work that a member of weight 1 may carry once one more session is placed."""
+        """Returns the work (load times weight) that a member of weight 1 may carry once one more session is placed."""
         return self._bound * (work + self._session_load) / weight
 
     def _limit(self, member: Member, share: float) -> float:
-        """Returns the work that this member may carry, rounded up to whole sessions."""
+        """Returns the work that a member may carry, rounded up to whole sessions."""
         return math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load
 
     def _work(self, member: Member) -> float:

@@ -42,7 +42,7 @@ class PoolStates:
         return name if name in self.known() else self._aliases.get(name)
 
     def known(self) -> set[str]:
-        """Returns the models that exist: those of the models file, and those of any view since the start. A model
+        """Returns the models that exist: those of the models file, and those of all views since the start. A model
         whose replicas are all away still exists."""
         self()
         return self._seen.union(self._file().file.models)

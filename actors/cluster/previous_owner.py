@@ -173,4 +173,4 @@ class PreviousOwnerQuery:
         self._given_up(member)
 
     def reachable(self, member: Member) -> None:
-        """Does nothing: nothing here waits for a member."""
+        """Does nothing, because nothing here waits for a member to come back."""

@@ -211,7 +211,7 @@ class PipelinedConnection:
 
 
 async def connect(connection: AbstractConnection) -> None:
-    """Connects. Raises RedisError or OSError."""
+    """Connects `connection` to its server. Raises RedisError or OSError."""
     try:
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
     except RuntimeError as error:

@@ -86,7 +86,7 @@ class PubSubListener:
                 await self._servers.refresh()
 
     async def _listen(self, connection: AbstractConnection, channels: list[str]) -> None:
-        """Subscribes to channels and reads their messages. Ends only by raising."""
+        """Subscribes to channels and reads their messages. It never returns, and ends by an error or cancellation."""
         try:
             await connect(connection)
             # One command per channel: in a cluster each may be in a slot of its own.

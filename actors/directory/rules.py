@@ -85,7 +85,8 @@ class DirectoryState:
         self._interest_ends: deque[tuple[float, SessionKey, str]] = deque()
 
     def empty(self) -> None:
-        """Loses everything that is stored, as a flush of the server does. Listeners are connections, and stay."""
+        """Deletes everything that is stored, as a flush of the server does. Listeners stay, because they are
+        connections."""
         self._clear()
 
     # -- members ------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
 
 
 class HandoffAbandoned(Exception):
-    """Raised if a session was not handed off, with the reason; it goes on here."""
+    """Raised, with the reason, if a session was not handed off. The session goes on here, at the source."""
 
 
 class HandoffSource:

@@ -74,7 +74,7 @@ class HandoffTargetSession:
         self._arrivals: dict[int, IncomingHandoff] = {}
 
     def receive(self, frame: pf.Frame) -> None:
-        """Takes a frame of a hand-off. Raises ValueError for one that is out of place."""
+        """Takes a frame of a hand-off. Raises ValueError for a frame that does not fit the state of its hand-off."""
         if isinstance(frame, pf.Reserve):
             self._reserve(frame)
             return

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 
 
 class TargetGate:
-    """Admits switches and long computations to one target. It knows only those of its own source."""
+    """Admits switches and long computations to one target. It knows only those of its own source's sessions."""
 
     def __init__(self, switches: int) -> None:
         self._free = switches

@@ -90,7 +90,8 @@ class Peers:
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):
-    """A session that is ours: its entry in the directory, the granted head, its state, and what was loaded."""
+    """A session that this replica has just taken: its entry in the directory, its head with the granted fence, its
+    state, and the loaded data from which the state was made."""
 
     owner: Owner
     head: Head
@@ -99,7 +100,7 @@ class ActivatedSession(msgspec.Struct, frozen=True):
 
 
 class Ownership:
-    """Takes and gives back sessions for one replica, and knows whether what it holds is confirmed."""
+    """Takes sessions for one replica and gives them back, and knows whether its ownership of each is confirmed."""
 
     def __init__(
         self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None

@@ -88,7 +88,7 @@ class Runtime:
         accounting: Accounting | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """`peers` None: there is no other replica."""
+        """`peers` are the functions that reach other replicas; None if there is no other replica."""
         accounting, peers = accounting or Accounting(), peers or Peers()
         self.identity = identity
         self.limits = limits
@@ -508,10 +508,10 @@ class Runtime:
         self._spawn(self._confirm_all(self.actors))
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
-        """Claims sessions again by `Ownership.reclaim`. Where the directory names another owner, the journal decides:
-        if the session is not ours any more, it leaves memory (one that waits for a tool would otherwise stay for long).
-        If it is ours, the other owner was replaced without noticing, and is asked so that it finds out: readers would
-        wait there. Raises Unavailable."""
+        """Claims sessions again by `Ownership.reclaim`. If the directory names another owner, the journal decides. A
+        session that is not ours any more leaves memory (one that waits for a tool would otherwise stay for long). If it
+        is ours, the other owner was replaced without noticing; it is asked about the session, so that it finds out and
+        its readers do not wait there. Raises Unavailable."""
         contested = await self.ownership.reclaim(among)
         actors = [actor for key in contested if (actor := self._actors.get(key)) is not None]
         await self._confirm_all(actors)

@@ -55,7 +55,8 @@ class SingleFlight(Generic[T]):
             self._ended(key, error)
 
     async def join(self, task: asyncio.Task[T]) -> T:
-        """Returns or raises what the attempt does."""
+        """Waits for an attempt, and returns or raises what it does; raises the error `interrupted` if the attempt is
+        cancelled."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -29,7 +29,7 @@ class SessionSurvey:
     def __init__(
         self, runtime: Runtime, engine: Engine, history: LoadHistory, membership: Membership | None = None
     ) -> None:
-        """`membership` None: there is no other replica."""
+        """`membership` is this replica's; None if there is no other replica."""
         self._runtime = runtime
         self._engine = engine
         self._history = history
@@ -90,7 +90,7 @@ class SessionSurvey:
 
 
 def state_of(actor: Actor | None) -> str:
-    """Returns one of `resident_states.STATES`; None counts as "loading"."""
+    """Returns an actor's state, one of `resident_states.STATES`; "loading" if `actor` is None."""
     match actor:
         case None:
             return "loading"

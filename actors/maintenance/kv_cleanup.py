@@ -53,8 +53,8 @@ class KVCleanup:
 
 
 async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
-    """Tells other replicas that may have KV of a session (those of our kind, and those of other models) that it is
-    deleted. Those that cannot be reached find out for themselves."""
+    """Informs the other replicas that may have KV of a session that it is deleted: those that sessions can move to from
+    here, and those of other models. Replicas that cannot be reached find out by their own sweeps."""
     alike = [
         member
         for member in view.members

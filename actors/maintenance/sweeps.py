@@ -178,7 +178,8 @@ class Sweeps:
     async def purge(self) -> int:
         """Purges sessions that are not kept any longer (`sessions.governance.retention`); returns how many.
 
-        Their keys go first: when their rows are deleted, nothing refers to them any more."""
+        Their keys are destroyed first, because nothing refers to the keys once the sessions' rows are deleted.
+        """
         now, purged = self._clock.now_ms(), 0
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):

@@ -352,9 +352,9 @@ class Connector:
         limits: LinkLimits | None = None,
         version: str = "",
     ) -> None:
-        """`kind` and `name` say who dials. `fingerprint` is our own, if KV is to move over the links; None: the hello
-        carries the one that the directory has of the other end. It also does for a replica of another model than
-        `model`, where sessions go without KV. `version` is our program's."""
+        """`kind` and `name` say who dials. `fingerprint` is our own, if KV is to move over the links. If it is None, or
+        a replica serves another model than `model` (sessions go there without KV), the hello carries the fingerprint
+        that the directory has of the other end. `version` is our program's."""
         self._model = model
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind

@@ -156,7 +156,7 @@ class MovedTo(RequestFrame, frozen=True, tag=14):
 
 
 class SessionTaken(RequestFrame, frozen=True, tag=15):
-    """The answer to `TakeOver` or the end of a hand-off: the session is the sender's now."""
+    """The answer to `TakeOver`, `Holds` and `Move`, and the end of a hand-off: `owner` is the session's owner now."""
 
     owner: Owner
 
@@ -207,7 +207,8 @@ class EncodedEvents(WatchFrame, frozen=True, tag=24):
 
 
 class Behind(WatchFrame, frozen=True, tag=25):
-    """Events up to `top` were left out because the reader was slow; the journal has them. `Events` follow again."""
+    """Events up to `top` were left out because the reader was slow; the journal has them. From here on `Events` are
+    sent again."""
 
     epoch: Epoch
     top: int
@@ -295,8 +296,8 @@ class DrainRequest(RequestFrame, frozen=True, tag=40):
 
 
 class Undrain(RequestFrame, frozen=True, tag=51):
-    """Asks the replica to take sessions again and to keep those it has. Answered by one `DrainProgress`. Since
-    protocol 3."""
+    """Asks the replica to take sessions again and to keep those it has. Answered by one `DrainProgress`. It exists
+    since protocol 3."""
 
 
 class DrainProgress(RequestFrame, frozen=True, tag=41):
@@ -398,7 +399,7 @@ class Deleted(RequestFrame, frozen=True, tag=46):
 
 
 class Inspect(RequestFrame, frozen=True, tag=47):
-    """A question about texts, which any replica of the model answers with `Inspected`."""
+    """A question about texts, which every replica of the model can answer with `Inspected`."""
 
     principal: Principal
     question: Question
@@ -457,7 +458,7 @@ _decoder = msgspec.msgpack.Decoder(list[AnyFrame])
 
 
 def encode(frame: Frame) -> bytes:
-    """Encodes one frame, as it stands inside a message."""
+    """Encodes one frame, in the form that it has inside a message."""
     return _encoder.encode(frame)
 
 
@@ -504,7 +505,7 @@ def failed(id: int, error: SessileError) -> Failed:
 
 
 def raised(frame: Failed) -> SessileError:
-    """Returns the error that `failed` turned into this frame."""
+    """Returns the error from which `failed` made this frame."""
     return _KINDS.get(frame.kind, SessileError)(
         frame.code,
         frame.message,

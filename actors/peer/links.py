@@ -164,7 +164,7 @@ class PeerLink(Protocol):
         ...
 
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
-        """Has the session activated there; returns its owner. Raises SessileError or Moved."""
+        """Has the session activated at the replica; returns its owner. Raises SessileError or Moved."""
         ...
 
     async def holds(self, key: SessionKey, fence: int) -> Owner | None:
@@ -177,7 +177,7 @@ class PeerLink(Protocol):
         ...
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Has a question about texts answered there. Raises SessileError."""
+        """Has a question about texts answered by the replica. Raises SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
@@ -304,7 +304,7 @@ class Links:
         return peer.member if peer is not None and peer.link is not None else None
 
     def update(self, members: Iterable[Member]) -> None:
-        """Takes the replicas that are alive by the directory's word: only those are dialed again."""
+        """Sets which replicas are alive by the directory. Only those are dialed again after a link has ended."""
         self._known = {identity(member) for member in members}
         for of, peer in list(self._peers.items()):
             if of not in self._known and peer.link is None and peer.dialing is None:

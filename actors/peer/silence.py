@@ -78,7 +78,8 @@ class SilenceDetector:
         return self._patience_s is None
 
     def beat(self, pace_s: float, *, heard: bool) -> SilenceFinding:
-        """Judges the other end after a beat of ours of `pace_s` seconds, in which it was heard or not."""
+        """Judges the other end after one beat of ours, which lasted `pace_s` seconds. `heard`: something came from the
+        other end during it."""
         if heard:
             self._silent_s, self._knock_at_s = 0.0, self._knock_after_s
         else:

@@ -27,7 +27,7 @@ class Wire:
     """One end of a link: sends and receives frames, and judges whether the other end is alive."""
 
     def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
-        """`knock` None: silence is measured by beats alone."""
+        """`knock` makes a knock at the other end's host; None: silence is measured by beats alone."""
         self.down: LinkDown | None = None
         self.queued_bytes = 0
         self.messages_sent = 0

@@ -12,7 +12,7 @@ ENTRY_OVERHEAD_BYTES: Final = 256  # of an entry, besides its body
 
 
 class StoredResult(NamedTuple):
-    """One sealed answer. `mark` (16 bytes) names the session that it came from."""
+    """One sealed answer. `mark` (16 bytes) identifies the session that it came from."""
 
     name: bytes
     mark: bytes

@@ -264,7 +264,7 @@ class RouteTable:
     def model_of(self, shown: str, lost: Owner | None = None) -> str | None:
         """Returns the model to place a session by; `shown` is what its head shows. It is the session's own model, or,
         if no replica serves that, the one of the same alias that is nearest in quality. `lost` is an owner whose
-        replica does not count. None: every model does."""
+        replica does not count. Returns None if every model will do."""
         alias, model = split_head_model(shown)
         file = self._models_file().file
         if not alias or alias not in file.aliases or model not in file.models or self._served_without(model, lost):
@@ -274,7 +274,7 @@ class RouteTable:
         return min(there, key=lambda name: abs(file.models[name].quality - quality), default=model)
 
     def _served_without(self, model: str, lost: Owner | None) -> bool:
-        """Returns whether a replica serves the model, not counting those that are avoided and that of `lost`."""
+        """Returns whether a replica serves the model, not counting avoided replicas and the replica of `lost`."""
         state = self.pool_states().get(model)
         avoided = {*self._avoided(), *([lost.replica] if lost is not None else [])}
         if state is None or state.replicas > len(avoided):
@@ -283,7 +283,7 @@ class RouteTable:
         return any(member.replica not in avoided for member in members)
 
     def first_model(self, request: Request) -> str | None:
-        """Returns the model that a new session begins with; None if every model does. Raises Forbidden."""
+        """Returns the model that a new session begins with; None if every model will do. Raises Forbidden."""
         settings = cm.session_settings_of(request.command)
         if settings is None:
             return None

@@ -99,7 +99,7 @@ class SessionSubscription:
         self.reaches(epoch, top)
 
     def reaches(self, epoch: Epoch, top: int) -> None:
-        """Notes that the log goes up to `top`, and has what is missing delivered."""
+        """Notes that the log goes up to `top`, and has the missing records delivered."""
         if top and (epoch != self.epoch or top > self.seen):
             self.known = epoch, top
             self._subscriptions.enqueue(self, LOST)
@@ -191,7 +191,7 @@ class Subscriptions:
         return unwatch
 
     def is_attached(self, key: SessionKey) -> bool:
-        """Returns whether a replica that owns the session sends what it writes, as far as this gateway can tell."""
+        """Returns whether the session's owner sends its records to this gateway, as far as this gateway can know."""
         watch = self._watches.get(key)
         return watch is not None and watch.link is not None and watch.link.down is None
 
@@ -242,11 +242,11 @@ class Subscriptions:
             self._enter_limbo(watch, identity(link.member))
 
     def suspected(self, member: Member) -> None:
-        """Has the sessions of a replica that does not answer looked for elsewhere."""
+        """Has the workers find other owners for the sessions of a replica that does not answer."""
         self._end_limbo(member)
 
     def reachable(self, member: Member) -> None:
-        """Has the sessions of a replica that answers again attached there again."""
+        """Has the workers attach watches again at a replica that answers again."""
         self._end_limbo(member)
 
     def _end_limbo(self, member: Member) -> None:

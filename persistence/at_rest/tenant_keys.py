@@ -223,7 +223,7 @@ class TenantKeys:
         return found
 
     async def counts(self, tenant: TenantId) -> tuple[int, int]:
-        """Returns (number of usable keys, number of destroyed keys)."""
+        """Returns how many usable and how many destroyed keys a tenant has."""
         rows = await self._database.rows(_OF_TENANT, tenant)
         destroyed = sum(row[5] is not None for row in rows)
         return len(rows) - destroyed, destroyed

@@ -118,7 +118,7 @@ class MemoryJournal:
         return await self._call("list_heads", None, lambda: self.database.list_heads(tenant, user, limit, after))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """Implements `sessions.limits.Tallies`."""
+        """Counts sessions and bytes as `sessions.limits.Tallies` says."""
         found = await self._call("tally", None, lambda: self.database.tally(tenant, user))
         return found if stored else Tally(found.sessions, 0)
 

@@ -196,7 +196,7 @@ class SqlJournal:
         return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """Implements `sessions.limits.Tallies`."""
+        """Counts sessions and bytes as `sessions.limits.Tallies` says."""
         check_text(tenant, user)
         return Tally(*(await self._fetch(self._sql.TALLY, tenant, user, stored))[0])
 

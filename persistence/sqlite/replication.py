@@ -196,7 +196,7 @@ class Replication:
             self._restarts.add()
 
     async def _run(self) -> None:
-        """Runs Litestream until it ends. Raises OSError where it cannot be started."""
+        """Runs Litestream until it ends. Raises OSError if it cannot be started."""
         self._socket.unlink(missing_ok=True)
         config = self._own / "litestream.yml"
         config.write_text(json.dumps(self._config()))  # JSON is YAML

@@ -144,7 +144,7 @@ class Actor:
 
     @property
     def open(self) -> tuple[ResponseId, ...]:
-        """Ids of the open responses, whether or not an engine runs for them."""
+        """The ids of the open responses, whether or not an engine runs for them."""
         return tuple(self._machine.state.open)
 
     @property
@@ -431,8 +431,8 @@ class Actor:
             self._compactor.undone(None)
 
     async def _step_command(self, request: Request, keep_model: str) -> Step:
-        """Prepares a command (filters, tokens) and steps it. A repeated command is answered without preparing
-        anything."""
+        """Prepares a command (filters, tokens) and has the machine apply it. A repeated command is answered without
+        preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
         input = inputs_and_effects.Command(principal, command, request.digest)
         if not machine.is_visible_to(principal):  # nothing of it is looked at

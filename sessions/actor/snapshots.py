@@ -47,7 +47,7 @@ class SnapshotPolicy:
         return state.top > self._at and (self._fit or self._grown(state))
 
     def take(self, state: State) -> Snapshot:
-        """Returns a snapshot of `state`, and counts from its offset."""
+        """Returns a snapshot of `state`; from now on the log's growth is counted from its offset."""
         self._at = state.top
         return Snapshot(state.top, pack_state(state))
 

@@ -98,7 +98,8 @@ class UsageStore(Protocol):
         ...
 
     async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
-        """Returns rows that no relay has passed on yet, by number, of all tenants; none is ever skipped."""
+        """Returns rows that no relay has passed on yet, of all tenants, in the order of their numbers; none is ever
+        skipped."""
         ...
 
     async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:

@@ -86,7 +86,7 @@ class EndUserStore(Protocol):
     async def change_memory(
         self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
     ) -> UserMemory | None:
-        """Changes a memory's text. Returns the memory as it is then; None if it does not exist."""
+        """Changes a memory's text. Returns the changed memory; None if it does not exist."""
         ...
 
     async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:

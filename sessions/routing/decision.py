@@ -154,7 +154,8 @@ def _between(
 
 
 def extra_tokens(situation: TurnSituation, now: CandidateModel, target: CandidateModel) -> int:
-    """Returns how many tokens of the prompt `target` must compute that `now` need not."""
+    """Returns how many tokens of the prompt the model `target` must compute that the model `now` need not; at least
+    0."""
     return max(0, _missing(situation, target) - _missing(situation, now))
 
 
