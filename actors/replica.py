@@ -73,8 +73,8 @@ class PeerNetwork:
 
 
 class Replica:
-    """One replica of a cluster, as an async context: inside it the replica is a member. Its stores must be open and
-    its engine started. It only starts and ends the parts that its attributes are, in their order."""
+    """One replica of a cluster, as an async context: inside it the replica is a member. Its stores must be open and its
+    engine started. It only starts and ends its parts, which are its attributes, in their order."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Replica:
         accounting: Accounting | None = None,
         retention: Callable[[], Retention] = Retention,
     ) -> None:
-        """`member.address` is replaced by what `listen` returns; the rest of `member` is announced as it is."""
+        """The address in `member` is replaced by what `listen` returns; the rest of `member` is announced as it is."""
         limits, engine, placement = limits or ReplicaLimits(), inference.engine, BoundedRendezvous()
         member = msgspec.structs.replace(member, protocol=OURS[0], protocols=OURS, engine=engine.info)
         self._member = member
@@ -149,7 +149,8 @@ class Replica:
         return (stats.running + stats.waiting) / max(1, stats.slots)
 
     def _takes(self, head: Head) -> bool:
-        """Returns whether this replica should take a session without an owner: its model is ours, or exists nowhere."""
+        """Returns whether this replica should take a session without an owner: the session's model is ours, or no
+        replica serves it."""
         model, own = split_head_model(head.model)[1], self.engine.info
         return not model or model == own.model or model in own.aliases or self._pools.model_of(model) is None
 

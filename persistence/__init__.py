@@ -38,7 +38,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the drivers when a name is first used: a command that reads a folder's lock needs none."""
+    """Imports the drivers when a name of this package is first used, because a command that reads a folder's lock needs
+    none of them."""
     if name not in __all__:
         raise AttributeError(name)
     return getattr(importlib.import_module("persistence.open_store"), name)

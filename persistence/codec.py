@@ -4,12 +4,12 @@ Two layers, so that encryption is a matter of the second one alone:
 
     Record ──encode_record──> plain bytes ──Codec.encode──> (key_id, stored bytes)
 
-Which row a body stands in goes with it (`Row`), so that a codec that encrypts can bind the one to the other.
+The codec also gets the row of each body (`Row`), so that one that encrypts can bind the body to its row.
 
-A plain body begins with one byte, its version. Writers use the newest version; readers know every version that was
-ever written (`RECORD_VERSIONS`), so a log never has to be rewritten because the software changed. Inside version 1
-stands MessagePack: an array of a record's time, event and private part, the event as a map with its type. A field that
-is added to an event with a default needs no new version; a changed meaning does.
+A plain body begins with one byte, its version. Writers use the newest version; readers know every version that was ever
+written (`RECORD_VERSIONS`), so a log never has to be rewritten because the software changed. Version 1 is MessagePack:
+an array of a record's time, event and private part, the event as a map with its type. A field that is added to an event
+with a default needs no new version; a changed meaning does.
 
 `key_id` "" means plain. It is stored beside every body, so that plain and encrypted rows may stand in one table.
 
@@ -38,8 +38,8 @@ _VERSION_BYTE: Final = bytes([RECORD_VERSION])
 
 
 class KeyNotLoaded(Exception):
-    """A key of this tenant is not in memory: call `Codec.load`, then try again. `key_id` "" stands for the key that
-    writes."""
+    """Raised if a key of this tenant is not in memory: call `Codec.load`, then try again. The `key_id` "" stands for
+    the key that encrypts new bodies."""
 
     def __init__(self, tenant: TenantId, key_id: str) -> None:
         super().__init__(tenant, key_id)
@@ -48,7 +48,7 @@ class KeyNotLoaded(Exception):
 
 
 class KeyDestroyed(Internal):
-    """The key that a stored body was encrypted with has been destroyed on purpose: the body is lost."""
+    """Raised if the key that a stored body was encrypted with has been destroyed on purpose: the body is lost."""
 
     def __init__(self) -> None:
         super().__init__("body_unreadable", "A stored body, whose key is destroyed, cannot be read.")
@@ -57,25 +57,26 @@ class KeyDestroyed(Internal):
 class Codec(Protocol):
     """Turns the plain bytes of one session's bodies into what is stored, and back.
 
-    Both calls are plain functions, because they run while a batch is built or a page is decoded: they raise
-    KeyNotLoaded where the key is not in memory (`with_keys` deals with it). `decode` raises Internal with code
-    `body_unreadable` where the bytes are not what was stored in that row.
+    Both methods are plain functions, because they run while a batch is built or a page is decoded. They raise
+    KeyNotLoaded if the key is not in memory (`with_keys` handles that). `decode` raises Internal with code
+    `body_unreadable` if the bytes are not what was stored in that row.
     """
 
     def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
-        """Returns (id of the key, stored bytes)."""
+        """Returns the id of the key, "" if the body is stored plain, and the stored bytes."""
         ...
 
     def decode(self, key: SessionKey, row: Row, key_id: str, stored: bytes) -> bytes: ...
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
-        """Brings the tenant's keys into memory. Raises Unavailable, KeyDestroyed, and Internal (`body_unreadable`)
-        where the key `key_id` cannot be unwrapped."""
+        """Brings the tenant's keys into memory. Raises Unavailable, KeyDestroyed, and Internal (`body_unreadable`) if
+        the key `key_id` cannot be unwrapped."""
         ...
 
 
 async def with_keys(codec: Codec, work: Callable[[], T]) -> T:
-    """Runs `work` and returns its result; runs it again after loading each key that the codec lacks."""
+    """Runs `work` and returns its result. If the codec lacks a key, the key is loaded and `work` runs again. Raises
+    what `work` and `Codec.load` raise."""
     while True:
         try:
             return work()
@@ -84,7 +85,7 @@ async def with_keys(codec: Codec, work: Callable[[], T]) -> T:
 
 
 class PlainCodec:
-    """Stores bodies as they are."""
+    """A codec that stores bodies as they are, and cannot read encrypted ones."""
 
     def encode(self, key: SessionKey, row: Row, plain: bytes) -> tuple[str, bytes]:
         return "", plain
@@ -101,7 +102,7 @@ class PlainCodec:
 
 
 class HeadBody(msgspec.Struct, frozen=True):
-    """The part of a session's head that people wrote; it is kept as a body so that it is encrypted with the rest."""
+    """The part of a session's head that people wrote. It is kept as a body so that it is encrypted like the others."""
 
     title: str | None = None
     metadata: dict[str, Json] = {}
@@ -125,7 +126,7 @@ def unreadable(what: str, exc: Exception | None = None) -> Internal:
 
 
 def encode_record(record: Record) -> bytes:
-    """Returns the plain body of a record: all of it but the offset, which is the row's key."""
+    """Returns the plain body of a record: everything except the offset, which is the row's key."""
     return _VERSION_BYTE + _encode((record.at, record.event, record.private))
 
 
@@ -168,12 +169,12 @@ _SEALED_BYTE: Final = 0x92  # what begins an array of two in MessagePack, and no
 
 
 def seal_text(codec: Codec, key: SessionKey, row: Row, text: str) -> bytes:
-    """Encrypts a text that is stored beside a session's log; the bytes begin with the id of their data key."""
+    """Encrypts a text that is stored beside a session's log. The returned bytes begin with the id of the key."""
     return _encode(codec.encode(key, row, text.encode())) if text else b""
 
 
 def unseal_text(codec: Codec, key: SessionKey, row: Row, stored: bytes) -> str:
-    """Returns the text that `seal_text` stored. Raises Internal where it cannot be read."""
+    """Returns the text that `seal_text` stored. Raises Internal if it cannot be read."""
     if not stored:
         return ""
     try:
@@ -183,7 +184,8 @@ def unseal_text(codec: Codec, key: SessionKey, row: Row, stored: bytes) -> str:
 
 
 def sealed_key_id(stored: bytes) -> str:
-    """Returns the id of the data key in the bytes of `seal_text` or `encode_command`; "" where they are plain."""
+    """Returns the id of the key at the beginning of bytes from `seal_text` or `encode_command`; "" if they are
+    plain."""
     if not stored or stored[0] != _SEALED_BYTE:
         return ""
     try:
@@ -217,14 +219,14 @@ def command_row(principal_id: str, command_id: CommandId | str) -> str:
 
 
 def encode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
-    """Returns (digest, answer) as they are stored; the digest is encrypted too, since it could confirm a guessed
-    text."""
+    """Returns digest and answer of a command as they are stored. The digest is encrypted too, because it could confirm
+    a guessed text."""
     key_id, stored = codec.encode(key, row, _encode((digest, answer)))
     return (b"", _encode((key_id, stored))) if key_id else (digest, answer)
 
 
 def decode_command(codec: Codec, key: SessionKey, row: Row, digest: bytes, answer: bytes) -> tuple[bytes, bytes]:
-    """Returns (digest, answer) as they were passed to `encode_command`."""
+    """Returns the digest and the answer that were passed to `encode_command`."""
     if not answer or answer[0] != _SEALED_BYTE:
         return digest, codec.decode(key, row, "", answer)
     try:

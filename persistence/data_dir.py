@@ -1,8 +1,7 @@
 """The marker that a store keeps beside its data, to notice when the data went back. The lock is in `folder_lock`.
 
-A small file that holds the store's incarnation and a position that only grows: the number
-of commits that this process has made. It is written after each commit and before the commit is acknowledged. At the
-next start:
+A small file that holds the store's incarnation and a position that only grows: the number of commits that this process
+has made. It is written after each commit and before the commit is acknowledged. At the next start:
 
     what the store says                     meaning                                      incarnation
     same incarnation, position >= marker    the process stopped, maybe between the two   stays
@@ -11,13 +10,13 @@ next start:
     no marker, or unreadable                unknown                                      new
     marker touched after its last write     copied or restored together with the store   new
 
-A new incarnation that was not needed costs clients a reset; one that is missed would be a silent divergence. So every
-doubt is decided for the new one. The last row works because a file's change time cannot be set: a copied marker is
-younger than the time that stands in it. What it cannot see is a whole disk or machine put back from an image: then
-delete the marker.
+A new incarnation that was not needed costs clients a reset; a missing one would be a silent divergence. So in every
+doubt a new one is made. The last row works because a file's change time cannot be set: the change time of a copied
+marker is later than the time written in it. The marker does not show that a whole disk or machine was put back from an
+image: then delete it.
 
-The marker is synced about once a second, not with each commit (that would double the cost of a commit): after
-a power cut it may be a second old, which is harmless unless a backup from that very second is restored as well.
+The marker is synced about once a second, not with each commit (that would double the cost of a commit): after a power
+cut it may be a second old, which is harmless unless a backup from that very second is restored as well.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Marker:
         self.synced_at: float = 0.0
 
     def open(self) -> MarkerRecord | None:
-        """Opens the file and returns its content if that can be trusted. Raises OSError where it cannot be made or
-        written."""
+        """Opens the file, or makes it. Returns its content; None if there was none or it cannot be trusted. Raises
+        OSError."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             mark = msgspec.json.decode(os.pread(self._fd, MARKER_BYTES, 0), type=MarkerRecord)

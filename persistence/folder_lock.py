@@ -1,8 +1,8 @@
-"""The lock of a data folder: one process per folder. `flock` is dropped by the kernel when the process dies, however it
+"""The lock of a data folder: one process per folder. The kernel releases a `flock` when its process dies, however it
 dies, so there is never a stale lock to clear.
 
-In the file stand the holder's process id and, in a second line, where it listens if it is a server: commands on the
-folder ask it then. Who takes the lock begins the file anew, so both are the holder's.
+The file contains the holder's process id and, in a second line, the URL where it listens if it is a server, so that
+commands on the folder can ask it. A new holder overwrites the file, so both lines are its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class FolderLock:
         self._fd: int | None = None
 
     def take(self) -> None:
-        """Locks the folder, which is made if need be. Raises Unavailable naming the folder."""
+        """Locks the folder, and makes it if it does not exist. Raises Unavailable naming the folder if another process
+        has it, or it cannot be used."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -73,7 +74,7 @@ def announce_server(folder: Path, url: str) -> None:
 
 
 def address_of_server(folder: Path) -> str:
-    """Returns the URL of the server that has a folder open; "" where none has, or it has not written it yet."""
+    """Returns the URL of the server that has a folder open; "" if no server has, or it has not written its URL yet."""
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -88,6 +89,6 @@ def address_of_server(folder: Path) -> str:
 
 
 def _written_in(fd: int) -> tuple[str, str]:
-    """Returns the process id and the URL in a lock file, each "" where it is missing."""
+    """Returns the process id and the URL in a lock file, each "" if it is missing."""
     lines = os.pread(fd, WRITTEN_BYTES_MAX, 0).decode(errors="replace").split("\n")
     return lines[0], lines[1] if len(lines) > 2 else ""

@@ -7,11 +7,11 @@ Decides which writes share a transaction, and in which order; what a transaction
   that it sees what the first one left.
 * Batches run one after another, so a store needs no lock of its own.
 * Everything is bounded: a batch in writes, rows and bytes, the queue in writes and bytes (then Overloaded).
-* While the store is busy, writes collect by themselves. When it is idle and the last batch was of several sessions,
-  the first write waits `gather_s` for its neighbours: the streams of an engine's step speak one after the other. One of
-  several rows goes at once: it begins or ends an answer, and a client waits for that.
-  Under load a batch is held until `pace_s` after the one before it began, `crowded_pace` times that where that one was
-  of many: a batch costs a sync, some fixed work, and each page that it touches once, however many writes do.
+* While the store is busy, writes collect by themselves. When it is idle and the last batch was of several sessions, the
+  first write waits `gather_s` for others, because the sessions of an engine's step write one after the other. A write
+  of several rows does not wait: it begins or ends an answer, and a client waits for that. Under load a batch begins no
+  earlier than `pace_s` after the one before it, or `crowded_pace` times that if that one had many writes: each batch
+  costs a sync and some fixed work, and a page that several of its writes touch is written once.
 
 A caller that is cancelled while its write waits takes it back; one that is cancelled later may find it done.
 """
@@ -64,10 +64,10 @@ Outcomes = Sequence[object]  # one per write: what its caller gets, or the excep
 
 
 class GroupCommit:
-    """Collects writes and hands them in batches to `commit`, from one task between `start` and `stop`.
+    """Collects writes and passes them in batches to `commit`, from one task between `start` and `stop`.
 
-    `commit` gets the writes in key order and returns their outcomes in the same order. An exception
-    that leaves it is our bug: every caller of the batch gets OutcomeUnknown, and the next batch runs.
+    `commit` gets the writes in key order and returns their outcomes in the same order. If it raises, that is a bug of
+    ours: every caller of the batch gets OutcomeUnknown, and the next batch runs.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class GroupCommit:
             await asyncio.wait([self._task])
 
     def submit(self, write: Write) -> asyncio.Future[Any]:
-        """Queues a write. Returns a future that ends with the result or error of its transaction.
-        Raises Unavailable and Overloaded."""
+        """Queues a write. Returns a future that ends with the result or error of its transaction. Raises Unavailable
+        after `stop`, Overloaded if the queue is full."""
         if not self._open:
             raise closed()
         limits = self.limits
@@ -186,7 +186,7 @@ class GroupCommit:
 
 
 def resolve_writes(writes: Sequence[Write] | deque[Write], outcomes: Outcomes) -> None:
-    """Hands each write's caller its outcome; callers that were cancelled get nothing."""
+    """Sets each write's outcome as the result or error that its caller waits for, unless the caller was cancelled."""
     for write, outcome in zip(writes, outcomes, strict=True):
         future = write.future
         if future is None or future.done():

@@ -45,10 +45,10 @@ _NAME: Final = re.compile(r"\{(\w+)\}")
 
 
 class KeyDatabase(Protocol):
-    """A database with tables of keys; usable from `open` to `close`. Every call raises Unavailable."""
+    """A database with tables of keys; usable from `open` to `close`. All its coroutines raise Unavailable."""
 
     def has_file(self) -> bool:
-        """Returns whether the keys lie in a file on this machine that existed before."""
+        """Returns whether the keys are in a file on this machine, and that file exists already."""
         ...
 
     async def open(self) -> None: ...
@@ -56,13 +56,13 @@ class KeyDatabase(Protocol):
     async def close(self) -> None: ...
 
     async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement in a transaction of its own; returns its rows. Its changes are durable when this
+        """Runs one statement in a transaction of its own; returns its rows. Its changes are durable when the call
         returns."""
         ...
 
     async def wipe(self, table: str) -> None:
-        """Removes deleted and overwritten rows of a table from the database's files; returns when none can be read
-        there."""
+        """Removes a table's deleted and overwritten rows from the database's files, so that none can be read there
+        after the call."""
         ...
 
 
@@ -71,8 +71,8 @@ def keys_unavailable(exc: BaseException) -> Unavailable:
 
 
 class SqliteKeyDatabase:
-    """An SQLite file of one process, beside the journal's. Calls run one after another in threads and are never cut
-    short."""
+    """An SQLite file of one process, beside the journal's. Calls run one after another in threads and are never
+    interrupted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

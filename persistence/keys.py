@@ -42,7 +42,7 @@ def _associated_data(key: SessionKey, name: str) -> bytes:
 
 
 class MemoryKeyStore:
-    """A key store in memory, for a journal in memory and for tests: its keys are gone with the process."""
+    """A key store in memory, for a journal in memory and for tests. Its keys are gone with the process."""
 
     def __init__(self) -> None:
         self._keys: dict[SessionKey, DataKey] = {}
@@ -68,7 +68,7 @@ class MemoryKeyStore:
 
 
 class SqlKeyStore:
-    """The Keys port on a database that holds only keys."""
+    """The port `Keys` on a database that holds only keys."""
 
     def __init__(self, database: KeyDatabase, masters: MasterKeyRing) -> None:
         self.database = database
@@ -111,7 +111,7 @@ class SqlKeyStore:
         return None
 
     async def rewrap(self) -> int:
-        """Wraps each key of an older master under the newest; returns how many. May be interrupted and run again:
+        """Wraps each key of an older master under the newest; returns how many. It may be interrupted and run again:
         each key is readable at every moment."""
         newest, done = self.masters.newest, 0
         for master in self.masters.older:
@@ -133,7 +133,7 @@ class SqliteKeyStore(SqlKeyStore):
 
 
 class PostgresKeyStore(SqlKeyStore):
-    """A key store for a cluster: replicas with the same master key read what any of them encrypted."""
+    """A key store for a cluster: replicas with the same master key read what each of them encrypted."""
 
     def __init__(
         self, dsn: str, master: MasterKey | MasterKeyRing, *, schema: str = "sessile_keys", timeout_s: float = 10.0

@@ -1,11 +1,11 @@
 """The master key: 32 bytes in a file that only its owner may read. It wraps data keys and nothing else.
 
-Wrapping is AES-256-GCM under a fresh nonce, bound to whose key it is, so that rows of a key store cannot be swapped.
-`id` is a fingerprint: a store tells by it which master wrapped a key, and one that was replaced finds none of the old.
-While masters are rotated the file has several, one a line.
+Wrapping is AES-256-GCM under a fresh nonce, bound to the owner of the wrapped key, so that rows of a key store cannot
+be swapped. `id` is a fingerprint by which a store knows which master wrapped a key; with another master it does not
+find the old keys. While masters are rotated the file has several, one a line.
 
-Whoever has the file and a copy of the key store can read what was encrypted until the data keys are destroyed, so
-the two do not belong into one backup. This module knows no sessions and no store.
+Whoever has the file and a copy of the key store can read what was encrypted until the data keys are destroyed, so the
+two do not belong into one backup. This module knows no sessions and no store.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class MasterKey:
         return nonce + self._cipher.encrypt(nonce, secret, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes | None:
-        """Returns the secret, or None when another master wrapped it or it was wrapped for another purpose
-        (`about`)."""
+        """Returns the secret; None if another master wrapped it, or it was wrapped for another purpose than `about`."""
         try:
             return self._cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], about)
         except (InvalidTag, ValueError):  # ValueError: too short to be one
@@ -47,9 +46,10 @@ class MasterKey:
 
 
 class MasterKeyRing:
-    """The master keys of a file, the newest first: it wraps, and the older ones still unwrap.
+    """The master keys of a file, the newest first. The newest wraps; all of them unwrap.
 
-    A file is read again by `reload`, so that a key may be put in front while servers run."""
+    `reload` reads the file again, so that a key may be put in front while servers run.
+    """
 
     def __init__(self, masters: Sequence[MasterKey], path: Path | None = None) -> None:
         assert masters
@@ -71,15 +71,17 @@ class MasterKeyRing:
         return next((master for master in self._masters if master.id == master_id), None)
 
     def reload(self) -> None:
-        """Reads the file again. Blocking. Raises BadInput; the keys that were read before then stay in force."""
+        """Reads the file again. Raises BadInput, and then the keys that were read before stay in force. Blocking."""
         if self._path is not None:
             self._masters = tuple(_read_masters(self._path))
 
 
 def read_master_keys(path: Path, *, make: bool = False) -> MasterKeyRing:
-    """Reads the file: 64 hexadecimal digits a line, the newest first. `make`: where there is none, a new one is made.
+    """Reads the keys of a file: 64 hexadecimal digits a line, the newest first. If there is no file and `make` is set,
+    one with a new key is made.
 
-    Blocking. Raises BadInput that says what to do."""
+    Blocking. Raises a BadInput that says what to do.
+    """
     if make:
         with contextlib.suppress(FileExistsError):
             _create(path)
@@ -87,7 +89,7 @@ def read_master_keys(path: Path, *, make: bool = False) -> MasterKeyRing:
 
 
 def add_master_key(path: Path) -> MasterKey:
-    """Puts a new key in front of the file's. Blocking. Raises BadInput."""
+    """Puts a new key in front of those in the file, and returns it. Blocking. Raises BadInput."""
     lines = [secret.hex() for secret in _read_secrets(path, "master_key")]
     new = os.urandom(KEY_BYTES)
     _replace(path, [new.hex(), *lines])
@@ -107,8 +109,8 @@ def _read_masters(path: Path) -> list[MasterKey]:
 
 
 def read_secret(path: Path, setting: str) -> bytes:
-    """Returns the 32 bytes of a file that only its owner may read. `setting` is the setting that names the file, for
-    errors. Blocking. Raises BadInput."""
+    """Returns the 32 bytes of a file that only its owner may read. Errors name `setting`, the setting that names the
+    file. Blocking. Raises BadInput."""
     secrets = _read_secrets(path, setting)
     if len(secrets) > 1:
         raise _invalid_file(path, setting, "has more than one line", "It holds one key")
@@ -137,7 +139,7 @@ def _read_secrets(path: Path, setting: str) -> list[bytes]:
 
 
 def _create(path: Path) -> None:
-    """Writes a new key file whole or not at all: a crash in between must not leave a file that is no key."""
+    """Writes a new key file, whole or not at all: a crash meanwhile must not leave a file without a complete key."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = _written_beside(path, [os.urandom(KEY_BYTES).hex()])

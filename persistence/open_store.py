@@ -44,7 +44,8 @@ log = structlog.get_logger(__name__)
 
 
 class Reach(Protocol):
-    """A function that runs `attempt`, once or until it succeeds; `name` says in logs which service is away."""
+    """A function that runs `attempt` and returns its result; it may repeat it until it succeeds. `name` says in logs
+    which service is away."""
 
     async def __call__(self, name: str, attempt: Callable[[], Awaitable[T]], /) -> T: ...
 
@@ -62,13 +63,13 @@ def open_store(
     chunks: FileChunks | None = None,
     replicated: bool = False,
 ) -> Store:
-    """Makes the store for `sqlite` (in `folder`), `memory` or `postgresql://...`. Raises BadInput for anything else.
+    """Makes the store for `sqlite` (in `folder`), `memory` or `postgresql://...`. Raises BadInput for other URLs.
 
-    Only makes it: `open` is the caller's, and so is `close`. `folder` belongs to one process. With PostgreSQL it holds
-    the marker that tells a restored database from the one that this process wrote to; None goes without, which is right
-    for a process that only reads. `audit_key` names a file like the master key's. Without a `codec` bodies are plain;
-    without `chunks` files' bytes are rows of the database. `replicated`: another process copies an SQLite journal and
-    makes its checkpoints.
+    The caller opens and closes the store. `folder` belongs to one process. With PostgreSQL it has the marker that
+    distinguishes a restored database from the one that this process wrote to; None goes without a marker, which is
+    right for a process that only reads. `audit_key` is the path of a file like the master key's. Without a `codec`
+    bodies are plain; without `chunks` files' bytes are rows of the database. `replicated`: another process copies an
+    SQLite journal and makes its checkpoints.
     """
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
@@ -131,13 +132,13 @@ class OpenableStores:
     more."""
 
     def reencryption(self, metrics: Metrics | None = None) -> Reencryption | None:
-        """Makes the sweep that encrypts older rows again; None where rows are plain."""
+        """Makes the sweep that encrypts older rows again; returns None if bodies are stored plain."""
         if self.codec is None or self.sql is None:
             return None
         return Reencryption(self.sql, self.codec, now_ms=self.now_ms, metrics=metrics, seals=self.refuses_plain)
 
     def administration(self, sweep: Reencryption | None) -> EncryptionAdministration | None:
-        """Makes the object through which operators manage encryption keys; None where rows are plain."""
+        """Makes the object through which operators manage encryption keys; returns None if bodies are stored plain."""
         if self.codec is None or sweep is None:
             return None
         return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys)
@@ -162,7 +163,7 @@ class OpenableStores:
 
     @property
     def tenant_keys(self) -> TenantKeys | None:
-        """The keys that bodies are encrypted with now; None where bodies are stored plain."""
+        """The keys that new bodies are encrypted with; None if bodies are stored plain."""
         return self.codec.keys if self.codec is not None and self.codec.writes else None
 
     async def _rewrap_kv_keys(self) -> int:
@@ -170,8 +171,9 @@ class OpenableStores:
 
     @asynccontextmanager
     async def opened(self, reach: Reach = reach_once) -> AsyncIterator[Store]:
-        """Opens the keys and the store, and closes them at the end. Keys in a file are read first: a store whose bodies
-        this process cannot read stays unchanged, with its marker and incarnation. Raises Unavailable and BadInput."""
+        """Opens the keys and the store, and closes them at the end. Keys in a file are read before the store is opened,
+        so that a store whose bodies this process cannot read stays unchanged, with its marker and incarnation. Raises
+        Unavailable and BadInput."""
         async with AsyncExitStack() as stack:
             database = self.database
             keys_first = database is not None and database.has_file()
@@ -200,7 +202,7 @@ class OpenableStores:
             )
 
     async def _check_keys_belong(self, database: KeyDatabase) -> None:
-        """Raises BadInput where the file of keys knows none of those that an SQLite journal names."""
+        """Raises BadInput if an SQLite journal names keys and the database of keys has none of them."""
         if not isinstance(self.sql, SqliteDatabase):
             return
         named = await asyncio.to_thread(named_keys, self.sql.path)
@@ -220,9 +222,10 @@ class OpenableStores:
 
 
 def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callable[[], UnixMs]) -> OpenableStores:
-    """Makes the stores that the settings name. With SQLite the master key is made in `folder` where none is named, and
-    bodies are encrypted. With PostgreSQL, which other processes share, they are where a master key or a key service is
-    named: one that a process made for itself would lock the others out. Raises BadInput. Blocking."""
+    """Makes the stores that the settings name. With SQLite bodies are encrypted, and if the settings name no master
+    key, one is made in `folder`. With PostgreSQL, which other processes share, bodies are encrypted only if the
+    settings name a master key or a key service, because a key that one process made would lock the others out. Raises
+    BadInput. Blocking."""
     url, mode = settings.journal, settings.journal_encryption
     if url == "memory":
         return OpenableStores(
@@ -290,8 +293,8 @@ async def open_and_replicate(
     environment: Mapping[str, str],
     reach: Reach = reach_once,
 ) -> AsyncIterator[Callable[[], float | None]]:
-    """Opens a server's store until the context ends; replicates an SQLite journal where the settings say so. Yields a
-    function for the replica's lag in seconds, None if there is no replica. Raises Unavailable and BadInput."""
+    """Opens a server's store until the context ends; replicates an SQLite journal if the settings say so. Yields a
+    function that returns the replica's lag in seconds, None if there is no replica. Raises Unavailable and BadInput."""
     if not settings.replicate:
         async with stores.opened(reach):
             yield lambda: None
@@ -328,7 +331,8 @@ def _service_of(settings: StoreSettings) -> KeyWrapper | None:
 
 
 def offline_stores(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -> OpenableStores:
-    """Makes the stores for a command-line tool: with SQLite no server may have them open. Raises BadInput. Blocking."""
+    """Makes the stores for a command-line tool. With SQLite, opening them fails while a server has them open. Raises
+    BadInput. Blocking."""
     folder = Path(settings.data) if settings.journal == "sqlite" else None
     return make_stores(settings, folder=folder, now_ms=now_ms)
 
@@ -341,9 +345,11 @@ async def connect_store(settings: StoreSettings, now_ms: Callable[[], UnixMs]) -
 
 
 def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
-    """Makes the key store that goes with a store: in memory, a file in `folder`, or a schema of its own in PostgreSQL.
+    """Makes the store of sessions' data keys that belongs to the store at `url`: in memory, a file in `folder`, or a
+    schema of its own in PostgreSQL.
 
-    Raises BadInput. Blocking."""
+    Raises BadInput. Blocking.
+    """
     if url == "memory":
         return MemoryKeyStore()
     masters = master_keys_of(master_key, folder)
@@ -351,8 +357,9 @@ def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
 
 
 def master_keys_of(master_key: str, folder: Path | None) -> MasterKeyRing:
-    """Reads the master keys of a file; "" is `master.key` in `folder`, made at the first start. Replicas that are to
-    read each other's KV, and processes that share a journal, are given the same one. Raises BadInput. Blocking."""
+    """Reads the master keys of a file. If `master_key` is "" the file is `master.key` in `folder`, made at the first
+    start. Replicas that are to read each other's KV, and processes that share a journal, need the same file. Raises
+    BadInput. Blocking."""
     if master_key or folder is None:
         return read_master_keys(Path(master_key))
     return read_master_keys(folder / "master.key", make=True)

@@ -1,4 +1,4 @@
-"""What every driver says and checks in the same way, whatever it stores in."""
+"""The checks, and the audit rows, that all drivers have in common."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ _check_key_once = lru_cache(maxsize=4096)(check_key)  # a session's deltas all h
 
 
 def check_append(append: Append) -> None:
-    """Raises BadInput for an append that no store can hold. Asserts what is our own duty: offsets follow each other,
-    usage is the tenant's own."""
+    """Raises BadInput for an append that no store can hold. Asserts what our own code must ensure: offsets follow each
+    other, and usage is of the append's tenant."""
     _check_key_once(append.key)
     records = append.records
     assert not records or (records[0].offset == append.top + 1 and records[-1].offset == append.top + len(records)), (
@@ -84,14 +84,15 @@ def check_append(append: Append) -> None:
 
 
 def check_claim(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
-    """Returns the case if this claim repeats an earlier one; None if it may be claimed. Raises where it may not."""
+    """Returns the case if this claim repeats an earlier one; None if the case may be claimed. Raises if it may not."""
     return _check_transition(
         case, review_id, command, case.claim_command if case else "", partial(check_claimable, by=by, now=now)
     )
 
 
 def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case: Case | None) -> Case | None:
-    """Returns the case if this decision repeats an earlier one; None if it may be decided. Raises where it may not."""
+    """Returns the case if this decision repeats an earlier one; None if the case may be decided. Raises if it may
+    not."""
     return _check_transition(
         case, review_id, command, case.decide_command if case else "", partial(check_decidable, by=by, now=now)
     )
@@ -100,7 +101,8 @@ def check_decision(review_id: ReviewId, by: str, now: UnixMs, command: str, case
 def _check_transition(
     case: Case | None, review_id: ReviewId, command: str, last: str, check: Callable[[Case], None]
 ) -> Case | None:
-    """Returns the case if `command` repeats `last`, the command that made this transition; else runs `check`."""
+    """Returns the case if `command` repeats `last`, the command that made this transition; else runs `check`, which
+    raises if the transition is not allowed, and returns None."""
     if done := repeated_decision(case, review_id, command, last):
         return done
     assert case is not None
@@ -109,7 +111,7 @@ def _check_transition(
 
 
 def names_of_user(sealer: Sealer, tenant: TenantId, user: str) -> list[str]:
-    """Returns the names that a store has for an end user: the name, and its pseudonyms after an erasure."""
+    """Returns the names under which a store may have an end user: the name, and its pseudonyms after an erasure."""
     return [user, *sealer.pseudonyms(tenant, user)]
 
 

@@ -1,7 +1,7 @@
-"""What waits for a group commit: appends with their bodies already encoded, grants, and odd jobs.
+"""The writes of a group commit: appends with their bodies already encoded, grants, and other jobs.
 
-Encoding happens when a write is made, by the caller: what cannot be stored fails there, alone, and never
-inside a batch of others.
+The caller encodes a write when it makes it: what cannot be stored fails there, alone, and never inside a batch of
+others.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ REVIEW_AGAIN: Final = (
 
 
 class AppendWrite(Write):
-    """An append and its rows, each a tuple in the order of its statement's columns."""
+    """An append and its rows. Each row is a tuple in the order of its statement's columns."""
 
     __slots__ = (
         "append",
@@ -104,8 +104,8 @@ class AppendWrite(Write):
     )
 
     def __init__(self, codec: Codec, append: Append, *, sealer: Sealer, bytes_max: int) -> None:
-        """Encodes the append's rows. Raises TooLarge and BadInput. Deltas come by the thousand a second: what they do
-        not carry costs nothing."""
+        """Encodes the append's rows. Raises TooLarge if they have more than `bytes_max` bytes, and BadInput. Thousands
+        of deltas come every second, so kinds of rows that an append does not have cost nothing."""
         check_append(append)
         key = append.key
         tenant, session = key
@@ -149,7 +149,7 @@ class AppendWrite(Write):
         super().__init__(key, rows=len(events), size=size)
 
     def _beside(self, codec: Codec, sealer: Sealer) -> int:
-        """Encodes everything of the append but its records into rows; returns their size in bytes."""
+        """Encodes everything of the append except its records into rows; returns their size in bytes."""
         append, key, encode = self.append, self.append.key, codec.encode
         size = 0
         if append.reviews:
@@ -184,7 +184,7 @@ class AppendWrite(Write):
 
 
 def review_rows(codec: Codec, cases: Sequence[Case]) -> list[tuple[Any, ...]]:
-    """Returns one row for each case, the last of each id, in the order of `REVIEW_COLUMNS`."""
+    """Returns one row for each case id, made from the last case with that id, in the order of `REVIEW_COLUMNS`."""
     rows = []
     for case in {case.id: case for case in cases}.values():
         row = list(_review_values(case))
@@ -211,7 +211,8 @@ class GrantWrite(Write):
 
 
 class JobWrite(Write):
-    """Another job that needs the writer's transaction; `run` gets the store's connection and returns the result."""
+    """Another job that needs the writer's transaction. `run` gets the store's connection; what it returns is the
+    write's result."""
 
     __slots__ = ("run",)
 

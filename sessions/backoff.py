@@ -12,13 +12,14 @@ class Backoff:
     __slots__ = ("_first_s", "_max_s", "_pause_s", "_rng")
 
     def __init__(self, first_s: float, max_s: float, rng: random.Random | None = None) -> None:
-        """`rng` None: no jitter; else each pause is drawn from 50 to 150 % of its nominal length."""
+        """`first_s` is the first pause and `max_s` the longest, in seconds. With `rng` each pause is drawn from 50 to
+        150 % of its nominal length; None: no jitter."""
         self._first_s = self._pause_s = first_s
         self._max_s = max_s
         self._rng = rng
 
     def next_s(self) -> float:
-        """Returns how long to wait before the next attempt."""
+        """Returns how many seconds to wait before the next attempt."""
         pause_s = self._pause_s
         self._pause_s = min(pause_s * 2, self._max_s)
         return pause_s if self._rng is None else pause_s * (0.5 + self._rng.random())

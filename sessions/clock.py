@@ -1,7 +1,8 @@
-"""The clock and the source of ids that every part is given: nothing below `app.py` reads the system's own.
+"""The clock and the source of ids that every part gets: nothing below `app.py` reads the system's own.
 
-`now_ms` is wall time, for what people and rows are shown; deadlines go by the running loop's `time()`. `new_id` makes
-an id that no other process makes. Tests and the simulator hand in a clock that they move themselves.
+`now_ms` is wall time in Unix milliseconds, for what people and rows are shown; deadlines use the running loop's
+`time()`. `new_id` makes an id that no other process makes. Tests and the simulator pass a clock that they move
+themselves.
 """
 
 from __future__ import annotations

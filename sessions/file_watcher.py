@@ -2,13 +2,13 @@
 
     watched = FileWatcher(path, read, take, what="limits", refused=(BadSetting,))
     value = watched.first()       raises what `read` raises; nothing is in force yet
-    await watched.run()           looks every so often, for as long as it is not cancelled
+    await watched.run()           checks the file every `look_s` seconds until it is cancelled
 
-`read` is plain and may block: it runs in a thread, with whatever is heavy in it (parsing, compiling), so that a reload
-holds up nobody. `take` puts what was read in force, on the loop. One reading at a time; a file that changes while it is
-read is read again at the next look. A missing file is reported once, and changes nothing.
+`read` is plain and may block: it runs in a thread, with whatever is heavy in it (parsing, compiling), so that reading
+does not hold up the event loop. `take` puts what was read in force, on the loop. One reading at a time; a file that
+changes while it is read is read again at the next check. A missing file is reported once, and changes nothing.
 
-Does not know: what stands in the file.
+Does not know what the file contains.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class FileWatcher(Generic[T]):
         on_read: Callable[[str | None], Awaitable[None]] | None = None,
         beside: Sequence[str | Path] = (),
     ) -> None:
-        """`beside`: files that are read with this one; a change of one counts as a change of it. `refused`: the errors
-        of `read` and `take` for a file that cannot be read or used. `on_read` is called after each reading with the
-        reason for refusing it, or None."""
+        """`beside` are files that belong to this one: a change of one of them counts as a change of the file. `what`
+        names the file in logs. `refused` are the errors of `read` and `take` for a file that cannot be read or used.
+        `on_read` is called after each reading with the reason for refusing the file, or None."""
         self._path = Path(path)
         self._beside = tuple(map(Path, beside))
         self._read = read
@@ -62,14 +62,14 @@ class FileWatcher(Generic[T]):
         return self._read(self._path)
 
     async def look(self) -> bool:
-        """Reads the file if it has changed. Returns whether new content is in force."""
+        """Reads the file if it has changed. Returns whether new content was put in force."""
         mark = await asyncio.to_thread(self._mark)
         if mark == self._seen:
             return False
         return await self.again()
 
     async def again(self) -> bool:
-        """Reads the file whether or not it has changed. Returns whether its content is in force."""
+        """Reads the file whether or not it has changed. Returns whether its content was put in force."""
         async with self._reading:
             self._seen = await asyncio.to_thread(self._mark)
             try:
@@ -90,7 +90,7 @@ class FileWatcher(Generic[T]):
             await self.look()
 
     def _mark(self) -> tuple[Mark | None, ...]:
-        """Returns the marks of the file and those beside it, which differ when one changes."""
+        """Returns marks of the file and of those beside it, which differ if one of them has changed."""
         return tuple(_mark_of(path) for path in (self._path, *self._beside))
 
 

@@ -1,16 +1,17 @@
 """Rate limits and quotas of tenants and their users: ceilings, demands, and the token buckets that decide.
 
-Two scopes decide at once, the tenant and one of its users (the end user, or the key where there is none), and both
-must agree. Per scope: a bucket of requests and one of tokens, each holding a minute's worth and refilled evenly, and a
-number of turns under way. A turn reserves its input and the output that it may make at most, and is settled at its end
-with what it used; what was reserved and is not settled in time (its processes died) frees its place and stays paid.
+Two scopes decide at once, the tenant and one of its users (the end user, or the key if there is none), and both must
+agree. Each scope has a bucket of requests and one of tokens, each with a minute's worth and refilled evenly, and a
+number of turns under way. A turn reserves its input and the longest output that it may have, and is settled at its end
+with what it used. A reservation that is not settled in time (its processes died) frees its place, and its tokens stay
+paid.
 
-Invariants: nothing is charged by a refusal. A bucket is overdrawn by one reservation at most, and only from full: a
-turn larger than a whole minute is admitted when the minute is unspent. A reservation is named by the response that it
-is for, so a command that is repeated is charged once (I5).
+Invariants: a refusal charges nothing. A bucket is overdrawn by at most one reservation, and only when it was full: a
+turn that needs more than a whole minute's worth is admitted when the bucket is full. A reservation has the name of its
+response, so a command that is repeated is charged once (I5).
 
-Pure, but for the ports at the end; `actors/limits/limits.lua` says the same arithmetic where a cluster shares it.
-Does not know: files, stores, doors. Token buckets: RFC 2697's in one colour.
+Pure, except for the ports at the end; `actors/limits/limits.lua` has the same arithmetic for counts that a cluster
+shares. Does not know: files, stores, doors. Token buckets: RFC 2697's in one colour.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WHAT: Final[tuple[What, ...]] = get_args(What)  # in the order in which limiters
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of one scope (a tenant or a user); None: unlimited."""
+    """The limits of one scope (a tenant or a user). A field that is None is unlimited."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
@@ -43,7 +44,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file_bytes: Count | None = None  # of all files together
 
     def scaled(self, share: float) -> Ceilings:
-        """Returns the share of rates and turns for a process that counts alone while the shared counts are away."""
+        """Returns the limits with rates and turns multiplied by `share`, for a process that counts alone while the
+        shared counts are away."""
 
         def part(ceiling: int | None) -> int | None:
             return None if ceiling is None else max(1, round(ceiling * share))
@@ -73,14 +75,15 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A tenant's rank in an engine's queue: smaller `priority` first, then by `weight`."""
+    """A tenant's rank in an engine's queue. Turns with smaller `priority` come first; among equals, tenants get turns
+    in proportion to `weight`."""
 
     priority: int = 5
     weight: float = 1.0
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast for a turn that came now: its place in the queue (0: it would not wait), and its times."""
+    """A forecast for a turn that came now: its place in the queue (0 if it would not wait), and its times."""
 
     position: int
     wait_s: float  # until it gets a slot
@@ -106,7 +109,7 @@ class BrownoutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole limits file. A tenant without a table of its own has `default`'s."""
+    """A whole limits file. A tenant without a table of its own has the limits in `default`."""
 
     default: TenantLimits = TenantLimits()
     tenants: dict[str, TenantLimits] = {}
@@ -119,7 +122,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     local_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # of the limits, per process, for `local`
 
     def browned(self, level: int) -> tuple[int, BrownoutStep]:
-        """Returns the level, at most that of the last step (the file may have changed), and the step in force at it."""
+        """Returns the level, at most that of the file's last step (the file may have changed), and the step in force at
+        it."""
         level = min(level, len(self.brownout))
         step = self.brownout[level - 1] if level else BrownoutStep()
         return level, BrownoutStep(output_tokens=step) if isinstance(step, int) else step
@@ -161,7 +165,7 @@ UNLIMITED: Final = Limits()
 
 
 def user_scope(principal: Principal) -> str:
-    """Returns the name of a principal's user scope: its end user, whatever key acts for it, or else its key."""
+    """Returns the name of a principal's user scope: its end user, whichever key acts for it, or else its key."""
     return f"u:{principal.user}" if principal.user is not None else f"k:{principal.key_id}"
 
 
@@ -169,7 +173,8 @@ def user_scope(principal: Principal) -> str:
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """The reservation that a turn requests. `input_tokens` come on top of what its session is known to contain."""
+    """The reservation that a turn requests. `input_tokens` are those that it adds to what its session is known to
+    contain."""
 
     tenant: TenantId
     user: str  # `user_scope`
@@ -191,7 +196,8 @@ class BucketLevel(msgspec.Struct, frozen=True):
 
 
 class RateLimitStatus(msgspec.Struct, frozen=True):
-    """The buckets of tenant and user that have the least left; None: not limited."""
+    """For requests and for tokens the bucket, of the tenant or the user, that has the least left; None if there is no
+    limit."""
 
     requests: BucketLevel | None = None
     tokens: BucketLevel | None = None
@@ -205,7 +211,7 @@ class LimitRefusal(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """The answer to a reservation: it is granted if there is no `refusal`."""
+    """The answer to a reservation: it is granted if `refusal` is None."""
 
     standing: RateLimitStatus
     refusal: LimitRefusal | None = None
@@ -216,7 +222,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """A token bucket: it holds a minute's worth and refills evenly. Mutable; `at_ms` is the time of the last `look`."""
+    """A token bucket: it has a minute's worth and refills evenly. Mutable; `at_ms` is the time of the last `look`."""
 
     __slots__ = ("at_ms", "ceiling", "level")
 
@@ -226,19 +232,19 @@ class Bucket:
         self.at_ms = now_ms
 
     def look(self, ceiling: int, now_ms: float) -> None:
-        """Refills up to now. A changed ceiling moves the level by the same amount, so that what was spent stays
-        spent."""
+        """Refills the bucket up to now. If the ceiling has changed the level changes by the same amount, so that what
+        was spent stays spent."""
         self.level += max(0.0, now_ms - self.at_ms) * self.ceiling / MINUTE_MS
         self.level = min(self.level, self.ceiling) + ceiling - self.ceiling
         self.ceiling, self.at_ms = ceiling, now_ms
 
     def wait_ms(self, amount: float) -> int:
-        """Returns the milliseconds until `amount` may be taken; 0: now."""
+        """Returns the milliseconds until `amount` may be taken; 0 if it may be taken now."""
         short = min(amount, self.ceiling) - self.level
         return 0 if short <= 1e-6 else max(1, -int(-short * MINUTE_MS // self.ceiling))
 
     def take(self, amount: float) -> None:
-        """Takes an amount; a negative amount is given back."""
+        """Takes an amount; a negative amount gives it back."""
         self.level = min(self.level - amount, float(self.ceiling))
 
     @property
@@ -248,7 +254,7 @@ class Bucket:
 
 
 def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
-    """Returns the bucket with the least left."""
+    """Returns the bucket with the least left; None if there is none."""
     return min((gauge for gauge in gauges if gauge is not None), key=lambda gauge: gauge.remaining, default=None)
 
 
@@ -258,13 +264,13 @@ def nearest(gauges: list[BucketLevel | None]) -> BucketLevel | None:
 class Limiter(Protocol):
     """Counts what tenants and users take. Every call is one atomic decision.
 
-    Raises Unavailable where the counts are away, and OutcomeUnknown where a decision may have been made: a repeat
-    under the same name gets it.
+    Its methods raise Unavailable if the counts cannot be reached, and OutcomeUnknown if a decision may have been made;
+    then a repeat under the same name gets that decision.
     """
 
     async def reserve(self, demand: Demand) -> Grant:
-        """Takes `demand` from both scopes, or nothing. A name that was granted before is granted again without a
-        charge, for an hour after its end."""
+        """Takes `demand` from both scopes, or nothing. If a reservation of the same name was granted, it is granted
+        again without a charge, up to an hour after that one's end."""
         ...
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
@@ -273,8 +279,8 @@ class Limiter(Protocol):
         ...
 
     async def release(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
-        """Undoes the reservation of a turn that did not begin: gives back tokens and place, and the request if the
-        failure was ours (`unasked`). Idempotent."""
+        """Undoes the reservation of a turn that did not begin: gives back its tokens and place, and also the request if
+        the failure was ours (`unasked`). Idempotent."""
         ...
 
 
@@ -286,14 +292,15 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Tallies(Protocol):
-    """The counts that limits read from the journal. Raises Unavailable."""
+    """The counts that limits read from the journal. Its methods raise Unavailable."""
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> object | None:
-        """Returns the record of a command that was applied (`sessions.ports.Journal`)."""
+        """Returns the record of a command that was applied, None if it was not (see `sessions.ports.Journal`)."""
         ...
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """Counts a tenant's sessions, or one end user's; `stored`: their bytes too, which reads much more."""
+        """Counts a tenant's sessions, or those of `user`. With `stored` it also counts their bytes, which reads much
+        more."""
         ...
 
 

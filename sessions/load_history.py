@@ -1,11 +1,11 @@
 """The load of one process over the last six hours: a ring of samples, one every ten seconds, for operators' charts.
 
-A sample is what counters that are kept anyway have grown by, and what the engine holds at its end, taken by a timer:
-nothing is added to what happens per token or per turn. Samples end at whole steps of the wall clock, so that longer
-steps are made of shorter ones (`thinned`) and those of several replicas are added up (`sum_by_time`).
+A timer takes the samples: how much counters that exist anyway have grown, and the engine's state at the sample's end.
+So tokens and turns cost nothing more. Samples end at whole steps of the wall clock, so that longer steps can be made of
+shorter ones (`thinned`) and those of several replicas can be added up (`sum_by_time`).
 
-Invariants: at most SAMPLES_MAX samples, in the order of their times; where the clock was set back, those that lie ahead
-of it are dropped. No tenant, user, session or text is in a sample. They end with their process.
+Invariants: at most SAMPLES_MAX samples, in the order of their times; if the clock is set back, those with later times
+are dropped. No tenant, user, session or text is in a sample. They end with their process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAILOVERS: Final = ("takeover", "orphaned")  # causes of an activation whose ses
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The counts of the `span_s` seconds up to `at` (Unix seconds), and the gauges at their end."""
+    """What was counted in the `span_s` seconds up to `at` (Unix seconds), and the state of the process at their end."""
 
     at: int
     span_s: float
@@ -48,7 +48,7 @@ class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """The counters at one time of the event loop's clock."""
+    """The values of the counters at `at_s`, a time of the event loop's clock."""
 
     at_s: float
     ttft: Counts
@@ -92,7 +92,7 @@ class LoadHistory:
             self._timer = None
 
     def samples(self, *, after: int = 0, step_s: int = STEP_S) -> list[LoadSample]:
-        """Returns samples that end later than `after`, in steps of `step_s`."""
+        """Returns samples that end later than `after` (Unix seconds), in steps of `step_s` seconds."""
         return thinned([sample for sample in self._samples if sample.at > after], step_s)
 
     def sample(self) -> None:
@@ -144,7 +144,8 @@ class LoadHistory:
 
 
 def thinned(samples: Sequence[LoadSample], step_s: int) -> list[LoadSample]:
-    """Returns one sample for each `step_s`, which ends at a multiple of it; in the same order."""
+    """Returns one sample for each step of `step_s` seconds, made of the samples in it, in the same order. Each ends at
+    a multiple of `step_s`."""
     steps: dict[int, LoadSample] = {}
     for sample in samples:
         end = -(-sample.at // step_s) * step_s
@@ -155,7 +156,7 @@ def thinned(samples: Sequence[LoadSample], step_s: int) -> list[LoadSample]:
 
 
 def sum_by_time(samples: Iterable[LoadSample]) -> dict[int, LoadSample]:
-    """Returns the samples of several replicas by their end, added up where they end at the same time."""
+    """Returns the samples of several replicas by their end time. Samples that end at the same time are added up."""
     summed: dict[int, LoadSample] = {}
     for sample in samples:
         other = summed.get(sample.at)
@@ -164,7 +165,8 @@ def sum_by_time(samples: Iterable[LoadSample]) -> dict[int, LoadSample]:
 
 
 def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
-    """Joins two samples into one: counts add up, `running` and `waiting` are the most, other gauges the later ones."""
+    """Joins two samples in a row into one: counts add up, `running` and `waiting` are the larger ones, the other states
+    the later ones."""
     return msgspec.structs.replace(
         _added(earlier, later),
         span_s=earlier.span_s + later.span_s,
@@ -177,7 +179,7 @@ def _joined(earlier: LoadSample, later: LoadSample) -> LoadSample:
 
 
 def _added(one: LoadSample, other: LoadSample) -> LoadSample:
-    """Adds up two samples, as of two replicas over the same time."""
+    """Adds up two samples of two replicas over the same time."""
     return LoadSample(
         at=other.at,
         span_s=max(one.span_s, other.span_s),

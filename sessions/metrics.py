@@ -1,4 +1,4 @@
-"""The metrics of a process, all on one page: whoever sees something happen counts it in the one `Metrics`.
+"""The metrics of a process, all in one place: the code that sees something happen counts it in the one `Metrics`.
 
 Counting is an addition to a number that lies in memory; names, labels and text are made at a scrape
 (`transport.ops.prometheus`). Families that happen once per token or append have no labels, so that nothing is looked up
@@ -41,7 +41,7 @@ BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Counter:
-    """A count by labels, which only grows."""
+    """A count by labels, which can only grow."""
 
     __slots__ = ("about", "labels", "name", "values")
 
@@ -52,7 +52,7 @@ class Counter:
         self.values: dict[Labels, float] = {} if labels else {(): 0}
 
     def add(self, *values: str, by: float = 1) -> None:
-        """Adds to the count of these label values, one for each label, in order."""
+        """Adds `by` to the count with these label values: one value for each label, in order."""
         assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
         if values not in self.values and len(self.values) >= VALUES_MAX:
             values = (OTHER,) * len(self.labels)
@@ -86,8 +86,9 @@ class Histogram:
 
 
 def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """Returns about the quantile `share` of what was observed: the middle of its bucket, at most the last bound; None
-    if nothing was observed. `counts` are those of one histogram with these bounds, or of several added up."""
+    """Returns an estimate of the quantile `share` (0 to 1) of what was observed: the middle of its bucket, at most the
+    last bound; None if nothing was observed. `counts` are those of one histogram with these bounds, or of several added
+    up."""
     total = sum(counts)
     if not total:
         return None
@@ -123,7 +124,7 @@ class Histograms:
 
 
 class Gauge:
-    """A quantity that is kept elsewhere and read at a scrape. `grows`: it is a counter."""
+    """A quantity that is kept elsewhere and read at a scrape. `grows`: it is shown as a counter."""
 
     __slots__ = ("about", "grows", "labels", "name", "read")
 
@@ -142,7 +143,7 @@ class Metrics:
     """All metric families of one process, each an attribute."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
-        """`tracer` None: nothing is traced."""
+        """`tracer` records traces; None: nothing is traced."""
         self.families: dict[str, Family] = {}
         self.tracer = tracer
         self.num_decoding = 0  # answers that have begun and not ended
@@ -237,10 +238,10 @@ class Metrics:
         return family
 
     def histogram(self, name: str, about: str, bounds: Sequence[float]) -> Histogram:
-        """Returns the only histogram of a family without labels."""
+        """Returns the histogram of a family without labels, made at the first call with this name."""
         return self.histograms(name, about, bounds).of()
 
     def gauge(self, name: str, about: str, labels: Labels, read: Reading, *, grows: bool = False) -> None:
-        """Adds a gauge. `read` (plain, quick, must not raise) is called at every scrape; a later gauge of the same
-        name replaces it. `grows`: it reads a counter."""
+        """Adds a gauge. `read` (plain, quick, must not raise) is called at every scrape. A later gauge of the same name
+        replaces it. `grows`: what is read is a counter."""
         self.families[name] = Gauge(name, about, labels, read, grows=grows)

@@ -17,15 +17,15 @@ AT_ONCE: Final = 32
 
 
 class NameLookup:
-    """Resolves names for one purpose, with at most `at_once` look-ups at a time, so that no other purpose is held
-    up."""
+    """Resolves names for one purpose, with at most `at_once` look-ups at a time. Each purpose has its own, so that none
+    holds another up."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._room = asyncio.Semaphore(at_once)
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Returns the addresses of a name, or the address itself. Raises OSError and UnicodeError. If the caller gives
-        up early, its thread keeps its place until the look-up has ended."""
+        """Returns the addresses of a host's name; an address is returned as it is. Raises OSError and UnicodeError. If
+        the caller is cancelled, its look-up keeps a place until it has ended."""
         try:
             return [str(ip_address(host))]
         except ValueError:

@@ -1,11 +1,11 @@
-"""The ports of the system: every seam on one page.
+"""The ports of the system, all in one place.
 
-`sessions` decides; what it needs from the world stands here as protocols that `persistence` (Journal),
-`inference` (Engine, Tokenizer), `actors` (Directory) and the filters implement. Each port has one contract
-suite in `tests/contract`, run on every implementation.
+`sessions` decides; what it needs from outside is defined here as protocols, which `persistence` (Journal), `inference`
+(Engine, Tokenizer), `actors` (Directory) and the filters implement. Each port has one contract suite in
+`tests/contract`, run on every implementation.
 
-Common rules. Every `await` may be cancelled; a cancelled call leaves no half-done state behind except where
-its docstring says "unknown". Errors are `sessions.model.errors`; adapters translate with `raise ... from exc`.
+Common rules. Every `await` may be cancelled; a cancelled call leaves no half-done state behind except where its
+docstring says "unknown". Errors are `sessions.model.errors`; adapters translate with `raise ... from exc`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Journal(Protocol):
     """The durable store of logs: the only authority (I1, I2).
 
     Contract: `append` first does UPDATE heads SET top = top + n WHERE key AND fence AND top, in the transaction of
-    everything else. Concurrent appends are grouped into few transactions, rows taken in key order, each answered
-    by itself. Nothing is acknowledged before it is on stable storage.
+    everything else. Concurrent appends are grouped into few transactions, with rows taken in key order, and each append
+    gets its own outcome. Nothing is acknowledged before it is on stable storage.
 
     Errors of every call: Unavailable (nothing happened), OutcomeUnknown (a write may have happened; the caller reads
     `head` before anything else). After its store's `close` every call raises Unavailable.
@@ -71,47 +71,53 @@ class Journal(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """The id of the store's continuity; it changes when the store is restored from a backup or promoted."""
+        """The id of this life of the store. It changes when the store is restored from a backup or a standby is
+        promoted."""
         ...
 
     async def grant(
         self, key: SessionKey, *, expected_fence: int | None, owner: str, new_epoch: Epoch, now_ms: UnixMs
     ) -> Head:
-        """Changes the fence by compare-and-swap: the returned head has fence = expected_fence + 1.
+        """Raises the fence by compare-and-swap and makes `owner` the owner: the returned head has fence =
+        expected_fence + 1.
 
-        `expected_fence` None means that no head existed: it is made with fence 1, top 0 and `new_epoch`.
-        Otherwise the epoch stays, except when the journal's incarnation is not the head's: then `new_epoch` is
-        taken. Raises Fenced when the fence is not the expected one (an ordinary answer: read again)."""
+        `expected_fence` None means that the caller found no head: then one is made with fence 1, top 0 and `new_epoch`.
+        Otherwise the epoch stays, unless the head's incarnation is not the journal's: then `new_epoch` replaces it.
+        Raises Fenced when the fence is not the expected one (an ordinary answer: read again).
+        """
         ...
 
     async def append(self, append: Append) -> None:
-        """Returns when everything in `append` is durable. Raises Fenced when (fence, top) do not match, TooLarge."""
+        """Returns when everything in `append` is durable. Raises Fenced when fence or top are not those of the head,
+        and TooLarge."""
         ...
 
     async def load(self, key: SessionKey, *, now_ms: UnixMs) -> Loaded | None:
-        """Returns what the owner of a session needs after its grant; None if there is no head."""
+        """Returns what the owner of a session needs after its grant; None if the session has no head."""
         ...
 
     async def head(self, key: SessionKey) -> Head | None: ...
 
     async def read(self, key: SessionKey, *, after: int, limit: int, bytes_max: int) -> Page | None:
-        """Returns records with offset > after, at most `limit`, and about `bytes_max` (at least one). None: there is
-        no head."""
+        """Returns records with offsets greater than `after`: at most `limit`, and no more once they have about
+        `bytes_max` bytes (but at least one). Returns None if the session has no head."""
         ...
 
     async def find_command(self, key: SessionKey, principal_id: str, command_id: CommandId) -> CommandRecord | None: ...
 
     async def find_response(self, tenant: TenantId, response_id: ResponseId) -> ResponsePlace | None:
-        """Returns the session and offset of a response, from the append that begins it until its session is purged."""
+        """Returns the session and offset of a response; None if there is no such response, or its session was
+        purged."""
         ...
 
     async def list_heads(
         self, tenant: TenantId, *, user: str | None, limit: int, after: SessionKey | None
     ) -> list[Head]:
-        """Returns listed sessions, not deleted, top > 0; newest `updated_at` first (ties: session id); `after` is
-        exclusive.
+        """Returns the heads of listed sessions that are not deleted and have a top above 0: newest `updated_at` first
+        (for equal times by session id), from behind the session `after` on.
 
-        `user` None lists every user's. An `after` that is unknown raises NotFound."""
+        `user` None lists every user's sessions. Raises NotFound if `after` is unknown.
+        """
         ...
 
     async def open_heads(self, *, limit: int, after: SessionKey | None) -> list[Head]:
@@ -119,15 +125,15 @@ class Journal(Protocol):
         ...
 
     async def purgeable(self, due: Due, *, limit: int) -> list[SessionKey]:
-        """Returns sessions that are `due`, at most `limit`. What depends on their keys is deleted before their rows
-        are."""
+        """Returns at most `limit` sessions that are `due`. Before their rows are deleted, the caller deletes what
+        refers to them."""
         ...
 
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
         """Deletes those of `keys` that are still `due`, and commands older than `commands_before`; returns the deleted
-        sessions' keys. Each purge is in its tenant's audit log, in the same transaction, at time `at`."""
+        sessions' keys. In the same transaction each purge is recorded in its tenant's audit log, with the time `at`."""
         ...
 
 
@@ -135,7 +141,7 @@ class Journal(Protocol):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for a chat template: any message but the answer that the model is writing."""
+    """A message for a chat template: each message except the answer that the model is to write."""
 
     role: Role
     text: str
@@ -149,26 +155,26 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 class Tokenizer(Protocol):
     """Turns a conversation into token ids, in one of two ways.
 
-    Where `gap` is None, piece by piece; pieces are only ever concatenated (the ledger):
+    If `gap` is None, piece by piece, and pieces are only ever concatenated (the ledger):
 
-    prompt = opening(instructions, tools) + per item: message(...) or
-             answer_opening + the ledger of an answer + answer_closing
-             ... + answer_opening for the answer to come
+        prompt = opening(instructions, tools) + per item: message(...) or
+                 answer_opening + the ledger of an answer + answer_closing
+                 ... + answer_opening for the answer to come
 
-    Else what stands around a message depends on others: a message's ids are those of its text and calls alone, and
-    only `conversation` makes prompts.
+    Otherwise the tokens around a message depend on other messages: a message's ids are those of its text and calls
+    alone, and only `conversation` makes prompts.
 
     Text that people or models wrote is never parsed for special tokens.
     """
 
     @property
     def fingerprint(self) -> str:
-        """A hash of vocabulary and template together: token ids are valid only under the same one."""
+        """A hash of vocabulary and template together. Token ids are valid only under the same fingerprint."""
         ...
 
     @property
     def starts(self) -> Tokens:
-        """The token ids that every prompt begins with, of whatever kind."""
+        """The token ids that every prompt of the model begins with."""
         ...
 
     @property
@@ -184,12 +190,12 @@ class Tokenizer(Protocol):
     async def text(self, text: str) -> Tokens: ...
 
     async def scaffold(self, text: str) -> Tokens:
-        """Returns the token ids of a text by the server, in which special tokens are recognised."""
+        """Returns the token ids of a text that the server itself has written. Special tokens in it are recognised."""
         ...
 
     @property
     def gap(self) -> int | None:
-        """About how many tokens stand around each message in a whole conversation; None if `message` includes them."""
+        """About how many tokens a whole conversation has around each message; None if `message` includes them."""
         ...
 
     async def conversation(
@@ -202,17 +208,17 @@ class Tokenizer(Protocol):
         answer: bool,
         thinking: str = "",
     ) -> Tokens:
-        """Returns the ids of a whole prompt, the same each time: up to an answer, or to where the next message will
-        stand. Ids that messages bring are used where their text stands unchanged. `at`: the time whose day the prompt
-        may name; `thinking`: what the template is told of thoughts. Raises BadInput if the template refuses the
-        conversation."""
+        """Returns the ids of a whole prompt, always the same for the same arguments: with `answer` up to the beginning
+        of an answer, else up to where the next message will begin. If a message has ids, they are used wherever its
+        text is unchanged. `at` is the time whose day the prompt may name, `thinking` the template's hint about
+        thoughts. Raises BadInput if the template refuses the conversation."""
         ...
 
     @property
     def about(self) -> TokenizerInfo: ...
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
-        """Returns the bytes of each token; for special tokens their spelling. Every id must be in the vocabulary."""
+        """Returns the bytes of each token, and the spelling of special tokens. Every id must be in the vocabulary."""
         ...
 
 
@@ -222,9 +228,9 @@ class Tokenizer(Protocol):
 class Engine(Protocol):
     """One model copy with continuous batching that keeps each session's KV across turns (I6: KV is a cache).
 
-    Errors of `generate`: Overloaded (no room; nothing ran), EngineLost (it ended and comes back: repeat),
-    Unavailable (it is gone), BadInput (the prompt does not fit `context_window`, or there is no such `model`),
-    Internal. KV trouble of any kind is never an error: it means recompute, a counter and a log line.
+    Errors of `generate`: Overloaded (no room; nothing ran), EngineLost (it ended and comes back: repeat), Unavailable
+    (it is gone), BadInput (the prompt does not fit `context_window`, or there is no such `model`), Internal. Trouble
+    with KV is never an error: the KV is recomputed, counted and logged.
     """
 
     @property
@@ -234,64 +240,64 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     async def start(self) -> None:
-        """Loads the model. Raises Unavailable or BadInput that says what to do (path, format, memory)."""
+        """Loads the model. Raises Unavailable or BadInput; the text says what to do (path, format, memory)."""
         ...
 
     async def close(self) -> None:
-        """Ends everything that runs, and spills KV that is worth it. Idempotent."""
+        """Ends everything that runs, and spills KV that is worth keeping. Idempotent."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
-        """Yields chunks, then exactly one Finish. `aclose()` (or cancellation) aborts it: the slot is
-        free within one step. A session's KV stays with it afterwards. One session may run several at once
-        (branches). End-of-sequence tokens are not yielded. Stop strings are not the engine's concern."""
+        """Yields chunks, then exactly one Finish. `aclose()` (or cancellation) aborts the run, and its slot is free
+        within one step. The KV stays the session's afterwards. One session may have several runs at once (branches).
+        End-of-sequence tokens are not yielded. Stop strings are not the engine's concern."""
         ...
 
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
-        """Computes the KV for `prompt` if that is cheap: a hint. Returns whether it is there now. `background`: it is
-        not needed soon, so it waits behind everybody and uses only free room beside the session's KV. Never raises for
-        KV trouble."""
+        """Computes the KV for `prompt` ahead, if that is cheap. It is only a hint. Returns whether the KV is there now.
+        With `background` it is not needed soon: the work waits behind everybody's and uses only room that is free
+        beside the session's KV. Never raises for trouble with KV."""
         ...
 
     def tools_called(self, key: SessionKey, tools: Sequence[str]) -> float | None:
-        """Tells that the session's turn has ended with calls of these tools, and goes on with their outputs; until
-        then its KV may make room for others'. Returns the seconds after which to `warm` it, so that it is back before
-        they are; None: it should not be warmed."""
+        """Informs the engine that the session's turn waits for outputs of these tools, so that its KV may make room for
+        others' until then. Returns after how many seconds the caller should `warm` the session, so that its KV is back
+        before the outputs come; None if it should not."""
         ...
 
     async def release(self, key: SessionKey) -> None:
-        """Erases the KV of a deleted session from every tier now. `OPENINGS` stands for the KV that a tenant's
-        sessions share."""
+        """Erases the KV of a deleted session from every tier now. The session id `OPENINGS` means the KV that a
+        tenant's sessions share."""
         ...
 
     async def park(self, key: SessionKey) -> None:
-        """Tells that the session left memory: its KV may be spilled when room is needed."""
+        """Informs the engine that the session left memory, so that its KV may be spilled when room is needed."""
         ...
 
     def place(self, key: SessionKey) -> KVPlace: ...
 
     def held_sessions(self) -> set[SessionKey]:
-        """Returns the sessions whose KV is here in any tier, as far as known without waiting. Between `start` and
-        `close`."""
+        """Returns the sessions whose KV is here in one of the tiers, as far as known without waiting. May be called
+        between `start` and `close`."""
         ...
 
     async def export_kv(self, key: SessionKey, ledger: array[int]) -> KVExport | None:
-        """Returns the part of the session's KV that covers most of `ledger`, in the snapshot format, in chunks of at
-        most 1 MiB; None if there is none. The session may be in mid-answer, and goes on. Raises nothing: damaged KV
-        ends early, and the target refuses it."""
+        """Returns the KV of the session that covers most of `ledger`, in the snapshot format, in chunks of at most 1
+        MiB; None if there is none. A run of the session may go on meanwhile. Raises nothing: if KV is damaged the
+        chunks end early, and the target refuses them."""
         ...
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
-        """Takes in a KV snapshot; returns how many tokens it covers, 0 if it was refused."""
+        """Takes in a KV snapshot; returns how many tokens it covers, 0 if the snapshot was refused."""
         ...
 
     def forecast(self, key: SessionKey, share: Share, new_tokens: int, model: str = "") -> Forecast | None:
-        """Forecasts what a turn of `new_tokens` would meet if it came now; None if this engine makes no forecasts.
-        `model` is as in a `GenerationRequest`."""
+        """Forecasts the waiting time and pace of a turn of `new_tokens` if it came now; returns None if this engine
+        makes no forecasts. `model` is as in a `GenerationRequest`."""
         ...
 
     def expect(self, tenant: TenantId, response_id: ResponseId, model: str = "") -> None:
-        """Tells that a response was let in and will come: forecasts include it from now on."""
+        """Informs the engine that a response was admitted and will come, so that forecasts include it from now on."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -299,17 +305,17 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoresPrompts(Protocol):
-    """An engine that also computes how probable a prompt is."""
+    """An engine that can also compute how probable a prompt is."""
 
     async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
         """Computes a prompt once, for no session. Returns one score for each of its tokens, with the `top` (at least 1)
-        most probable tokens behind it. Raises as `generate`."""
+        most probable tokens behind it. Raises the errors of `generate`."""
         ...
 
 
 @runtime_checkable
 class ChecksSampling(Protocol):
-    """An engine that can refuse sampling parameters before anything of a turn is written."""
+    """An engine that can refuse sampling parameters before a turn is written."""
 
     def check_sampling(self, sampling: Sampling) -> None:
         """Raises the BadInput that `generate` would raise for these parameters."""
@@ -320,8 +326,8 @@ class ChecksSampling(Protocol):
 
 
 class DataKey(msgspec.Struct, frozen=True):
-    """The key that one session's bytes at rest are encrypted with. `id` is stored beside them and is never used
-    again."""
+    """The key with which one session's bytes at rest are encrypted. `id` is stored beside the bytes and never used for
+    another key."""
 
     id: str
     secret: bytes  # 32 bytes
@@ -333,11 +339,12 @@ class DataKey(msgspec.Struct, frozen=True):
 class Keys(Protocol):
     """The key store: one data key per session, kept apart from what it encrypts, wrapped by a master key.
 
-    A session may be one that only names something shared within a tenant. Every call raises Unavailable when the
-    store is away; what needs a key is not written then, and not read."""
+    A session key may also name something that a tenant's sessions share. Every call raises Unavailable when the store
+    is away; then nothing that needs a key is written or read.
+    """
 
     async def current(self, key: SessionKey) -> DataKey:
-        """Returns the session's key, made durable before it is returned for the first time."""
+        """Returns the session's key, and makes it durable before it returns it for the first time."""
         ...
 
     async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
@@ -353,24 +360,26 @@ class Keys(Protocol):
 
 
 class InputFilter(Protocol):
-    """Judges what a person sends before the engine gets it. `check` raises Unavailable if nothing could judge the
-    text, which may be sent again; every other failure of its own is a verdict."""
+    """Judges what a person sends before the engine gets it. `check` raises Unavailable if nothing could judge the text;
+    then the sender may send it again. Every other failure of the filter is a verdict."""
 
     async def check(self, principal: Principal, text: str) -> Verdict: ...
 
     def check_seam(self, principal: Principal, text: str, last: int, first: int) -> Verdict:
-        """Judges the seam of two texts: one ends at `last` of `text` and the next begins at `first`. Only findings
-        that lie in both count; spans are of `text`. Cheap enough for the event loop: by phrases and patterns only."""
+        """Judges the seam of two texts in `text`: the first ends at index `last`, the second begins at index `first`.
+        Only findings that are partly in each count; spans are of `text`. Cheap enough for the event loop: by phrases
+        and patterns only."""
         ...
 
 
 class OutputFilter(Protocol):
     """Judges an answer before its readers get it (I8). Pure and incremental; one object per text.
 
-    `feed` takes text as it is decoded and returns how many code points of everything fed so far may be released
-    now, with the verdict on the rest; after `finish` nothing is held back any more. A verdict that is
-    not `pass` names a span in the coordinates of everything fed. One that blocks or redacts is the filter's last
-    word: it has cleared all that stands before the span, and it is fed no more."""
+    `feed` takes text as it is decoded. It returns how many code points of everything fed so far may be released now,
+    and the verdict on the rest. After `finish` nothing is held back any more. A verdict that is not `pass` names a
+    span, in positions of everything fed. One that blocks or redacts is the filter's last verdict: the text before the
+    span may be released, and the filter is fed no more.
+    """
 
     def feed(self, text: str) -> tuple[int, Verdict]: ...
 
@@ -379,12 +388,12 @@ class OutputFilter(Protocol):
 
 @runtime_checkable
 class LateFilter(OutputFilter, Protocol):
-    """An output filter that waits for judgements made elsewhere; the text that they are about is held back
+    """An output filter that waits for judgements made elsewhere; the text that is being judged is held back
     meanwhile."""
 
     async def settle(self) -> None:
-        """Returns when all text that was fed is judged, or given up on by the policy's rule for that; then `feed` or
-        `finish` reports it. Raises nothing."""
+        """Waits until all text that was fed is judged, or the policy's rule for missing judgements applies; then `feed`
+        or `finish` returns the verdict. Raises nothing."""
         ...
 
 
@@ -394,16 +403,16 @@ class FilterSet(Protocol):
     def input_filters(self, principal: Principal) -> Sequence[InputFilter]: ...
 
     def output_filters(self, principal: Principal, *, shown: str = "", calls: bool = False) -> Sequence[OutputFilter]:
-        """Returns filters for one run of an answer. `shown` is the text that its readers have already; `calls`: its
+        """Returns filters for one run of an answer. `shown` is the text that its readers have already. `calls`: the
         text may contain tool calls, which cannot be taken back once they are made."""
         ...
 
     def holds_whole(self, principal: Principal) -> bool:
-        """Returns whether an answer is shown only when all of it has passed, or not at all."""
+        """Returns whether an answer is shown only once all of it has passed the filters."""
         ...
 
     def version(self, principal: Principal) -> str:
-        """Returns the version of everything that decides what filters do with the principal's texts now."""
+        """Returns the version of everything on which the filters' treatment of the principal's texts depends now."""
         ...
 
 
@@ -411,15 +420,15 @@ class FilterSet(Protocol):
 
 
 class SchemaChecker(Protocol):
-    """Judges JSON schemas that somebody sent, and values by them, at a bounded cost. Raises Overloaded when too many
-    wait, Unavailable when nothing can judge."""
+    """Judges JSON schemas that somebody sent, and values by them, at a bounded cost. Its methods raise Overloaded when
+    too many calls wait, Unavailable when nothing can judge."""
 
     async def judge(self, schema: dict[str, Json]) -> SchemaSize | SchemaFault:
-        """Returns a schema's size, or why it cannot be used."""
+        """Returns a schema's size, or the fault for which it cannot be used."""
         ...
 
     async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
-        """Returns what is wrong with `value`, a JSON text, for people; None if it fits."""
+        """Returns in words what is wrong with `value`, a JSON text; None if it fits the schema."""
         ...
 
 
@@ -427,12 +436,12 @@ class SchemaChecker(Protocol):
 
 
 class TextExtractor(Protocol):
-    """Takes the text out of a document that a stranger sent, at a bounded cost and away from everything else."""
+    """Reads the text of a document that a stranger sent, at a bounded cost and isolated from everything else."""
 
     async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
-        """Returns the text of a document. Its content says what it is; name and type decide only between kinds that
-        look alike (HTML, Markdown, plain text). The same bytes give the same text. Raises BadInput
-        `file_type_unsupported` and `file_unreadable`, TooLarge `file_too_complex`, Overloaded if too many wait,
+        """Returns the text of a document. Its content decides of which kind it is; name and type decide only between
+        kinds that look alike (HTML, Markdown, plain text). The same bytes always give the same text. Raises BadInput
+        `file_type_unsupported` and `file_unreadable`, TooLarge `file_too_complex`, Overloaded if too many calls wait,
         Unavailable if nothing can read it now."""
         ...
 
@@ -441,27 +450,27 @@ class TextExtractor(Protocol):
 
 
 class ServerTools(Protocol):
-    """The tools that the server carries out, by tenant, as they are now."""
+    """The tools that the server carries out, by tenant, in their present versions."""
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None: ...
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
-        """Returns the names of tools that each session of the tenant has, whether it names them or not."""
+        """Returns the names of the tools that each session of the tenant has, even if it does not name them."""
         ...
 
     async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
-        """Returns the tools of an MCP server, as far as the tenant has them. Raises NotFound for a server that the
-        tenant does not have, Unavailable for one that cannot be reached."""
+        """Returns the tools of an MCP server that the tenant may use. Raises NotFound for a server that the tenant does
+        not have, Unavailable for one that cannot be reached."""
         ...
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
-        """Sends a call, reports its progress, and waits for its result, within the tool's limits. Raises nothing but
-        CancelledError, after which it may have been sent. A tool that takes keys is retried within the call."""
+        """Sends a call, reports its progress, and waits for its result, within the tool's limits. A tool that takes
+        keys is retried within the call. Raises nothing but CancelledError; then the call may have been sent."""
         ...
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """Runs a program to its next call, which is not sent, or to its end. Raises nothing but CancelledError, after
-        which it goes on from the same point again."""
+        """Runs a program to its next call, which is not sent, or to its end. Raises nothing but CancelledError; then
+        the program can be run again from the same point."""
         ...
 
 
@@ -469,7 +478,7 @@ class ServerTools(Protocol):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica as the directory knows it."""
+    """A replica, as it announces itself to the directory."""
 
     replica: ReplicaId
     incarnation: str  # new at every start of the process
@@ -486,14 +495,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """The live members at one version; versions only grow."""
+    """The live members at one version of the view. Versions only grow."""
 
     version: int
     members: tuple[Member, ...]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The holder of a session, as the directory says: a hint that is validated at the target."""
+    """The owner of a session, as the directory names it: a hint that the owner itself checks."""
 
     replica: ReplicaId
     incarnation: str
@@ -501,46 +510,50 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The answer to a claim. `won` is False if another replica holds the session; `owner` is the winner either way."""
+    """The answer to a claim. `won` is False if another replica has the session; `owner` is who has it now, in either
+    case."""
 
     won: bool
     owner: Owner
 
 
 class Directory(Protocol):
-    """Knows which replica owns which session now. A hint, never the authority; losing a race is an ordinary answer.
+    """Knows which replica owns which session now. It is a hint, never the authority; that another replica has won a
+    claim is an ordinary answer.
 
-    Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened."""
+    Every call raises Unavailable when the directory is away and OutcomeUnknown when a write may have happened.
+    """
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def announce(self, member: Member) -> View:
-        """Joins or renews the lease (TTL 6 s). A member that lost its lease joins again by the same call."""
+        """Joins or renews the lease (TTL 6 s). A member that has lost its lease joins again by the same call."""
         ...
 
     async def withdraw(self, replica: ReplicaId, incarnation: str) -> None:
-        """Gives up the lease, and with it every session that the replica holds."""
+        """Gives up the lease, and with it every session that the replica owns."""
         ...
 
     async def view(self) -> View: ...
 
     async def locate(self, key: SessionKey) -> Owner | None:
-        """Returns the owner if its lease is live, else None."""
+        """Returns the owner of a session if its lease is live; else None."""
         ...
 
     async def claim(self, key: SessionKey, owner: Owner, *, instead_of: Owner | None = None) -> Claim:
-        """Claims a session by compare-and-swap: won if no live replica holds it, or if exactly `instead_of` does
-        (early takeover, hand-off). Idempotent for the owner."""
+        """Claims a session by compare-and-swap: won if no live replica has it, or if exactly `instead_of` has it (early
+        takeover, hand-off). Idempotent for the owner."""
         ...
 
     async def release(self, key: SessionKey, owner: Owner) -> None:
-        """Gives up one session, if `owner` holds it."""
+        """Gives up one session; does nothing unless `owner` has it."""
         ...
 
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
-        """Registers a gateway's interest: whoever activates one of `keys` notifies it. Lapses with the TTL."""
+        """Registers a gateway's interest in sessions: a replica that activates one of `keys` notifies it. Lapses with
+        the TTL."""
         ...
 
     async def watchers(self, key: SessionKey) -> list[str]:
@@ -552,7 +565,7 @@ class Directory(Protocol):
         ...
 
     def activations(self, gateway: str) -> AsyncIterator[tuple[SessionKey, Owner]]:
-        """Yields the notifications of `activated` for this gateway from now on. May miss some while the directory is
+        """Yields the notifications by `activated` for this gateway from now on. May miss some while the directory is
         away."""
         ...
 
@@ -569,18 +582,20 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sessions(Protocol):
-    """The side that owns actors: routes a command to the session's actor, wherever it lives.
+    """The side that owns actors: it routes a command to the session's actor, on whichever replica that is.
 
-    In one process the runtime implements it directly; between processes the router does, over peer links."""
+    In one process the runtime implements it directly; between processes the router does, over peer links.
+    """
 
     async def execute(self, request: Request) -> Ok:
-        """Runs a command to its journaled answer. Raises the SessileError that is its answer, if it fails."""
+        """Runs a command and returns its journaled answer. Raises the SessileError that is its answer, if it fails."""
         ...
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
-        """Calls `sink` (plain function, must not block or raise) with everything that becomes durable from now on,
-        whoever owns the session then. Never activates anything. Returns a function that ends the watch.
+        """Calls `sink` (plain function, must not block or raise) with all records that become durable from now on,
+        whichever replica owns the session. Never activates a session. Returns a function that ends the watch.
 
-        After a change of owner a watch may miss records or see some again: offsets show which, and the journal has
-        what is missing."""
+        After a change of owner a watch may miss records or see some again: offsets show which, and the journal has what
+        is missing.
+        """
         ...

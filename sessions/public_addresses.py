@@ -1,9 +1,9 @@
-"""Says which addresses a request may go to that somebody outside had a say in: public ones, and networks that the
+"""Decides which addresses a request may go to if somebody outside had a say in them: public ones, and networks that the
 operator named.
 
-Whoever connects resolves a name once, asks here about every address that it has, and connects to the very one that was
-looked at. An address that stands for another (IPv4 in IPv6: mapped, 6to4, NAT64) is as good as that one. Of
-IPv6 only what is handed out to the internet is public (2000::/3), whatever else may be made of its other forms.
+The caller resolves a name once, asks here about every address that it has, and connects to the very address that was
+checked. An address that stands for another (IPv4 in IPv6: mapped, 6to4, NAT64) is permitted only if that one is. Of
+IPv6 only addresses that are handed out to the internet are public (2000::/3).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GRAPHIC: Final = re.compile(r"[!-~]+", re.ASCII)
 
 
 class Destination(NamedTuple):
-    """The parts of a URL that a connection and its request's head are made of."""
+    """The parts of a URL that are needed to connect and to make the request's head."""
 
     scheme: str
     host: str  # a name or an address, without brackets
@@ -38,13 +38,13 @@ class Destination(NamedTuple):
     authority: str  # as the URL has it, for the `Host` header
 
     def at(self, address: str) -> str:
-        """Returns the authority (address and port) of one of the host's addresses."""
+        """Returns the host's `address` with the port, as one text."""
         return f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
 
 
 def destination(url: str) -> Destination:
-    """Parses a URL that a request is to be sent to. Raises ValueError, which says what is wrong, for one that no
-    request could be sent to, so that nothing accepted here fails there."""
+    """Parses a URL that a request is to be sent to. Raises ValueError, which says what is wrong, for every URL that a
+    request could not be sent to, so that none fails only then."""
     if not _GRAPHIC.fullmatch(url):
         raise ValueError("it has signs that no URL has: names are written as xn--..., others as %XX")
     parts = urlsplit(url)  # ValueError: brackets without an address
@@ -67,15 +67,16 @@ class AddressRules:
     """Decides where connections may go: to public addresses, and to the networks that the operator names."""
 
     def __init__(self, networks: Sequence[str] = ()) -> None:
-        """Raises ValueError for what is no network."""
+        """`networks` are the networks that the operator names. Raises ValueError for a text that is not a network."""
         self._networks: tuple[Network, ...] = tuple(map(_network, networks))
 
     def permits_all(self, addresses: Sequence[str]) -> bool:
-        """Returns whether a name with these addresses may be connected to; not if it has none."""
+        """Returns whether a connection may be made to a name with these addresses: all must be permitted, and there
+        must be at least one."""
         return bool(addresses) and all(self.permits(ip_address(each.partition("%")[0])) for each in addresses)
 
     def permits(self, address: Address) -> bool:
-        """Returns whether this address, and each that it stands for, is public or in a named network."""
+        """Returns whether this address, and each that it stands for, is public or in one of the operator's networks."""
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if self.names(address):
@@ -85,12 +86,12 @@ class AddressRules:
         return all(_is_public(each) for each in _stands_for(address))
 
     def names(self, address: Address) -> bool:
-        """Returns whether the operator named a network that contains the address."""
+        """Returns whether one of the operator's networks contains the address."""
         return any(address in network for network in self._networks if network.version == address.version)
 
     def permits_url(self, url: str) -> bool:
-        """Returns whether a URL may be used, before its host is resolved: HTTPS, or plain HTTP to an address in a
-        named network; no user in it, and no address that is not permitted."""
+        """Returns whether a URL may be used, before its host is resolved: it must be HTTPS, or plain HTTP to an address
+        in one of the operator's networks; it must name no user, and no address that is not permitted."""
         try:
             to = destination(url)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The vocabulary of tools that the server carries out: what a session is told of one, what is sent, what comes back."""
+"""The vocabulary of tools that the server carries out: their definitions, the calls that are sent, and the results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CODE_INTERPRETER: Final = "code_interpreter"
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of a tenant, as it is now. `takes_keys`: a call that is repeated under the same key has its effect
-    once."""
+    """A tool of a tenant, in its present version. `takes_keys`: a call that is repeated under the same key has its
+    effect only once."""
 
     tool: Tool
     takes_keys: bool = False
@@ -40,7 +40,8 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to be sent. The same call has the same `execution_id`, whoever sends it and however often."""
+    """A call to be sent. `execution_id` is the same each time that the same call is sent, whichever replica sends
+    it."""
 
     key: SessionKey
     response_id: ResponseId
@@ -61,7 +62,8 @@ class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run on: from `point`, or from its beginning, with the outputs of its calls so far."""
+    """A program to be run: from `point`, or from its beginning if that is None, with the outputs of its calls so
+    far."""
 
     request: ToolRequest
     functions: dict[str, tuple[str, ...]]  # names of functions that it may call, with their parameters' names in order
@@ -80,12 +82,13 @@ class ProgramSuspended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a call. `unknown`: it was sent, and may or may not have had its effect."""
+    """The result of a call. The outcome `unknown` means that it was sent, and may or may not have had its effect."""
 
     outcome: Outcome
     output: str
 
 
 def canonical(arguments: str) -> str:
-    """Returns arguments in a canonical form, the same for all spellings. Raises ValueError for what is not JSON."""
+    """Returns JSON arguments in a canonical form, the same for all spellings. Raises ValueError for a text that is not
+    JSON."""
     return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""How well readers were served by one process since it started, in a form that adds up over the replicas of a cluster.
+"""How well one process has served readers since it started, in a form that adds up over the replicas of a cluster.
 
-Quantiles of several processes cannot be averaged: what travels, and is added, are the counts in their histograms'
-buckets. Taken from `Metrics` when it is shown, so that counting costs nothing more. Pure.
+Quantiles of several processes cannot be averaged, so the counts in their histograms' buckets are sent and added up.
+They are read from `Metrics` only when they are shown, so that counting costs nothing more. Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Counts = tuple[int, ...]
 
 
 class ServiceTotals(msgspec.Struct, frozen=True, array_like=True):
-    """The service that one process has given since it started. `ttft` to `journal` are counts per bucket of the
-    histograms of these names in `Metrics`; `met` and `missed` count answers within their latency targets and beyond;
-    `ended` is by status, `activations` by cause."""
+    """The service that one process has given since it started. The fields from `ttft` to `journal` are counts per
+    bucket of the histograms of these names in `Metrics`; `met` and `missed` count answers within and beyond their
+    latency targets; `ended` counts answers by status, `activations` counts by cause."""
 
     ttft: Counts = ()
     tpot: Counts = ()

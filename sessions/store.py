@@ -1,7 +1,7 @@
-"""The port of a store: one database, and the views of it that the parts of a server are given.
+"""The port of a store: one database, and the views of it that the parts of a server get.
 
-They share its transactions: a usage row, a review case and an audit row stand with the append that they belong to.
-`persistence` has three drivers (memory, SQLite, PostgreSQL); `persistence.open_store` picks one by URL.
+The views share its transactions: a usage row, a review case and an audit row are written with the append that they
+belong to. `persistence` has three drivers (memory, SQLite, PostgreSQL); `persistence.open_store` picks one by URL.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Store(Protocol):
     def end_users(self) -> EndUserStore: ...
 
     async def open(self) -> None:
-        """Opens the database: takes locks, checks integrity and migrates. Raises Unavailable that says what to do
-        about it."""
+        """Opens the database: takes locks, checks integrity and migrates. Raises Unavailable, whose text says what to
+        do."""
         ...
 
     async def close(self) -> None:
-        """Finishes what was accepted; after that every call raises Unavailable."""
+        """Finishes the writes that were accepted. After that every call raises Unavailable."""
         ...

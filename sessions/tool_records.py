@@ -1,8 +1,8 @@
-"""What is kept of MCP servers beside the tools file: what was agreed to of their tools, and what they listed last; and
-the port of its store.
+"""What is stored about MCP servers besides the tools file: which of their tools were approved, and what they listed
+last; and the port of its store.
 
-A record is a JSON text under (tenant, kind, label). `EVERYBODY` in a tenant's place: a server of all of them. Nothing
-in it is secret, nor anything that a person wrote.
+A record is a JSON text under (tenant, kind, label). `EVERYBODY` as the tenant means a server that all tenants have.
+Nothing in it is secret, nor anything that a person wrote.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ToolRecordKind = Literal["pin", "listing"]
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored record about an MCP server. `body` is JSON; `by`: the key that stored it, "" for the server itself."""
+    """A stored record about an MCP server. `body` is JSON; `by` is the key that stored it, "" for the server itself."""
 
     tenant: TenantId
     kind: ToolRecordKind
@@ -35,14 +35,15 @@ class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolPin(msgspec.Struct, frozen=True, kw_only=True):
-    """The agreed tools of an MCP server: by name, digests of all that they say of themselves."""
+    """The approved tools of an MCP server: for each name the digest of everything that the tool says of itself."""
 
     digests: dict[str, str]
 
 
 class ToolListing(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server's last listing: the tools that models are shown; why others (`held`) are not; and, by name, those
-    that wait for agreement, with their digest and the beginning of what they say."""
+    """An MCP server's last listing: `shown` are the tools that models see; `held` has, by name, why others are not
+    shown; `waiting` has, by name, the tools that wait for approval, each with its digest and the beginning of its
+    description."""
 
     shown: tuple[str, ...] = ()
     held: dict[str, str] = {}
@@ -57,11 +58,12 @@ class ToolRecordStore(Protocol):
         ...
 
     async def put(self, record: ToolRecord, audit: Audited | None = None) -> None:
-        """Stores a record in place of one of the same name, with an audit row. Raises Limited (`quota_exceeded`)."""
+        """Stores a record in place of one with the same tenant, kind and label, with an audit row. Raises Limited
+        (`quota_exceeded`)."""
         ...
 
     async def remove(self, record: ToolRecord, audit: Audited | None = None) -> bool:
-        """Removes a record. Returns whether there was one of this name."""
+        """Removes a record, with an audit row. Returns False if there was none."""
         ...
 
 

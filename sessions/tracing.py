@@ -1,16 +1,16 @@
 """Traces of turns: each process that worked on a response records spans of its part, and together they are one trace.
 
-A trace's id follows from the response's id (and so does the id of its root span): whoever knows the response knows its
-trace. Nothing has to be carried from process to process, the log keeps it, and a replica that takes a response over
-goes on in the same trace. As any id of ours is (`docs/architecture.md`), it is derived.
+A trace's id, and that of its root span, are derived from the response's id, like all our ids (`docs/architecture.md`):
+whoever knows the response knows its trace. So nothing has to be passed from process to process, and a replica that
+takes a response over goes on in the same trace.
 
     response            root: from the beginning in the log to the end in the log, wherever that was
     ├─ command          the gateway's part: from the socket to the journaled answer
     ├─ generation       one run of an engine; a failover or a redaction makes another
     └─ journal.append   the append of the terminal event
 
-Spans name sessions and responses, never conversations' text; traces are for operators. No tracer (`Metrics.tracer` is
-None) costs a comparison. Does not know OpenTelemetry.
+Spans name sessions and responses, never conversations' text; traces are for operators. Without a tracer
+(`Metrics.tracer` is None) they cost one comparison. Does not know OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Tracer(Protocol):
         failed: str = "",
         root: bool = False,
     ) -> None:
-        """Records a span that has ended. `failed` is an error's code, "" for none."""
+        """Records a span that has ended. `failed` is an error's code, "" if it did not fail. `root`: it is the
+        response's root span."""
         ...
 
 

@@ -1,9 +1,10 @@
-"""Whether a replica may join those that are there: sessions move between replicas, so they must be of one kind.
+"""Decides whether a replica may join those that are there: sessions move between replicas, so they must be of one kind.
 
-Replicas of one model carry each other's sessions: their weights and tokenizers are the same, or an answer would go on
-with another model's words; so is the smaller model that each has for brownout, if any has one. All processes share a
-peer protocol (`actors.cluster.versions`). A replica that differs is refused before it announces itself, with what
-differs; another model takes another name. (Both ends of a link look again: `actors.peer.server`.)
+Replicas of one model carry each other's sessions, so their weights and tokenizers must be the same, or an answer would
+go on with another model's words; the smaller model that each has for brownout must be the same too, if any has one. All
+processes share a peer protocol (`actors.cluster.versions`). A replica that differs is refused before it announces
+itself, and the error says what differs; another model takes another name. (Both ends of a link check again:
+`actors.peer.server`.)
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from sessions.ports import Engine, Member, View
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """Returns model/tokenizer[/smaller model] fingerprints, which must be equal for sessions to move between
-    replicas."""
+    """Returns the fingerprints of model, tokenizer and smaller model (if any) in one text. Sessions move only between
+    replicas whose texts are equal."""
     own, smaller = f"{engine.info.model_fingerprint}/{engine.tokenizer.fingerprint}", engine.info.smaller
     return own if smaller is None else f"{own}/{smaller.model} {smaller.model_fingerprint}"
 
 
 def check_compatibility(joining: Member, view: View) -> None:
-    """Raises BadInput if `joining` cannot be a member beside those of `view`. Its own former process does not count."""
+    """Raises BadInput if `joining` cannot be a member beside those of `view`. An earlier process of the same replica is
+    not compared."""
     for other in view.members:
         if other.replica != joining.replica:
             different = difference(joining, other)

@@ -43,9 +43,9 @@ log = structlog.get_logger(__name__)
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the view or the lease, for listeners.
 
-    `joined` and `left` are replicas; one that came back as another incarnation is in both. `lapsed`: the lease had run
-    out, or was lost, so everything that is owned here must be confirmed. `rejoined`: in these partitions sessions must
-    be claimed again (after the first announcement: none, because nothing had been claimed).
+    `joined` and `left` are replicas; a replica that came back as another incarnation is in both. `lapsed`: the lease
+    had run out, or was lost, so everything that is owned here must be confirmed. `rejoined`: the partitions in which
+    sessions must be claimed again (after the first announcement none, because nothing had been claimed).
     """
 
     view: View
@@ -70,8 +70,8 @@ class Membership:
         lease_ttl_s: float = LEASE_TTL_S,
         renew_s: float = RENEW_S,
     ) -> None:
-        """`member` None: the view is only read. `load` is called at each announcement. `lease_ttl_s` is the
-        directory's."""
+        """Keeps the lease of `member`, or only reads the view if it is None. `load` is called at each announcement.
+        `lease_ttl_s` must be the directory's own."""
         if not 0 < renew_s < lease_ttl_s / 2:
             raise ValueError("a lease is renewed at least twice in its TTL")
         self._directory = directory
@@ -114,14 +114,14 @@ class Membership:
 
     @property
     def tenure(self) -> int:
-        """A number that changes whenever the lease has run out or was lost: compare it with its value at a
-        confirmation."""
+        """A number that changes whenever the lease has run out or was lost. What was confirmed under another number
+        must be confirmed again."""
         self._check_deadline()
         return self._tenure
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` (plain function, must not block or raise) with every change from now on, after `view`,
-        `tenure` and `must_confirm` show it. Returns a function that ends this."""
+        """Calls `listener` (plain function, must not block or raise) with every change from now on, once `view`,
+        `tenure` and `must_confirm` show the change. Returns a function that ends the calls."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -140,8 +140,8 @@ class Membership:
         return self._view
 
     async def run(self) -> None:
-        """Renews the lease until it is cancelled. Raises Conflict if another process has taken this replica's place:
-        then this one must stop, since the directory does not count its claims any more."""
+        """Renews the lease until this call is cancelled. Raises Conflict if another process has taken this replica's
+        place: then this one must stop, since the directory does not count its claims any more."""
         loop = asyncio.get_running_loop()
         wait_s = self._renew_s
         while True:
@@ -168,7 +168,8 @@ class Membership:
         self._changed.set()
 
     async def leave(self) -> None:
-        """Gives up the lease, and with it every session. Not while `run` runs. Raises what the directory raises."""
+        """Gives up the lease, and with it every session; call it only once `run` has ended. Raises what the directory
+        raises."""
         member, self._member = self._member, None
         self._deadline = -float("inf")
         self._check_deadline()
@@ -176,7 +177,7 @@ class Membership:
             await self._directory.withdraw(member.replica, member.incarnation)
 
     async def _wait(self, until: float) -> None:
-        """Waits until then, or until there is a reason to announce at once."""
+        """Waits until the loop's time `until`, or until there is a reason to announce at once."""
         await asyncio.sleep(PAUSE_MIN_S)
         news = asyncio.ensure_future(self._directory.news())
         changed = asyncio.ensure_future(self._changed.wait())

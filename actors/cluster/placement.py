@@ -40,8 +40,8 @@ class BoundedRendezvous:
     """Chooses members for cold sessions. One object for each process; not thread-safe."""
 
     def __init__(self, *, bound: float = BOUND, session_load: float | None = None) -> None:
-        """`session_load`: what one more session adds to the load of a member of weight 1; None: one slot, as members
-        announce them."""
+        """Sets the bound, as a multiple of a member's share. `session_load` is what one more session adds to the load
+        of a member of weight 1; None: one slot of those that members announce."""
         if bound < 1 or (session_load is not None and session_load <= 0):
             raise ValueError("a bound is at least 1 and a session's load above 0")
         self._bound = bound
@@ -64,9 +64,11 @@ class BoundedRendezvous:
         holder: ReplicaId | None = None,
         avoid: Collection[ReplicaId] = (),
     ) -> Member | None:
-        """Returns the member that `key` should go to, of those that serve `model` (None: any) and are not in `avoid`.
+        """Returns the member that `key` should go to, of those that serve `model` (None: every model) and are not in
+        `avoid`.
 
-        `holder` has the session's KV. Returns None if no member is left: all are draining or avoided.
+        `holder` is the replica that has the session's KV, if one has it. Returns None if no member is left: all are
+        draining or avoided.
         """
         self._update_view(view)
         pool = self._pool(view, model)
@@ -103,7 +105,8 @@ class BoundedRendezvous:
         return min(left, key=lambda member: (self._work(member) / member.weight, member.replica))
 
     def limits(self, view: View, *, model: str | None = None) -> dict[ReplicaId, float]:
-        """Returns the load up to which each member of `model` is within its bound now; rebalancing goes by it."""
+        """Returns, for each member that serves `model` (None: every model), the load up to which it is within its bound
+        now. Rebalancing compares loads with it."""
         self._update_view(view)
         pool = self._pool(view, model)
         if not pool.members:  # all may be draining
@@ -112,15 +115,15 @@ class BoundedRendezvous:
         return {replica: self._limit(member, share) / member.weight for replica, member in pool.members.items()}
 
     def _share(self, work: float, weight: float) -> float:
-        """Returns the work that a member of weight 1 may carry once one more session is placed."""
+        """Returns the work (load times weight) that a member of weight 1 may carry once one more session is placed."""
         return self._bound * (work + self._session_load) / weight
 
     def _limit(self, member: Member, share: float) -> float:
-        """Returns the work that this member may carry, rounded up to whole sessions."""
+        """Returns the work that a member may carry, rounded up to whole sessions."""
         return math.ceil(share * member.weight / self._session_load - SLACK) * self._session_load
 
     def _work(self, member: Member) -> float:
-        """Returns a member's work: load times weight as announced, and the sessions placed since."""
+        """Returns a member's work: its load times its weight, as announced, plus the sessions placed there since."""
         placed = self._placed.get(member.replica, 0) + self._placed_before.get(member.replica, 0)
         return member.load * member.weight + placed * self._session_load
 
@@ -146,8 +149,8 @@ class BoundedRendezvous:
             self._trees.clear()
 
     def _rank(self, key: SessionKey, model: str | None, pool: _Pool) -> Iterable[ReplicaId]:
-        """Returns the members' replicas by falling score. Rankings of a small pool are cached for a version of the
-        view; those of a large one are large, and quickly begun again."""
+        """Returns the members' replicas by falling score. Rankings of a small pool are cached while the view stays the
+        same; those of a large pool are not, because they are long, and their beginning is quickly computed again."""
         if len(pool.members) > FLAT_MAX:
             tree = self._trees.get(model)
             if tree is None:
@@ -174,7 +177,8 @@ class _Pool:
 
 
 def session_load_of(view: View) -> float:
-    """Returns what one more session adds to a member of weight 1, on average: one of the slots that it announces."""
+    """Returns what one more session adds to the load of a member of weight 1: one slot, as a share of the slots that
+    members announce on average."""
     loads = [member.weight / member.engine.slots for member in view.members if member.engine is not None]
     return sum(loads) / len(loads) if any(loads) else SESSION_LOAD
 

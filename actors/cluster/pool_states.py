@@ -1,4 +1,5 @@
-"""The pools of a view: what the replicas of each model announce, taken together. Pure but for its cache of one view."""
+"""The pools of a view: what the replicas of each model announce, taken together. Pure except for its cache of one
+view."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ UNKNOWN_WINDOW = 1 << 30  # for replicas that do not announce their engines
 
 
 class PoolStates:
-    """The pools of the present view by model, as a function to call; members that drain or have no weight do not
-    count."""
+    """The states of the present view's pools, by model; call the object to get them. Members that drain or have no
+    weight are not counted."""
 
     def __init__(self, view: Callable[[], View], file: PoolsNow = lambda: NO_POOLS) -> None:
         self._view = view
@@ -36,11 +37,12 @@ class PoolStates:
         return self._states
 
     def model_of(self, name: str) -> str | None:
-        """Returns the model that a name means, its own or another one of an engine's; None if no such model exists."""
+        """Returns the model that `name` means: the model of that name, or the one that an engine announces under it as
+        an alias; None if there is neither."""
         return name if name in self.known() else self._aliases.get(name)
 
     def known(self) -> set[str]:
-        """Returns the models that exist: those of the models file, and those of any view since the start. A model
+        """Returns the models that exist: those of the models file, and those of all views since the start. A model
         whose replicas are all away still exists."""
         self()
         return self._seen.union(self._file().file.models)

@@ -43,7 +43,7 @@ DEPARTED_MAX: Final = 1024
 
 
 class PreviousOwnerQuery:
-    """Finds out whether other replicas live and still have a session. A listener of `links`."""
+    """Finds out whether other replicas live and still have a session. Implements `LinkEvents`, to hear of its links."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class PreviousOwnerQuery:
         links.add_listener(self)
 
     def update(self, view: View, *, vanished: tuple[Member, ...] = ()) -> None:
-        """Takes a new view. Members that have vanished from it, or had `vanished` before the first, are dialed, to see
-        whether they live."""
+        """Takes a new view. Members that are missing in it, but were in the view before or are in `vanished`, are
+        dialed to see whether they live."""
         if view.version == 1 and not self._members:  # the first to come to an empty directory: what did it know?
             self.directory_lost()
         members = {member.replica: member for member in view.members}
@@ -87,7 +87,8 @@ class PreviousOwnerQuery:
             self._spawn(self._probe(member))
 
     def directory_lost(self) -> None:
-        """Notes that the directory has just forgotten something: for one lease TTL others may be missing in it."""
+        """Notes that the directory has just lost entries: for one lease TTL from now, living replicas may be missing in
+        it."""
         self._forgetful_until = asyncio.get_running_loop().time() + self._ttl_s
 
     def _record_departure(self, member: Member) -> None:
@@ -114,8 +115,8 @@ class PreviousOwnerQuery:
             self._update_links()
 
     async def find_owner(self, key: SessionKey, head: Head) -> Owner | None:
-        """Returns the owner that the journal names, if its process lives and answers that it has the session in
-        memory; else None. Raises Unavailable if that cannot be known now."""
+        """Returns the owner that the journal names, if its process lives and answers that it has the session in memory;
+        else None. Raises Unavailable if the owner may live in a process that is not known here yet."""
         replica = ReplicaId(last_replica(head))
         if replica == self._replica:
             return None
@@ -136,8 +137,8 @@ class PreviousOwnerQuery:
         return owner if owner is not None and owner_label(owner) == head.owner else None
 
     async def question_owner(self, key: SessionKey, owner: Owner, fence: int) -> None:
-        """Asks an owner that the directory names whether it has a session that was granted under `fence` to another: it
-        asks the journal, and leaves. Raises nothing."""
+        """Asks an owner that the directory names whether it still has a session, which the journal has granted to
+        another under `fence`: the question makes that owner look into the journal, and leave. Raises nothing."""
         member = self._members.get(owner.replica)
         if member is None or member.incarnation != owner.incarnation or self._links.suspect(member):
             return
@@ -150,7 +151,8 @@ class PreviousOwnerQuery:
             )
 
     async def _may_be_back(self, replica: ReplicaId) -> bool:
-        """Returns whether a replica that the directory may have forgotten may run, as a process unknown to us."""
+        """Returns whether a replica that is missing in the view may be running: True if it was never seen here, if it
+        answers now, or if another process answers in its place."""
         departed = self._departed.get(replica)
         if departed is None:
             return True
@@ -165,10 +167,10 @@ class PreviousOwnerQuery:
     # -- LinkEvents ------------------------------------------------------------------------------------------------
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
-        """Does nothing: whether the replica is down too shows in a moment, by `suspected`."""
+        """Does nothing: if the replica is down too, `suspected` is called shortly afterwards."""
 
     def suspected(self, member: Member) -> None:
         self._given_up(member)
 
     def reachable(self, member: Member) -> None:
-        """Does nothing: nothing here waits for a member."""
+        """Does nothing, because nothing here waits for a member to come back."""

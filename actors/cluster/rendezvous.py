@@ -45,7 +45,8 @@ class RendezvousTree:
         self._root = _grown(leaves, digits, "")
 
     def ranked(self, key: SessionKey) -> Iterator[ReplicaId]:
-        """Yields replicas by falling score, the session's place first; each is computed when it is asked for."""
+        """Yields replicas by falling score, the session's place first. Each is computed only when the caller takes
+        it."""
         return _walk(self._root, session_name(key).encode())
 
 
@@ -108,6 +109,6 @@ def _hasher(key: bytes) -> blake2b:
 
 
 def _key_of(replica: ReplicaId) -> bytes:
-    """Returns a BLAKE2b key for a name: it may have at most 64 bytes, so longer names are hashed first."""
+    """Returns a replica's name as a BLAKE2b key. A key has at most 64 bytes, so longer names are hashed first."""
     raw = replica.encode()
     return raw if len(raw) <= 64 else blake2b(raw, digest_size=64).digest()

@@ -2,8 +2,8 @@
 
 Each process speaks a range of protocols, oldest to newest: its own release's and its neighbours'. Two that are one
 release apart share at least one and speak the newest that both know; two that share none are refused by the one that
-came second. A process from before there were ranges names one number, and is taken at it. What a range means for those
-who upgrade is in docs/upgrading.md.
+came second. A process from before there were ranges names one number, and speaks only that one. What a range means for
+those who upgrade is in docs/upgrading.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def common_protocol(one: ProtocolRange, other: ProtocolRange) -> int | None:
 
 
 def protocol_mismatch(name: str, speaks: ProtocolRange, other: str, other_speaks: ProtocolRange) -> str | None:
-    """Returns why two processes cannot talk, as a clause about the first one; None if they can."""
+    """Returns why two processes cannot talk, as a clause about the first one; None if they can. `name` and `other` are
+    what the two are called in it."""
     if common_protocol(speaks, other_speaks) is not None:
         return None
     older = name if speaks[1] < other_speaks[0] else other

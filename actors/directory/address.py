@@ -9,8 +9,8 @@
 `ssl_keyfile` (paths), `ssl_check_hostname` (yes, no), `sentinel_username`, `sentinel_password`. Names and passwords are
 percent-encoded where they hold characters that an address reserves.
 
-What is malformed is refused here, before anything is connected, with BadInput that names the mistake and never
-repeats a password. Nothing here connects; whether anybody answers is for `ValkeyDirectory.open`.
+A malformed address is refused here, before anything is connected, with a BadInput that names the mistake and never
+repeats a password. Nothing here connects; `ValkeyDirectory.open` finds out whether a server answers.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def _db(text: str, kind: str) -> int:
 def connect(url: str, *, timeout_s: float = 1.0) -> Redis | RedisCluster:
     """Returns a client for an address, not connected yet. Raises BadInput (`bad_directory_url`).
 
-    It waits at most `timeout_s` for a connection and for each answer, and repeats nothing by itself: who calls knows
-    which calls may be repeated.
+    The client waits at most `timeout_s` for a connection and for each answer, and repeats nothing by itself: only its
+    caller knows which calls may be repeated.
     """
     return client_for(parse(url), timeout_s=timeout_s)
 

@@ -36,11 +36,11 @@ def partition_of(key: SessionKey) -> int:
 class Announcement(View, frozen=True):
     """The answer to an announcement: the view, and the partitions in which the lease was not alive until now.
 
-    In `rejoined` partitions others have seen no lease of this replica for a while: its entries there may be lost
-    or taken, so it claims its sessions there again. All of them at the first announcement.
+    `rejoined` are the partitions in which other replicas have seen no lease of this one for a while: its entries there
+    may be lost or taken, so it claims its sessions there again. At the first announcement it is all partitions.
 
-    `vanished`, at the first announcement only: the members whose leases have ended without being given back, as far as
-    the directory remembers them. Each may have died, or lives and could not renew while the directory was away.
+    `vanished`, at the first announcement only, are the members whose leases have ended without being given back, as far
+    as the directory remembers them. Each may have died, or lives and could not renew while the directory was away.
     """
 
     rejoined: frozenset[int] = frozenset()
@@ -48,25 +48,25 @@ class Announcement(View, frozen=True):
 
 
 class Leases(Directory, Protocol):
-    """The directory, with the methods that only the keeper of a lease (`actors.cluster.membership`) needs besides the
-    port's."""
+    """The port `Directory`, with the methods that only the keeper of a lease (`actors.cluster.membership`) needs."""
 
     async def announce(self, member: Member) -> Announcement:
-        """Announces as in the port. Raises Conflict (`replica_replaced`) if another process has joined since as the
-        same replica: then this one must stop, because nothing that it claims counts any more."""
+        """Announces as in the port. Raises Conflict (`replica_replaced`) if another process has joined as the same
+        replica after this one: then this one must stop, because nothing that it claims counts any more."""
         ...
 
     async def news(self) -> None:
-        """Returns when an answer has brought a newer view than was last returned, or says that the lease is missing;
-        at once if that was so since the last `announce` or `view`. For one waiter."""
+        """Waits until an answer of the directory shows that the view is newer than the one last returned by `announce`
+        or `view`, or that the lease is missing. Returns at once if one did so since then. Only one caller may wait."""
         ...
 
 
 class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
-    """The activations that one gateway is notified of, oldest first, for one reader. Ends when the directory or the
-    reader closes it.
+    """The activations that one gateway is notified of, oldest first, for one reader. The iteration ends when the
+    directory or the reader closes it.
 
-    It collects from the moment it is made, read or not, up to `UNREAD_MAX`; `missed` counts what it gave up.
+    It collects from the moment it is made, read or not. Beyond `UNREAD_MAX` the oldest is dropped, and `missed` counts
+    those.
     """
 
     def __init__(self, on_close: Callable[[Activations], None]) -> None:
@@ -108,7 +108,7 @@ class Activations(AsyncIterator[tuple[SessionKey, Owner]]):
 
 
 class Freshness:
-    """The view's versions that one handle has seen, and whether there is news for the keeper of a lease."""
+    """The newest version of the view that one handle has seen, and whether there is news for the keeper of a lease."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -125,7 +125,7 @@ class Freshness:
         self._news.set()
 
     def record_returned(self, version: int) -> None:
-        """Notes that a whole view of this version went to the caller."""
+        """Notes that a whole view of this version was returned to the caller."""
         self.seen = max(self.seen, version)
         self._handed_out = max(self._handed_out, version)
         self._news.clear()

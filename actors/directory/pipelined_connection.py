@@ -81,8 +81,8 @@ class _Call:
 
 class PipelinedConnection:
     def __init__(self, make: Callable[[], AbstractConnection], *, timeout_s: float) -> None:
-        """`make` returns a new, unconnected connection. Connecting takes at most `timeout_s`, and so does each
-        batch."""
+        """Connects by `make`, which returns a new, unconnected connection. Connecting takes at most `timeout_s`, and so
+        does each batch."""
         self._make = make
         self._timeout_s = timeout_s
         self._waiting: asyncio.Queue[_Call] = asyncio.Queue(WAITING_MAX)
@@ -91,8 +91,8 @@ class PipelinedConnection:
         self._closed = False
 
     async def call(self, *words: Word, asking: bool = False) -> Any:
-        """Sends one command and returns its answer, undecoded. Raises NotSent, ReplyLost, or the server's own
-        ResponseError. `asking` sends ASKING first (for a cluster's slot on the move)."""
+        """Sends one command and returns its answer, undecoded. `asking` sends ASKING first (for a slot that is moving
+        between nodes of a cluster). Raises NotSent, ReplyLost, or the server's own ResponseError."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise NotSent("closed")
@@ -180,7 +180,8 @@ class PipelinedConnection:
             self._waiting.get_nowait().fail(NotSent, cause)
 
     async def _connected(self) -> AbstractConnection:
-        """Returns the connection, clean and connected. Raises RedisError or OSError after `CONNECT_ATTEMPTS`."""
+        """Returns the connection, connected and with nothing unread. Raises RedisError or OSError after
+        `CONNECT_ATTEMPTS`."""
         if self._connection is None:
             self._connection = self._make()
             # Its own time-outs are per read, in a task each, and can swallow a cancellation: one per batch is ours.
@@ -210,7 +211,7 @@ class PipelinedConnection:
 
 
 async def connect(connection: AbstractConnection) -> None:
-    """Connects. Raises RedisError or OSError."""
+    """Connects `connection` to its server. Raises RedisError or OSError."""
     try:
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py has no types for it
     except RuntimeError as error:
@@ -232,8 +233,8 @@ def _closed_under_us(error: RuntimeError) -> RedisConnectionError:
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    """Cancels a task until it has ended, and drops its result: in Python 3.11 `wait_for` and `TaskGroup` may each
-    swallow one cancellation."""
+    """Cancels a task again and again until it has ended, because in Python 3.11 `wait_for` and `TaskGroup` may each
+    swallow one cancellation. Its result or error is dropped."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=END_AGAIN_S)

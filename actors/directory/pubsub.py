@@ -35,8 +35,8 @@ class PubSubListener:
     def __init__(
         self, servers: Servers, channels: list[str], on_message: Callable[[bytes], None], *, quiet_s: float
     ) -> None:
-        """`on_message` is given every message's bytes; it must not block or raise. Starts at once, needs a running
-        loop."""
+        """Starts listening at once; needs a running loop. `on_message` is called with the bytes of every message; it
+        must not block or raise. A connection that is silent for `quiet_s` is probed."""
         self._servers = servers
         self._channels = channels
         self._on_message = on_message
@@ -86,7 +86,7 @@ class PubSubListener:
                 await self._servers.refresh()
 
     async def _listen(self, connection: AbstractConnection, channels: list[str]) -> None:
-        """Subscribes to channels and reads their messages. Ends only by raising."""
+        """Subscribes to channels and reads their messages. It never returns, and ends by an error or cancellation."""
         try:
             await connect(connection)
             # One command per channel: in a cluster each may be in a slot of its own.

@@ -85,7 +85,8 @@ class DirectoryState:
         self._interest_ends: deque[tuple[float, SessionKey, str]] = deque()
 
     def empty(self) -> None:
-        """Loses everything that is stored, as a flush of the server does. Listeners are connections, and stay."""
+        """Deletes everything that is stored, as a flush of the server does. Listeners stay, because they are
+        connections."""
         self._clear()
 
     # -- members ------------------------------------------------------------------------------------
@@ -93,7 +94,8 @@ class DirectoryState:
     def announce(
         self, member: Member, *, generation: int, seen: int, ttl: float, now: float
     ) -> tuple[Announcement, int]:
-        """Joins, or renews the lease. Returns the answer, and the `generation` to bring next time (0: never joined)."""
+        """Joins, or renews the lease. `generation` is what the last call returned (0: never joined), `seen` the highest
+        version that the caller has seen. Returns the answer, and the `generation` for the next call."""
         self._prune(seen, now, coming=member.replica)
         joins = generation == 0
         lease = self._leases.get(member.replica)
@@ -118,7 +120,7 @@ class DirectoryState:
         return Announcement(self.version, self._view().members, rejoined, vanished), generation
 
     def _vanished(self, now: float) -> tuple[Member, ...]:
-        """Returns the members whose leases ended without being given back, and that are not forgotten yet."""
+        """Returns the members whose leases ended without being given back, and which are still remembered."""
         return tuple(lease.member for _, lease in sorted(self._leases.items()) if not lease.alive(now))
 
     def withdraw(self, replica: ReplicaId, incarnation: str, *, now: float) -> None:
@@ -138,8 +140,8 @@ class DirectoryState:
         return View(self.version, tuple(self._leases[replica].member for replica in sorted(self._visible)))
 
     def _prune(self, seen: int, now: float, *, coming: ReplicaId | None = None) -> None:
-        """Takes lapsed members out of the view, raises its version above all that a caller has seen, and forgets
-        members that lapsed long ago (but not one that is `coming` back)."""
+        """Takes lapsed members out of the view and forgets those that lapsed long ago, except one that is `coming`
+        back. Raises the view's version above `seen`, the highest that the caller has seen."""
         lapsed = {replica for replica in self._visible if not self._leases[replica].alive(now)}
         self._visible -= lapsed
         if lapsed or seen > self.version:
@@ -231,6 +233,6 @@ class DirectoryState:
 
 
 def stable(member: Member) -> Member:
-    """Returns a member without its load: when this differs, the view has a new version. Load changes at each
+    """Returns a member without its load. The view gets a new version when this changes; the load changes at each
     announcement."""
     return msgspec.structs.replace(member, load=0.0)

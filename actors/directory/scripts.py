@@ -1,6 +1,7 @@
-"""Scripts that run whole or not at all on the server of their keys: those of `lua/`, put together, and others' files.
+"""Scripts that run whole or not at all on the server of their keys: those of `lua/`, assembled from parts, and single
+files of other packages.
 
-They are sent by their SHA-1 and, where a server does not know it (new, restarted, failed over), once with their text.
+They are sent by their SHA-1, and once with their text where a server does not know them (new, restarted, failed over).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def read_script(path: Path) -> Script:
 
 
 async def run_script(servers: Servers, what: Script, keys: Sequence[str], *words: Word) -> Any:
-    """Runs a script on the server of `keys`; returns its answer. Raises as `Servers.call`."""
+    """Runs a script on the server of `keys`; returns its answer. Raises like `Servers.call`."""
     arguments = (len(keys), *keys, *words)
     try:
         return await servers.call(keys[0], "EVALSHA", what.sha, *arguments)

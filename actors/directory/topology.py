@@ -1,4 +1,5 @@
-"""Which server a partition lives on, and the lane to it: one server (plain, unix, Sentinel) or a cluster.
+"""Finds the server that a partition lives on, and the connection to it: one server (plain, unix, Sentinel) or a
+cluster.
 
 `Servers.call` sends a command to the server of a key and raises what `PipelinedConnection.call` raises. On a cluster it
 follows MOVED and ASK, and reads the map of slots again when a node has left; `NotSent` and `ReplyLost` keep their
@@ -32,7 +33,7 @@ AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is none
 
 
 class Servers(Protocol):
-    """The servers of a directory. `together`: whether one script may touch several partitions (not in a cluster)."""
+    """The servers of a directory. `together` is whether one script may touch several partitions (not in a cluster)."""
 
     @property
     def together(self) -> bool: ...
@@ -131,8 +132,8 @@ class ClusterServers:
         raise NotSent(f"no server took the call after {HOPS_MAX} hops")
 
     async def refresh(self) -> None:
-        """Reads the map of slots again. One at a time, never cancelled half way: concurrent callers wait for the one
-        that runs."""
+        """Reads the map of slots again. Concurrent callers wait for the one reading that runs, which no caller's
+        cancellation interrupts."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="directory-cluster-map")
         await asyncio.shield(self._refreshing)
@@ -153,7 +154,7 @@ class ClusterServers:
             raise NotSent(f"{type(error).__name__}: {error}") from error
 
     def _name(self, slot: int) -> str | None:
-        """Returns the name of a slot's node; None if the map has none: it was never read, or has a hole."""
+        """Returns the name of a slot's node; None if the map names none, because it was never read or has a gap."""
         try:
             return self._node(slot).name
         except NotSent:

@@ -1,8 +1,8 @@
 """The directory on Valkey or Redis 7: one server, a master behind Sentinel, or a cluster.
 
-Everything of one partition lives in one hash slot (`{namespace:17}:…`), so one script sees lease and entry together
-and runs whole or not at all; the members live in a slot of their own. Scripts take the time from their server. The
-rules are those of `store.py`, the layout is at the top of `lua/prelude.lua`, addresses are described in `address.py`.
+Everything of one partition lives in one hash slot (`{namespace:17}:…`), so one script sees lease and entry together and
+runs whole or not at all; the members live in a slot of their own. Scripts take the time from their server. The rules
+are those of `rules.py`, the layout is at the top of `lua/prelude.lua`, addresses are described in `address.py`.
 
 Every call waits at most about three times `timeout_s` (a connection, the queue, the answer). Errors: Unavailable means
 that nothing happened. OutcomeUnknown means that a write was sent and not answered; it is not repeated here (reads are,
@@ -11,7 +11,8 @@ once). A call that is cancelled may still happen, before any later call of the s
 Announcing and withdrawing write the member first and the 64 leases after it, so on a cluster they can half succeed.
 They then raise, the keeper's own deadline stays where it was, and doing it again repairs it.
 
-It does not know who may take what: losing a race is an answer, and the journal's fence decides.
+It does not know who may own a session: that another replica was first is an ordinary answer, and the journal's fence
+decides.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ class ValkeyDirectory:
         quiet_s: float = QUIET_S,
         namespace: str = "sessile",
     ) -> None:
-        """Raises BadInput for a malformed `url` (see `address.parse`). Connects to nothing yet.
+        """Connects to nothing yet. Raises BadInput for a malformed `url` (see `address.parse`).
 
-        `quiet_s`: how long a subscription may be silent before it is probed.
+        `timeout_s` bounds each wait for a server; `quiet_s` is how long a subscription may be silent before it is
+        probed.
         """
         address = parse(url)
         client = client_for(address, timeout_s=timeout_s)
@@ -113,7 +115,7 @@ class ValkeyDirectory:
         self._open = True
 
     async def clock_s(self) -> float:
-        """Returns the server's wall clock, in Unix seconds; in a cluster the first node's. Raises Unavailable."""
+        """Returns the server's wall clock in Unix seconds; that of the first node in a cluster. Raises Unavailable."""
         try:
             seconds, micros = await self._servers.call(self._key(0, "meta"), "TIME")
         except (NotSent, ReplyLost, RedisError) as error:
@@ -269,8 +271,8 @@ class ValkeyDirectory:
     # -- readers ------------------------------------------------------------------------------------
 
     async def watch(self, gateway: str, keys: Sequence[SessionKey]) -> None:
-        """Registers a gateway's interest as in the port. If this directory also listens for `gateway`, it first waits
-        until it is subscribed, so that no activation after the return is missed while the servers stay up."""
+        """Registers a gateway's interest as in the port. If this directory also listens for `gateway`, the call first
+        waits for its subscription, so that no activation after the return is missed while the servers stay up."""
         self._check_open()
         try:
             for name, subscription in list(self._subscriptions.values()):
@@ -365,7 +367,8 @@ class ValkeyDirectory:
                 raise self._refused(error) from error
 
     async def _all(self, runs: Sequence[Any]) -> list[Any]:
-        """Waits for all runs, even if some fail; then raises the first failure, OutcomeUnknown before others."""
+        """Waits for all runs, even if some fail, and returns their answers. Raises the first failure, but
+        OutcomeUnknown before any other."""
         answers = await asyncio.gather(*runs, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if failures:
@@ -380,7 +383,7 @@ class ValkeyDirectory:
         return Unavailable("directory_unavailable", "The session directory cannot be reached.")
 
     def _refused(self, error: RedisError) -> SessileError:
-        """Translates an error that a server answered with: nothing has happened."""
+        """Returns the error of the port for one that a server answered with: nothing has happened."""
         if isinstance(error, OutOfMemoryError):
             return Unavailable("directory_full", "The session directory is out of memory.")
         if isinstance(error, NoPermissionError):

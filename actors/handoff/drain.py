@@ -1,11 +1,12 @@
-"""Drains a replica: every session in memory goes elsewhere, those being read and answered first; or takes that back.
+"""Drains a replica: every session in memory goes elsewhere, first those that are being read and answered. A drain can
+be taken back.
 
 From the first moment on nothing new comes here: the view shows it, and new commands are refused. An open answer is
-handed off in mid-answer, in the first half of the time only to a replica that has room for it (it may end here first);
-an idle session with KV is handed off with it; one without is simply parked, because wherever it is woken next is as
-good. With no other replica only open answers are waited for. What cannot be handed off (no replica has room, the target
-failed, again and again) is parked when `drain_s` ends: its log is whole, and another replica goes on with it as after a
-failure.
+handed off in mid-answer; in the first half of the time only to a replica that has room for it, because it may also end
+here. An idle session with KV is handed off with it; one without KV is simply parked, because every replica is equally
+good for it. If there is no other replica, only open answers are waited for. A session that cannot be handed off (no
+replica has room, or the target failed again and again) is parked when `drain_s` ends: its log is whole, and another
+replica goes on with it as after a failure.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ class DrainLimits(msgspec.Struct, frozen=True):
 
 
 class Drain:
-    """Empties a replica on request; implements `actors.peer.server.Drainer`. A second drain waits for the same end."""
+    """Empties a replica on request; implements `actors.peer.server.Drainer`. A second request waits for the drain that
+    runs."""
 
     def __init__(
         self, planner: HandoffPlanner, clock: Clock, *, limits: DrainLimits | None = None, audit: AuditLog | None = None
     ) -> None:
-        """`audit` None: draining is not in the audit log, only in the process's."""
+        """`audit` is where drains are recorded; None: only in the process's own log."""
         self.limits = limits or DrainLimits()
         self.handed_off = 0
         self.parked = 0
@@ -55,8 +57,10 @@ class Drain:
 
     async def drain(self, report: Report, *, by: str) -> None:
         """Drains the replica; returns when no session is in memory here. Cancelling this call does not undo the drain.
-        `by` names the requester, who is audited before anything begins. Raises Unavailable, before anything begins, if
-        the audit fails and the requester can retry; the end of the process (`BY_SIGNAL`) waits for no journal."""
+
+        `by` names the requester, and an audit row with it is written before anything begins. If that fails the call
+        raises Unavailable and nothing begins; only a drain at the end of the process (`BY_SIGNAL`) begins all the same.
+        """
         if self._running is None:
             await self._record("replica.draining", by)
         self._is_last |= by == BY_SIGNAL
@@ -74,8 +78,8 @@ class Drain:
         report(self.handed_off, self.parked, 0)
 
     async def undrain(self, *, by: str) -> None:
-        """Ends a drain, finished or not: sessions come here again. `by` names the requester, who is audited first.
-        Raises Unavailable if that fails, or if the process is about to end."""
+        """Ends a drain, finished or not: sessions come here again. `by` names the requester, for the audit row that is
+        written first. Raises Unavailable if the row cannot be written, or if the process is about to end."""
         if self._is_last:
             raise Unavailable("draining", "This replica is ending: start it again instead.", retryable=False)
         if self._running is None:

@@ -1,8 +1,8 @@
 """Hands open answers off when a replica's engine is lost, while it is being started again.
 
 While the engine is lost the replica announces that nothing new is to come here, and every session with an open answer
-is handed off. What finds no other replica waits here, and goes on when the engine is back; idle sessions stay, and with
-them whatever is kept of their KV.
+is handed off. A session for which there is no other replica waits here, and goes on when the engine is back. Idle
+sessions stay, with whatever is kept of their KV.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Takes a session from this replica to one that serves another model, between two turns.
 
-What the actor decided (`sessions.actor.model_router`) stands in the log before the session leaves; the hand-off is the
-ordinary one, without KV, which no other model could use: what lies here stays as long as it is worth its room, for the
-session's return. A switch that fails leaves the session here, and the turn runs here. Does not decide.
+The actor has decided (`sessions.actor.model_router`), and its decision is in the log before the session leaves. The
+hand-off is the ordinary one, but without KV, which no other model could use: the KV here stays for as long as it is
+worth its room, in case the session returns. If a switch fails the session stays, and the turn runs here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ModelSwitching:
         self._placement = placement
 
     async def switch(self, key: SessionKey, plan: ModelSwitchPlan) -> Owner | None:
-        """Moves a session as planned; returns its new owner, or None if it stays, with the reason in the process's
-        log."""
+        """Moves a session as planned and returns its new owner; None if it stays, and then the process's log has the
+        reason."""
         runtime = self._planner.runtime
         me, about = runtime.identity.replica, {"session": key.session, "tenant": key.tenant, "model": plan.model}
         home = ReplicaId(plan.home) if plan.home else None

@@ -1,7 +1,7 @@
-"""Hands one session off on an operator's request: to the replica that they name, or where placement would have it.
+"""Hands one session off on an operator's request: to the replica that they name, or to the one that placement chooses.
 
-Whether it works is the hand-off's own business (`actors.handoff.source`); here it is decided where to, and what an
-operator is answered when it stays. Changes nothing when it is refused.
+`actors.handoff.source` carries the hand-off out. Here its target is chosen, and the operator's answer if the session
+stays. A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class OperatorHandoff:
         self._planner = planner
 
     async def move(self, key: SessionKey, to: str) -> Owner:
-        """Hands a session off to the replica `to`, or where placement chooses (""). Raises NotFound if it is not in
-        memory here, BadInput for a target that cannot take it, Conflict with the reason if it stays."""
+        """Hands a session off to the replica `to`, or to the one that placement chooses if `to` is "". Returns the new
+        owner. Raises NotFound if the session is not in memory here, BadInput for a target that cannot take it, and
+        Conflict with the reason if it stays."""
         if self._planner.runtime.actor(key) is None:
             raise not_found(key)
         target = self._target(key, to)

@@ -1,6 +1,6 @@
-"""Chooses where a replica's sessions go and hands them off: what drain, rebalancing, failover and operators share.
+"""Chooses where a replica's sessions go and hands them off, for drain, rebalancing, failover and operators.
 
-Decides the target alone. When a session is to leave is its caller's, how it leaves is `actors.handoff.source`'s.
+It decides only the target. The callers decide when a session leaves; `actors.handoff.source` carries the hand-off out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class HandoffPlanner:
         return [member for member in self.view.members if member.replica != me]
 
     def can_take(self, member: Member) -> bool:
-        """Returns whether a replica serves our model and takes sessions."""
+        """Returns whether a replica serves our model and is not draining."""
         return member.model == self.engine.info.model and not member.draining
 
     def choose_target(self, key: SessionKey) -> Member | None:

@@ -2,11 +2,12 @@
 
 Placement bounds where cold sessions go; this is for the load that grows afterwards: sessions that were idle when they
 were placed and now all talk. Every replica looks only at itself. While its load is above its bound (1.25 times its
-share) and the engine is nearly full, for `looks` looks in a row, it hands a few sessions off to the least loaded
-replica: answers that wait for a slot first, because moving those costs least and helps at once; then idle sessions
-that talked lately; running answers never, as they end by themselves.
+share) and the engine is nearly full, for `looks` checks in a row, it hands a few sessions off to the least loaded
+replica: answers that wait for a slot first, because moving those costs least and helps at once; then idle sessions that
+talked lately; running answers never, as they end by themselves.
 
-Bounds: `at_once` sessions per look, half of what is too much: several overloaded replicas must not all pour into one.
+Bounds: at most `at_once` sessions leave after each check, and only half of the difference to the target's load, because
+several overloaded replicas must not all pour into one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Rebalancer:
                 await asyncio.gather(*(self._move(key, target) for key in keys))
 
     def surplus(self) -> tuple[int, Member | None]:
-        """Returns how many sessions should leave now, and the replica they should go to (None: none)."""
+        """Returns how many sessions should leave now, and the replica that they should go to; 0 and None if none
+        should."""
         planner, me = self._planner, self._runtime.identity.replica
         load = self._load()
         if load <= self._limits.load_min:  # the rule: then nobody looks through a large view
@@ -84,7 +86,8 @@ class Rebalancer:
         return min(self._limits.at_once, math.ceil((load - target.load) / 2 * slots)), target
 
     def candidates(self) -> list[SessionKey]:
-        """Returns the sessions that may be moved, the best first."""
+        """Returns the sessions that may be moved, in the order in which to move them: answers that wait for a slot,
+        then sessions that have been idle only for a short time."""
         loop = asyncio.get_running_loop()
         since = loop.time() - self._limits.recent_s
         newest_first = sorted(self._runtime.actors, key=lambda actor: -actor.active_at)

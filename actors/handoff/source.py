@@ -3,17 +3,17 @@
     reserve ─► bring KV up at the target, while the session goes on here ─► seal at a token boundary
             ─► the target claims, is granted the next fence, goes on at offset + 1 ─► it leaves here
 
-What the engine has outside the device, or can bring there beside a run, is copied in the snapshot format: of an engine
-with block access nearly all of a session in mid-answer too, of one without what was there before the turn. What the
-copy lacks the target prefills from the ledger, in rounds: while it prefills, the source decodes further, so each round
-has only what was written during the one before (pre-copy, as in the live migration of virtual machines: Clark et al.,
-2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest is all that its readers
-wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one: else up to a block of
-tokens that the target has seen before would be computed while readers wait.
+KV that the engine has outside the device, or can bring there during a run, is copied in the snapshot format: an engine
+with block access can do so with nearly all KV of a session in mid-answer, one without only with what was there before
+the turn. The target prefills from the ledger what the copy lacks, in rounds: while it prefills, the source decodes
+further, so each round has only what was written during the one before (pre-copy, as in the live migration of virtual
+machines: Clark et al., 2005). When the rest is a few tokens, or stops shrinking, the session is sealed, and that rest
+is all that its readers wait for. Where an engine reuses whole blocks, an answer is sealed when it has just begun one:
+else up to a block of tokens that the target has seen before would be computed while readers wait.
 
 Sessions that leave together are brought up together and switched few at a time: a switch is a dozen small steps of
 three processes, and sealed all at once each would wait for the steps of all, and for the long prompts that the target
-computes for the next (`actors.handoff.target_gate`). Who waits for its switch goes on here.
+computes for the next (`actors.handoff.target_gate`). A session that waits for its switch goes on here.
 
 Commands that come during the seal wait in the actor, bounded, and are answered by the owner of the session afterwards.
 
@@ -63,7 +63,7 @@ class HandoffLimits(msgspec.Struct, frozen=True):
 
 
 class HandoffAbandoned(Exception):
-    """Raised if a session was not handed off, with the reason; it goes on here."""
+    """Raised, with the reason, if a session was not handed off. The session goes on here, at the source."""
 
 
 class HandoffSource:
@@ -85,9 +85,9 @@ class HandoffSource:
         return key in self._leaving
 
     async def hand_off(self, key: SessionKey, target: Member, *, between_turns: bool = False) -> Owner:
-        """Hands a session off to `target`; returns its new owner. `between_turns`: not while a turn is open. KV does
-        not go to a replica of another model. Raises HandoffAbandoned, or Unavailable if another replica took it
-        meanwhile."""
+        """Hands a session off to `target` and returns its new owner. With `between_turns` it fails if a turn is open.
+        KV is not sent to a replica of another model. Raises HandoffAbandoned if the session stays here, Unavailable if
+        another replica than the target has taken it meanwhile."""
         if key in self._leaving:
             raise HandoffAbandoned("it is leaving already")
         self._leaving[key] = None
@@ -157,7 +157,8 @@ class HandoffSource:
         await self._receive(channel, self.limits.reserve_s)
 
     async def _bring_up(self, channel: HandoffChannel, actor: Actor, gate: TargetGate) -> array[int]:
-        """Has the target get KV for nearly all of the session's ledgers. Returns the ledger that it computed last."""
+        """Has the target get KV for nearly all of the session's ledgers. Returns the ledger for which the target
+        computed KV last, empty if for none."""
         covered: list[array[int]] = []
         for ledger in await _ledgers(actor):
             await self._copy(channel, actor.key, ledger, covered)
@@ -186,16 +187,16 @@ class HandoffSource:
         return last
 
     async def _prefill(self, channel: HandoffChannel, ledger: array[int], last: array[int]) -> int:
-        """Has the target compute what it lacks of a ledger; it has `last` already. Returns how many tokens it then
-        has."""
+        """Has the target compute the KV of `ledger`, of which only the tokens that differ from `last`, the ledger sent
+        before, are sent. Returns for how many leading tokens the target then has KV; 0 if it does not say."""
         keep = common_prefix_length(last, ledger)
         channel.send(pf.HandoffPrefill(channel.number, keep, pack_tokens(ledger[keep:])))
         answer = await self._receive(channel, self.limits.kv_s)
         return answer.tokens if isinstance(answer, pf.HandoffReady) else 0
 
     async def _await_block(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
-        """Waits until the one answer that is being written has just begun a block, and has the target compute all
-        before it; or until that takes too long."""
+        """Waits until the answer has just begun a KV block and has the target compute everything before that block, or
+        gives up after `block_s`. Returns at once unless exactly one answer is being written."""
         block, loop = self._engine.info.kv_block_tokens, asyncio.get_running_loop()
         if block <= self.limits.rest_tokens or not actor.is_generating:
             return
@@ -209,8 +210,8 @@ class HandoffSource:
             await asyncio.sleep(self.limits.look_s)
 
     async def _bring_rest(self, channel: HandoffChannel, actor: Actor, last: array[int]) -> None:
-        """Has the target compute what was written while the session waited for its switch, if that is more than a rest
-        and less than a block."""
+        """Has the target compute what was written while the session waited for its switch, if that is more than
+        `rest_tokens`. Does nothing for an engine whose blocks are larger than that (`_await_block` is for those)."""
         if self._engine.info.kv_block_tokens > self.limits.rest_tokens or not actor.is_generating:
             return
         if actor.phase is not Phase.WARM:
@@ -220,8 +221,8 @@ class HandoffSource:
             await self._prefill(channel, ledgers[0], last)
 
     async def _await_token(self, actor: Actor) -> None:
-        """Waits until the engine has just made a token: the one that it makes during the seal is thrown away, and at
-        this moment least of it is made."""
+        """Waits until the engine has just made a token. The token that is computed during the seal is thrown away, and
+        at this moment the least work has gone into it."""
         before = actor.generated
         for _ in range(round(self.limits.token_s / self.limits.token_look_s)):
             if not actor.is_generating or len(actor.open) != 1 or actor.generated != before:
@@ -231,8 +232,8 @@ class HandoffSource:
     async def _copy(
         self, channel: HandoffChannel, key: SessionKey, ledger: array[int], covered: list[array[int]]
     ) -> None:
-        """Sends the KV of a ledger that this replica has, if it covers more than the target has (`covered`), and adds
-        to `covered` what the target then has."""
+        """Sends the KV that this replica has of a ledger, if it covers more of it than the ledgers in `covered`, which
+        the target has. Adds what the target then has to `covered`."""
         try:
             async with asyncio.timeout(self.limits.kv_s):
                 export = await self._engine.export_kv(key, ledger)
@@ -248,7 +249,7 @@ class HandoffSource:
                 covered.append(export.ledger[:tokens])
 
     async def _send(self, channel: HandoffChannel, key: SessionKey, chunks: AsyncGenerator[bytes, None]) -> int:
-        """Sends a KV snapshot; returns how many tokens of it the target has taken."""
+        """Sends a KV snapshot; returns how many of its leading tokens the target has taken."""
         under_way, sent = 0, False
         async with contextlib.aclosing(_log_export_errors(chunks, key)) as whole:
             async for chunk in whole:
@@ -270,7 +271,8 @@ class HandoffSource:
     # -- the seal and after ------------------------------------------------------------------------------------------
 
     async def _switch(self, channel: HandoffChannel, actor: Actor, between_turns: bool) -> Owner:
-        """Seals the session, and finds out who owns it then. Cancelling leaves it with exactly one owner, too."""
+        """Seals the session, and returns who owns it then. Cancelling the call leaves it with exactly one owner,
+        too."""
         owner = self._runtime.ownership.owner(actor.key) if actor.phase is Phase.WARM else None
         if owner is None:
             raise HandoffAbandoned("it left by itself")
@@ -294,7 +296,8 @@ class HandoffSource:
         return answer.owner
 
     async def _resolve(self, actor: Actor) -> None:
-        """Asks the journal who owns a session that the target has not taken: it goes on here, or ends as lost."""
+        """Asks the journal who owns a session that the target has not taken. If we do, the session goes on here; if
+        not, its actor ends."""
         try:
             ours = await self._runtime.ownership.confirm(actor.key, actor.fence)
         except SessileError as error:
@@ -308,8 +311,8 @@ class HandoffSource:
 
 
 async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKey) -> AsyncGenerator[bytes, None]:
-    """Yields an engine's chunks; ends where the engine fails. The target refuses a snapshot that is not whole, and
-    computes it."""
+    """Yields an engine's chunks, and ends where the engine fails, with the error in the log. The target then refuses
+    the incomplete snapshot and computes the KV itself."""
     try:
         async for chunk in chunks:
             yield chunk
@@ -318,7 +321,7 @@ async def _log_export_errors(chunks: AsyncGenerator[bytes, None], key: SessionKe
 
 
 async def _ledgers(actor: Actor) -> list[array[int]]:
-    """Returns the ledgers whose KV the target should have."""
+    """Returns the ledgers whose KV the target should have; none for a turn that does not fit the context window."""
     try:
         return await actor.ledgers()
     except BadInput:  # a turn that does not fit the window fails by itself; there is no KV to bring up for it
@@ -326,13 +329,13 @@ async def _ledgers(actor: Actor) -> list[array[int]]:
 
 
 def covered_prefix_length(ledger: array[int], covered: list[array[int]]) -> int:
-    """Returns how many leading tokens of a ledger one of the others covers."""
+    """Returns the length in tokens of the longest prefix that `ledger` shares with one of the ledgers in `covered`."""
     return max((common_prefix_length(ledger, other) for other in covered), default=0)
 
 
 def common_prefix_length(one: array[int], other: array[int]) -> int:
-    """Returns how many leading tokens two ledgers share. Compares halved slices, for ledgers have thousands of
-    tokens."""
+    """Returns how many leading tokens two ledgers share. It compares slices and halves them, because ledgers have
+    thousands of tokens."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -6,8 +6,8 @@
     Sealed            ─► SessionTaken | Abort              claim instead of the source, the journal's next fence, go on
 
 Invariants: nothing of the session starts before `Sealed` has come and the journal has granted the fence; KV that came
-in is a cache and may be used or lost (I6). The link's end drops what was reserved; a session that was
-being taken is taken to the end: the source finds out by the journal.
+in is a cache and may be used or lost (I6). When the link ends, what was reserved is dropped. A session that was already
+being taken is still taken completely, and the source learns of it from the journal.
 
 Bounds: `arrivals_max` sessions on their way here at the same time; `chunk_bytes` of KV under way for each.
 """
@@ -74,7 +74,7 @@ class HandoffTargetSession:
         self._arrivals: dict[int, IncomingHandoff] = {}
 
     def receive(self, frame: pf.Frame) -> None:
-        """Takes a frame of a hand-off. Raises ValueError for one that is out of place."""
+        """Takes a frame of a hand-off. Raises ValueError for a frame that does not fit the state of its hand-off."""
         if isinstance(frame, pf.Reserve):
             self._reserve(frame)
             return
@@ -97,7 +97,7 @@ class HandoffTargetSession:
                 self._drop(arrival)
 
     def close(self) -> None:
-        """Drops what was reserved: the link has ended. Sealed sessions are taken to the end."""
+        """Drops what was reserved, because the link has ended. Sessions that were sealed are still taken."""
         for arrival in list(self._arrivals.values()):
             if not arrival.sealed:
                 self._drop(arrival)
@@ -123,7 +123,7 @@ class HandoffTargetSession:
         self._post(pf.Reserved(frame.handoff))
 
     def _drop(self, arrival: IncomingHandoff) -> None:
-        """Frees the room of a session that does not come, or has come."""
+        """Frees the room that was reserved for a session, once it has come or will not come."""
         self._arrivals.pop(arrival.number, None)
         if self._target.arriving.get(arrival.key) is arrival:
             del self._target.arriving[arrival.key]
@@ -160,8 +160,8 @@ class HandoffTargetSession:
         arrival.chunks.put_nowait(data)
 
     async def _import(self, arrival: IncomingHandoff, chunks: asyncio.Queue[bytes]) -> int:
-        """Feeds a KV snapshot to the engine, and drops what the engine does not take; returns the tokens that it
-        covers."""
+        """Feeds a KV snapshot to the engine, and reads past what the engine does not take. Returns how many tokens the
+        engine then has KV for. Raises what the engine raises."""
         ended = False
 
         async def arriving() -> AsyncIterator[bytes]:
@@ -185,8 +185,9 @@ class HandoffTargetSession:
         return tokens
 
     async def _prefill(self, arrival: IncomingHandoff) -> int:
-        """Computes KV ahead, unless answers keep waiting for the engine, since it could only wait behind them. An
-        answer that waits for the engine's next step is no reason to leave all of it for the time when readers wait."""
+        """Computes KV ahead and returns how many leading tokens of the ledger then have it. If answers still wait for
+        the engine after some moments, nothing is computed. Answers that wait only for the engine's next step do not
+        prevent it."""
         engine = self._target.engine
         for _ in range(round(ENGINE_WAIT_S / ENGINE_LOOK_S)):
             if engine.stats().waiting == 0:
@@ -198,7 +199,8 @@ class HandoffTargetSession:
     # -- the session -------------------------------------------------------------------------------------------------
 
     async def _take(self, arrival: IncomingHandoff, sealed: pf.Sealed) -> None:
-        """Claims a sealed session, is granted and loads it, and goes on with it; tells the source the outcome."""
+        """Claims a sealed session, is granted and loads it, and goes on with it. Answers the source with `SessionTaken`
+        or `Abort`."""
         try:
             owner = await self._target.runtime.adopt(arrival.key, sealed.owner)
             self._target.taken += 1

@@ -1,7 +1,8 @@
 """Keeps what a target computes for hand-offs apart: a session's switch waits for no other session's long computation.
 
-A target computes long prompts before short rests, whoever waits. So while sessions are switched to it, no long prompt
-is begun there, and while one is computed, the sessions that are ready go on at their source. Switches go first.
+A target computes a long prompt before the short rest of another session, even if readers wait for the latter. So while
+sessions are switched to it, no long prompt is begun there, and while one is computed, the sessions that are ready go on
+at their source. Switches go first.
 
 Bound: `switches` at the same time, and one computation.
 """
@@ -14,7 +15,7 @@ from contextlib import asynccontextmanager
 
 
 class TargetGate:
-    """Admits switches and computations of hand-offs to one target, as one source sees it."""
+    """Admits switches and long computations to one target. It knows only those of its own source's sessions."""
 
     def __init__(self, switches: int) -> None:
         self._free = switches
@@ -25,7 +26,8 @@ class TargetGate:
 
     @asynccontextmanager
     async def switch(self) -> AsyncIterator[None]:
-        """Waits until a switch may begin, and keeps its place while the context lasts; readers wait for it."""
+        """Waits until a switch may begin, and holds a place for it while the context lasts. Readers wait meanwhile, so
+        switches go first."""
         self._ready += 1
         try:
             await self._until(lambda: self._free > 0 and not self._computing)
@@ -41,8 +43,8 @@ class TargetGate:
 
     @asynccontextmanager
     async def compute(self) -> AsyncIterator[None]:
-        """Waits until a long computation may begin, and keeps its place while the context lasts; nobody waits for
-        it."""
+        """Waits until a long computation may begin, and holds the only place for it while the context lasts. No reader
+        waits meanwhile."""
         await self._until(lambda: not self._computing and not self._ready and self._free == self._switches)
         self._computing = True
         try:

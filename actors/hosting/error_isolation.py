@@ -15,7 +15,8 @@ log = structlog.get_logger(__name__)
 
 @contextlib.contextmanager
 def isolate_errors(event: str, key: SessionKey) -> Iterator[None]:
-    """Logs an error inside the block as `event` and ends it there, since it is one session's. Cancellation passes."""
+    """Logs an error raised inside the block under the name `event` and does not raise it, because it concerns one
+    session only. Cancellation is raised."""
     try:
         yield
     except SessileError as error:

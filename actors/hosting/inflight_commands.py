@@ -1,8 +1,8 @@
 """Joins copies of a command: one that comes while the first is being answered gets the same answer.
 
-Copies of what was applied are answered by the session's actor, whenever they come (`sessions.model.request`). This is
-for what is refused: while a refusal is confirmed with the journal, the session goes on, and a copy that was looked at
-by itself might be applied after all.
+The session's actor answers copies of a command that was applied, whenever they come (`sessions.model.request`). This
+module is for commands that are refused: while a refusal is confirmed with the journal, the session goes on, and a copy
+that was looked at by itself might be applied after all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class InflightCommands:
         self._under_way: dict[tuple[SessionKey, str, CommandId], _InflightCommand] = {}
 
     async def execute_once(self, request: Request, execute: Callable[[], Awaitable[Ok]]) -> Ok:
-        """Returns or raises what `execute` does, or what it does for an equal request that is under way. If that one
-        is cancelled, its copy runs by itself."""
+        """Returns or raises what `execute` does; for a request equal to one that is under way, what that one's
+        `execute` does. If that one is cancelled, the copy runs its own."""
         name = (request.key, request.principal.id, request.command.id)
         while (first := self._under_way.get(name)) is not None and first.digest == request.digest:
             await asyncio.wait((first.answer,))

@@ -1,11 +1,12 @@
 """Applies the orphan policy: answers without readers go on, pause or are cancelled after a while.
 
-Decides when; what it means for an open response is the actor's. Where the policy is to go on, nothing is kept or timed,
-except for answers that are written for a client which waits: its gateway cancels them when it leaves, and where that
-gateway has died, so that nobody reads for some seconds, they are cancelled here.
+It decides when; the actor decides what that means for an open response. Where the policy is to go on, nothing is kept
+or timed, except for answers to a client that waits for them on its own connection: its gateway cancels them when the
+client leaves. If that gateway has died, so that nobody reads for some seconds, they are cancelled here.
 
-A session whose answers are all paused leaves memory like an idle one, and stays away until it is read or gets a
-command here. That is remembered by the fence under which it left: the next owner goes on with it.
+A session whose answers are all paused leaves memory like an idle one, and stays away until it is read here or gets a
+command here. This replica remembers it with the fence under which it left; if another owner has taken it since, that
+one goes on with it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class OrphanPolicy:
         read: Callable[[SessionKey], bool],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """`read` tells whether a session has readers through this replica; `wake` activates one that left memory
-        paused."""
+        """`read` returns whether a session has readers through this replica. `wake` activates a session that left
+        memory with paused answers."""
         self._limits = limits
         self._actor_of = actor_of
         self._read = read
@@ -44,14 +45,14 @@ class OrphanPolicy:
         self._left_paused: dict[SessionKey, int] = {}  # sessions that left memory paused, with the fence at that time
 
     def unread(self, key: SessionKey) -> None:
-        """Begins the policy's time for a session: its last reader has left."""
+        """Starts the time after which the policy applies to a session, because its last reader has left."""
         self._time_attended(self._actor_of(key))
         if self._limits.orphan_policy != "continue" and key not in self._timers:
             self._timers[key] = asyncio.get_running_loop().call_later(self._limits.orphan_after_s, self._expired, key)
 
     def activated(self, actor: Actor) -> None:
-        """Begins the time of attended answers in a session that came into memory without readers; they may come
-        back."""
+        """Starts the time after which answers that a client waits for are cancelled, if the session came into memory
+        without readers; they may come back until it ends."""
         if not self._read(actor.key):
             self._time_attended(actor)
 
@@ -88,7 +89,7 @@ class OrphanPolicy:
         return head.key in self._left_paused
 
     def deactivated(self, actor: Actor) -> None:
-        """Notes that a session has left memory: with or without paused answers."""
+        """Notes that a session has left memory, and whether all its open answers were paused."""
         if (attended := self._attended_timers.pop(actor.key, None)) is not None:
             attended.cancel()
         self._left_paused.pop(actor.key, None)

@@ -1,12 +1,12 @@
 """Acquires sessions for a replica (claim, grant, load) and knows when ownership must be confirmed again.
 
-The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may
-be taken by the journal alone where nobody else can be meant: it is new, its last grant was ours, or the requester has
-lost the owner that the last grant names. What was taken so is claimed once the directory is back (`reclaim`).
+The directory's claim only spares a race; the journal's grant decides (I1). When the directory is away, a session may be
+taken by the journal's grant alone if no other owner is possible: it is new, its last grant was ours, or the requester
+has lost the owner that the last grant names. Such a session is claimed once the directory is back (`reclaim`).
 
-What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause
-of the machine), or it lost its lease. Then `certain` is False, and nothing is answered for a session until the
-journal has confirmed its fence. Writes need no such care: their fence is checked in their own transaction.
+What this replica believes to own can be wrong without its noticing: it was stopped for a while (SIGSTOP, a pause of the
+machine), or it lost its lease. Then `certain` is False, and nothing is answered for a session until the journal has
+confirmed its fence. Writes need no such care: their fence is checked in their own transaction.
 
 After: Burrows' Chubby (2006) for fences; Gray and Cheriton (1989) for what a lease does and does not prove.
 """
@@ -42,8 +42,8 @@ STOOD_STILL_S: Final = 1.0  # shorter than others need to take us for dead
 
 
 class Moved(Exception):
-    """Raised if another replica holds the session: an ordinary answer, after which the router goes there. `owner`
-    None: the owner is not known."""
+    """Raised if another replica holds the session: an ordinary answer, after which the router goes to that replica.
+    `owner` is None if it is not known."""
 
     def __init__(self, owner: Owner | None) -> None:
         super().__init__(owner.replica if owner is not None else "?")
@@ -71,13 +71,15 @@ async def _nobody_to_question(key: SessionKey, owner: Owner, fence: int) -> None
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The functions by which a replica's actors reach the rest of the cluster. The defaults: there is no other replica.
+    """The functions by which a replica's actors reach the rest of the cluster. By default there is no other replica.
 
-    `must_confirm`: whether our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`: the
-    owner that still has a session which the directory may have forgotten; `question_owner`: has an owner that the
-    directory names, and that was replaced under this fence, find that out (`actors.cluster.previous_owner`).
-    `announce_deletion`: has other replicas release their KV of a deleted session. `pool_states`: the replicas that
-    there are, by model. `switch_model`: takes a session to another model (`actors.handoff.model_switch`)."""
+    `must_confirm` returns whether our lease has run out by our own clock (`actors.cluster.membership`). `find_owner`
+    returns the owner that still has a session which the directory may have forgotten. `question_owner` makes an owner
+    that the directory names, and that was replaced under a newer fence, find that out (both:
+    `actors.cluster.previous_owner`). `announce_deletion` has other replicas release their KV of a deleted session.
+    `pool_states` returns the state of each model's pool. `switch_model` takes a session to another model
+    (`actors.handoff.model_switch`).
+    """
 
     must_confirm: Callable[[], bool] = lambda: False
     find_owner: Callable[[SessionKey, Head], Awaitable[Owner | None]] = _no_owner
@@ -88,7 +90,8 @@ class Peers:
 
 
 class ActivatedSession(msgspec.Struct, frozen=True):
-    """A session that is ours: its entry in the directory, the granted head, its state, and what was loaded."""
+    """A session that this replica has just taken: its entry in the directory, its head with the granted fence, its
+    state, and the loaded data from which the state was made."""
 
     owner: Owner
     head: Head
@@ -97,7 +100,7 @@ class ActivatedSession(msgspec.Struct, frozen=True):
 
 
 class Ownership:
-    """Takes and gives back sessions for one replica, and knows whether what it holds is confirmed."""
+    """Takes sessions for one replica and gives them back, and knows whether its ownership of each is confirmed."""
 
     def __init__(
         self, identity: Identity, *, journal: Journal, directory: Directory, clock: Clock, peers: Peers | None = None
@@ -120,14 +123,14 @@ class Ownership:
     # -- taking ----------------------------------------------------------------------------------------------------
 
     async def acquire(self, key: SessionKey, head: Head | None, *, instead_of: Owner | None = None) -> ActivatedSession:
-        """Claims a session, is granted the next fence and loads it. Raises Moved, or Unavailable if that cannot be
-        done now.
+        """Claims a session, is granted the next fence and loads it. Raises Moved if another replica holds it,
+        Unavailable if that cannot be decided now.
 
         The directory may have forgotten an owner that lives (it was emptied, or failed over), so the owner that the
         journal names is queried first.
 
-        `head` was read before; `instead_of` is the owner that is to be replaced (hand-off, early takeover). Whatever
-        fails after the claim gives the claim back.
+        `head` is the session's head as the caller has read it; `instead_of` is the owner that is to be replaced
+        (hand-off, early takeover). Any failure after the claim gives the claim back.
         """
         owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
         generation = self._generation
@@ -149,8 +152,8 @@ class Ownership:
 
     @asynccontextmanager
     async def granted(self, key: SessionKey, head: Head, *, instead_of: Owner | None = None) -> AsyncIterator[Head]:
-        """Claims a session and is granted its next fence while the context lasts, without loading it. Raises
-        like `acquire`."""
+        """Claims a session, gets its next fence and yields its head, without loading it. The end of the context gives
+        the claim back. Raises like `acquire`."""
         owner = Owner(*self._identity, ActivationId(self._clock.new_id()))
         await self._check_previous_owner(key, head, instead_of)
         await self._claim(key, owner, head, instead_of)
@@ -174,15 +177,16 @@ class Ownership:
             raise Moved(claim.owner)
 
     async def _claimed(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """Claims a session instead of `instead_of`, or of an older activation of ours."""
+        """Claims a session in place of `instead_of`, or of an older activation of this process. The returned claim may
+        be lost to another replica."""
         claim = await self._claim_with_retries(key, owner, instead_of)
         if not claim.won and self.is_ours(claim.owner):
             claim = await self._claim_with_retries(key, owner, claim.owner)
         return claim
 
     async def _claim_with_retries(self, key: SessionKey, owner: Owner, instead_of: Owner | None) -> Claim:
-        """Claims, and repeats a claim of unknown outcome, which is idempotent for its owner. Raises OutcomeUnknown if
-        the claim may stand, another Unavailable if it does not."""
+        """Claims a session; a claim of unknown outcome is repeated, which is harmless. Raises OutcomeUnknown if the
+        claim may stand, another Unavailable if it does not."""
         unknown: OutcomeUnknown | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -195,7 +199,7 @@ class Ownership:
         raise unknown
 
     def is_ours(self, owner: Owner) -> bool:
-        """Returns whether an owner is this process, whatever the activation."""
+        """Returns whether an owner is this process, in any of its activations of the session."""
         return (owner.replica, owner.incarnation) == self._identity
 
     def _goes_by_journal(self, head: Head | None, instead_of: Owner | None) -> bool:
@@ -262,20 +266,20 @@ class Ownership:
     # -- giving back -----------------------------------------------------------------------------------------------
 
     def drop(self, key: SessionKey) -> Owner:
-        """Forgets a session that leaves memory; returns its owner, whose entry in the directory is still to be
-        released."""
+        """Forgets a session that leaves memory. Returns the owner that it had here, whose directory entry the caller
+        must still release."""
         self._unclaimed.pop(key, None)
         self._confirmed.pop(key, None)
         return self._held.pop(key)
 
     async def release(self, key: SessionKey, owner: Owner) -> None:
-        """Gives the directory's entry back, unless the session is ours again by now. Never raises SessileError."""
+        """Releases the directory's entry, unless this process has the session again. Never raises SessileError."""
         if key not in self._held:
             await self._release(key, owner)
 
     async def _give_back(self, key: SessionKey, owner: Owner) -> None:
-        """Gives back a claim, certain or possible, on a session that did not become ours. Completes even if
-        cancelled."""
+        """Releases a claim that was made, or may have been made, on a session that did not become ours. Completes even
+        if cancelled."""
         self._unclaimed.pop(key, None)
         await asyncio.shield(self._release(key, owner))
 
@@ -289,18 +293,20 @@ class Ownership:
             log.warning("release_failed", session=key.session, error=error.code)
 
     async def retry_releases(self) -> None:
-        """Releases entries that could not be given back before. Raises Unavailable; then it is tried again.
+        """Releases entries that could not be released before. Raises Unavailable; those that remain are tried at the
+        next call.
 
-        Where the session is ours again, its new claim takes the old one's place, and what is left waits for its end."""
+        An entry whose session this process has again is not touched: the new claim has replaced it.
+        """
         for key, owner in list(self._unreleased):
             if key not in self._held:
                 await self._directory.release(key, owner)
                 self._unreleased.pop((key, owner), None)
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> dict[SessionKey, Owner]:
-        """Claims again what the directory may have lost: the sessions that `among` picks, and those that could not be
-        claimed before. Returns those for which it names another owner, with that owner: they are claimed again next
-        time, and need the journal's confirmation meanwhile. Raises Unavailable."""
+        """Claims sessions again whose claims the directory may have lost: those that `among` picks, and those that
+        could not be claimed before. Returns the sessions for which the directory names another owner, with that owner;
+        these need the journal's confirmation, and are claimed again at the next call. Raises Unavailable."""
         keys = [key for key in self._held if key in self._unclaimed or (among is not None and among(key))]
         self._unclaimed.update(dict.fromkeys(keys))  # so that what fails here is tried again
         contested = dict[SessionKey, Owner]()
@@ -322,9 +328,10 @@ class Ownership:
         return contested
 
     async def reclaim_one(self, key: SessionKey) -> None:
-        """Makes the directory's entry ours again after a failed hand-off, now or by `reclaim`. Raises nothing.
+        """Claims a session again after a failed hand-off; what fails now is done by the next `reclaim`. Raises nothing.
 
-        It is never taken from the target, whose grant may be on its way."""
+        The claim is never taken from the target, whose grant may be on its way.
+        """
         if key in self._held:
             try:
                 await self.reclaim(lambda other: other == key)
@@ -335,7 +342,8 @@ class Ownership:
     # -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Notes that this process runs; to be called every TICK_S. Returns True if it stood still in between."""
+        """Notes that this process runs; to be called every TICK_S. Returns True if the process stood still since the
+        last call."""
         stalled = self._stalled()
         self._ticked_at = asyncio.get_running_loop().time()
         return stalled
@@ -354,8 +362,8 @@ class Ownership:
         return self._confirmed.get(key) == self._generation and not self._peers.must_confirm() and not self._stalled()
 
     async def confirm(self, key: SessionKey, fence: int) -> bool:
-        """Returns whether the journal has the session under our fence. If it raises Unavailable, nothing may be
-        answered."""
+        """Returns whether the journal has the session under our `fence`. Raises Unavailable, and then nothing may be
+        answered for the session."""
         generation = self._generation
         head = await self._journal.head(key)
         if head is None or head.fence != fence:
@@ -371,12 +379,13 @@ def owner_label(owner: Owner) -> str:
 
 
 def last_replica(head: Head) -> str:
-    """Returns the replica that was granted the session last, by its head; "" for none."""
+    """Returns the replica that the journal granted the session to last, "" if to none."""
     return head.owner.rpartition("/")[0]
 
 
 def activation_reason(head: Head | None, replica: ReplicaId, instead_of: Owner | None, *, handed_off: bool) -> str:
-    """Returns in words why a session is activated at `replica`: by its head before the grant, and whom it replaces."""
+    """Returns in words why a session is activated at `replica`. `head` is what the journal had before the grant,
+    `instead_of` the owner that is replaced, if any."""
     if head is None or head.top == 0:
         return "new"
     if instead_of is not None:
@@ -386,9 +395,9 @@ def activation_reason(head: Head | None, replica: ReplicaId, instead_of: Owner |
 
 
 def activation_cause(head: Head | None, *, same: bool, replaced: bool, handed_off: bool) -> str:
-    """Returns the cause of an activation in one of a few fixed words, for metrics. `same`: its last grant was this
-    replica's; `replaced`: it is taken from a lost owner. Failovers are `takeover` (before the lease ended) and
-    `orphaned` (after it)."""
+    """Returns the cause of an activation in one of a few fixed words, for metrics. `same`: the last grant was this
+    replica's. `replaced`: the session is taken from a lost owner. A failover is `takeover` if the lost owner's lease
+    had not ended, else `orphaned`."""
     if handed_off:
         return "handoff"
     if head is None or head.top == 0:

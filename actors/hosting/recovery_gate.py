@@ -1,11 +1,11 @@
 """Limits how many sessions that lost their owner are recovered at the same time, by priority.
 
 Recovering a turn costs the survivor a prefill, so a replica that inherits hundreds of sessions at once would serve
-none. A slot is held from before the claim until the recovered session has written something (or ended, or patience
-with it ends); waiters are admitted by priority, then in order. Commands do not pass here: they are
+none. A slot is held from before the claim until the recovered session has written something, or has ended, or
+`patience_s` is over; waiters are admitted by priority, then in order of arrival. Commands do not pass here: they are
 served at once.
 
-Bounds: `at_once` slots. What waits is bounded by its callers.
+Bounds: `at_once` slots. The callers bound how many wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecoveryGate:
         return sum(not place.done() for _, _, place in self._line)
 
     async def enter(self, priority: int) -> None:
-        """Waits for a slot; `leave` or `hold` must follow."""
+        """Waits for a slot; smaller `priority` goes first. The caller must then call `leave` or `hold`."""
         if self._free and not self._line:
             self._free -= 1
             return
@@ -50,7 +50,7 @@ class RecoveryGate:
             raise
 
     def leave(self) -> None:
-        """Gives a slot back, to the next in line."""
+        """Gives a slot to the next waiter, or back."""
         while self._line:
             place = heapq.heappop(self._line)[2]
             if not place.done():
@@ -59,7 +59,8 @@ class RecoveryGate:
         self._free += 1
 
     def hold(self, key: SessionKey) -> None:
-        """Keeps a slot for `key` until the session makes progress or ends. Two recoveries of a session use one slot."""
+        """Keeps the caller's slot for `key` until the session makes progress or ends, or `patience_s` is over. Two
+        recoveries of one session keep one slot."""
         if key in self._holding:
             self.leave()
             return
@@ -67,12 +68,13 @@ class RecoveryGate:
         self._holding[key] = asyncio.get_running_loop().call_later(self._patience_s, expired, key)
 
     def published(self, key: SessionKey, records: tuple[Record, ...]) -> None:
-        """Gives back the slot of a session that made progress: records of it became durable."""
+        """Gives back the slot of a session that made progress: records of it, other than of its migration, became
+        durable."""
         if key in self._holding and not all(isinstance(record.event, SessionMigrated) for record in records):
             self.done(key)
 
     def done(self, key: SessionKey) -> None:
-        """Gives back the slot of a session that goes on, or has ended. Idempotent."""
+        """Gives back the slot kept for a session that goes on, or has ended; if there is none, does nothing."""
         timer = self._holding.pop(key, None)
         if timer is not None:
             timer.cancel()

@@ -88,7 +88,7 @@ class Runtime:
         accounting: Accounting | None = None,
         peers: Peers | None = None,
     ) -> None:
-        """`peers` None: there is no other replica."""
+        """`peers` are the functions that reach other replicas; None if there is no other replica."""
         accounting, peers = accounting or Accounting(), peers or Peers()
         self.identity = identity
         self.limits = limits
@@ -178,9 +178,10 @@ class Runtime:
     # -- Sessions --------------------------------------------------------------------------------------------------
 
     async def execute(self, request: Request, *, instead_of: Owner | None = None) -> cm.Ok:
-        """See the `Sessions` port. Raises Moved when another replica holds the session.
+        """Executes a command as the `Sessions` port says. Raises Moved when another replica holds the session.
 
-        `instead_of` is an owner that the sender has lost: its claim, and no other's, may be taken over."""
+        `instead_of` is an owner that the sender has lost: its claim may be taken over, and nobody else's.
+        """
         demand(request.principal, "chat")
         if self._closing and not isinstance(request.command, cm.ResponseCancel):
             raise shutting_down()
@@ -226,7 +227,7 @@ class Runtime:
         raise session_moving_error()
 
     async def _delete_unread(self, request: Request, instead_of: Owner | None) -> cm.Ok:
-        """Deletes a session whose log cannot be read, by its head alone. Raises like `execute`."""
+        """Deletes a session whose log cannot be read; only its head is needed. Raises like `execute`."""
         key, context = request.key, self._context
         head = await self._read_head(key)
         if head is None or head.deleted_at is not None:
@@ -251,17 +252,18 @@ class Runtime:
             return step.answer
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
-        """See the `Sessions` port."""
+        """Begins a watch as the `Sessions` port says."""
         return self.subscribers.watch(key, sink)
 
     async def attach(
         self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated
     ) -> tuple[Actor, Callable[[], None]] | None:
-        """Watches a session that is in memory here; returns None if it is not. No record falls between the returned
-        actor's `top` and the first call of `sink`.
+        """Watches a session that is in memory here; returns its actor and a function that ends the watch, or None if it
+        is not in memory. No record falls between the returned actor's `top` and the first call of `sink`.
 
         `on_deactivated` (plain function) is called once when the session leaves memory. Raises Unavailable if it is in
-        doubt whether the session is still ours, and the journal does not answer."""
+        doubt whether the session is still ours, and the journal does not answer.
+        """
         activating = self._activating.get(key)
         if activating is not None:
             await asyncio.wait((activating,))
@@ -290,8 +292,8 @@ class Runtime:
         return list(self._actors.values())
 
     async def confirmed_owner(self, key: SessionKey, *, fence: int) -> Owner | None:
-        """Returns our ownership of a session in memory here, confirmed by the journal if in doubt, as where somebody
-        knows of a newer `fence`; else None. Raises Unavailable."""
+        """Returns our ownership of a session in memory here, or None if it is not here or not ours any more. The
+        journal is asked if that is in doubt, also because our fence is older than `fence`. Raises Unavailable."""
         actor = self._actors.get(key)
         if actor is None:
             return None
@@ -347,8 +349,8 @@ class Runtime:
             self._spawn(wake())
 
     def left_paused(self, head: Head) -> bool:
-        """Returns whether a session left memory here with all its answers paused (orphan policy), and has had no owner
-        since."""
+        """Returns whether a session left memory here with all its open answers paused (orphan policy), and has had no
+        owner since."""
         return self.subscribers.left_paused(head)
 
     async def adopt(self, key: SessionKey, source: Owner) -> Owner:
@@ -380,7 +382,7 @@ class Runtime:
         raise session_moving_error()
 
     def hand_over(self, key: SessionKey, owner: Owner) -> None:
-        """Ends a hand-off at the source: the session is `owner`'s now, and its actor here leaves."""
+        """Ends a hand-off at the source: the session is `owner`'s now, and its actor here ends."""
         actor = self._actors.get(key)
         if actor is not None:
             self._successors[key] = owner
@@ -406,7 +408,8 @@ class Runtime:
         return await self._activating.join(task)
 
     async def _read_head(self, key: SessionKey) -> Head | None:
-        """Returns the head, read once for all who ask at the same time, so that they go on in the order of arrival."""
+        """Returns a session's head. Callers at the same time share one reading, and go on in the order in which they
+        came."""
         reading = self._head_reads.get(key) or self._head_reads.begin(key, self._journal.head(key))
         return await self._head_reads.join(reading)
 
@@ -478,15 +481,16 @@ class Runtime:
     # -----------------------------------------------------------------------------------------------------
 
     async def _confirm(self, actor: Actor) -> bool:
-        """Returns whether the journal says that an actor is still ours; one that is not leaves. Raises Unavailable."""
+        """Returns whether the journal says that an actor's session is still ours; if not, the actor is ended. Raises
+        Unavailable."""
         ours = await self.ownership.confirm(actor.key, actor.fence)
         if not ours:
             actor.lost()
         return ours
 
     async def _monitor_ownership(self) -> None:
-        """Watches for signs that sessions here may have other owners, or other logs: this process stood still, or the
-        journal went back (a restored backup). Then everything is confirmed again."""
+        """Looks periodically for signs that sessions here may have other owners, or other logs: this process stood
+        still, or the journal went back (a restored backup). Then every session is confirmed again."""
         incarnation = self._journal.incarnation
         while True:
             if self.ownership.tick():
@@ -504,9 +508,10 @@ class Runtime:
         self._spawn(self._confirm_all(self.actors))
 
     async def reclaim(self, among: Callable[[SessionKey], bool] | None = None) -> None:
-        """Runs `Ownership.reclaim`. A session that another replica has claimed leaves, unless the journal says that it
-        is still ours; one that waits for a tool would otherwise stay for long. If it is, the other one was replaced
-        without hearing of it, and is told: readers would wait there. Raises Unavailable."""
+        """Claims sessions again by `Ownership.reclaim`. If the directory names another owner, the journal decides. A
+        session that is not ours any more leaves memory (one that waits for a tool would otherwise stay for long). If it
+        is ours, the other owner was replaced without noticing; it is asked about the session, so that it finds out and
+        its readers do not wait there. Raises Unavailable."""
         contested = await self.ownership.reclaim(among)
         actors = [actor for key in contested if (actor := self._actors.get(key)) is not None]
         await self._confirm_all(actors)
@@ -529,7 +534,7 @@ class Runtime:
     # -- leaving memory --------------------------------------------------------------------------------------------
 
     async def passivate(self, key: SessionKey) -> None:
-        """Takes one session out of memory with everything durable; then its KV may be spilled."""
+        """Takes one session out of memory once everything of it is durable; then its KV may be spilled."""
         async with self._passivation_slots:
             actor = self._actors.get(key)
             if actor is not None:

@@ -1,4 +1,4 @@
-"""What a replica's actors work with: where state is kept, what answers are written with, and how they are accounted."""
+"""What a replica's actors work with: the stores, the services that write answers, and the accounting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions.turn.result_cache import ResultCache
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores that outlive this process, all open; `keys` None: nothing is encrypted."""
+    """The stores that outlive this process, all open. `keys` is None if nothing is encrypted."""
 
     store: Store
     directory: Leases
@@ -28,8 +28,8 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class Inference:
     """The services that answers are made with: a started engine, the filters of input and output, and the checker of
-    JSON schemas. None means: `results`, no result cache; `memories`, no memories; `pools`, no routing among models;
-    `tools`, no server tools."""
+    JSON schemas. Some may be missing: None as `results` means no result cache, as `memories` no memories, as `pools` no
+    routing among models, as `tools` no server tools."""
 
     engine: Engine
     filters: FilterSet
@@ -46,8 +46,8 @@ def _ignore(published: Published) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The metrics and prices of a replica, and a function that is called with all that becomes durable (it must not
-    block)."""
+    """The metrics and prices of a replica, and `published`, which is called with all records that become durable (it
+    must not block)."""
 
     metrics: Metrics = field(default_factory=Metrics)
     prices: PriceBook | None = None

@@ -1,7 +1,7 @@
 """Runs one attempt at a time per session: concurrent callers wait for it, and all go on in the order of arrival.
 
-An attempt is a task of its own, so that a caller who gives up takes nothing from the others. A caller never gets the
-attempt's cancellation for its own: it gets `interrupted` instead.
+An attempt is a task of its own, so a caller that is cancelled does not end it for the others. If the attempt itself is
+cancelled, its callers get the error `interrupted`, and are not cancelled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SingleFlight(Generic[T]):
     """Runs at most one attempt for each session. `close` must be called; it cancels running attempts."""
 
     def __init__(self, interrupted: Callable[[], Exception], *, ended: Callable[[SessionKey, Exception], None]) -> None:
-        """`interrupted` makes the error for callers whose attempt is cancelled; `ended` is called with every attempt's
-        error, whether or not a caller waits for it."""
+        """`interrupted` makes the error for callers whose attempt is cancelled. `ended` is called with the error of
+        every attempt that fails, whether or not a caller waits for it."""
         self._interrupted = interrupted
         self._ended = ended
         self._tasks: dict[SessionKey, asyncio.Task[T]] = {}
@@ -55,7 +55,8 @@ class SingleFlight(Generic[T]):
             self._ended(key, error)
 
     async def join(self, task: asyncio.Task[T]) -> T:
-        """Returns or raises what the attempt does."""
+        """Waits for an attempt, and returns or raises what it does; raises the error `interrupted` if the attempt is
+        cancelled."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

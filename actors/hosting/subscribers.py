@@ -1,7 +1,7 @@
-"""Publishes events to those who watch sessions through this replica, and notifies them when one leaves memory.
+"""Publishes events to those who watch sessions through this replica, and notifies them when a session leaves memory.
 
-A watch outlives activations: it goes on with the next actor of the session here. What becomes of an answer that is
-not watched any more is `actors.hosting.orphan_policy`; readers on other nodes are `actors.routing.subscriptions`.
+A watch outlives activations: it goes on with the next actor of the session here. `actors.hosting.orphan_policy` decides
+about answers that are not watched any more; readers at gateways are in `actors.routing.subscriptions`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Subscribers:
         actor_of: Callable[[SessionKey], Actor | None],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """See `OrphanPolicy` for `wake`."""
+        """Takes `actor_of`, which returns the actor of a session in memory, and `wake`, as `OrphanPolicy` does."""
         self._sinks: dict[SessionKey, dict[Sink, None]] = {}
         self._on_deactivated: dict[SessionKey, dict[OnDeactivated, None]] = {}
         self._orphan_policy = OrphanPolicy(limits, actor_of, self._sinks.__contains__, wake)
@@ -43,7 +43,8 @@ class Subscribers:
         return not self._sinks and not self._on_deactivated
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
-        """Calls `sink` with all that becomes durable here from now on, until the returned function is called."""
+        """Calls `sink` with all records of the session that become durable here from now on, until the returned
+        function is called."""
         self._sinks.setdefault(key, {})[sink] = None
         self._orphan_policy.read_again(key)
 
@@ -54,7 +55,8 @@ class Subscribers:
         return unwatch
 
     def attach(self, key: SessionKey, sink: Sink, on_deactivated: OnDeactivated) -> Callable[[], None]:
-        """Watches a session that is in memory; `on_deactivated` is called once when it leaves."""
+        """Watches a session that is in memory, until the returned function is called. `on_deactivated` is called once
+        when the session leaves memory."""
         unwatch = self.watch(key, sink)
         self._on_deactivated.setdefault(key, {})[on_deactivated] = None
 
@@ -75,14 +77,14 @@ class Subscribers:
         self._orphan_policy.activated(actor)
 
     def deactivated(self, actor: Actor, successor: Owner | None) -> None:
-        """Tells subscribers that a session has left memory here, for `successor`, if that is known."""
+        """Tells subscribers that a session has left memory here. `successor` is its next owner, None if not known."""
         self._orphan_policy.deactivated(actor)
         for notify in self._on_deactivated.pop(actor.key, {}):
             notify(actor.epoch, actor.top, successor)
 
 
 def _dropped(table: dict[SessionKey, dict[T, None]], key: SessionKey, one: T) -> bool:
-    """Removes `one` from a key's entries. Returns True if it was there and the last one."""
+    """Removes `one` from a key's entries. Returns True if that was the last entry of the key."""
     ones = table.get(key)
     if ones is None:
         return False

@@ -4,7 +4,7 @@
     open    nothing is limited
     closed  no turn begins: `limits_unavailable`
 
-After a failure the store is left alone for a moment, so that no turn waits for its time-out more often than that.
+After a failure the store is not tried again for a moment, so that turns do not each wait for its time-out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 
 class FallbackLimiter:
-    """A `Limiter` over one that may be away. Errors of settling are passed on, for its caller tries again."""
+    """A `Limiter` that uses another one, which may be away. Errors of settling are raised, because its caller tries
+    again."""
 
     def __init__(self, store: Limiter, limits: LimitsNow, clock_ms: Callable[[], float]) -> None:
         self._store = store

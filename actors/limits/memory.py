@@ -1,7 +1,7 @@
-"""A `Limiter` in the memory of one process, and what stands in for a cluster's while that is away.
+"""A `Limiter` in the memory of one process. It also counts in a cluster's place while that cluster's store is away.
 
-Bounded: scopes that are full again and sessions that were long silent are forgotten, oldest first. A restart forgets
-everything, which fills every bucket.
+Bounded: scopes that are full again and sessions that were silent for long are forgotten, oldest first. A restart
+forgets everything, which fills every bucket.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class _Scope:
             del self.turns[oldest]
 
     def waits_ms(self, ceilings: Ceilings, tokens: int) -> list[tuple[int, int]]:
-        """Returns for each limit, in the order of `WHAT`, how long a turn of so many tokens would wait, and the
-        limit."""
+        """Returns for each limit, in the order of `WHAT`, how many milliseconds a turn of `tokens` would wait, and the
+        limit's value; 0 and 0 for a limit that is not set."""
         turns = ceilings.concurrent_turns
         return [
             (0, 0) if self.requests is None else (self.requests.wait_ms(1), self.requests.ceiling),
@@ -162,7 +162,8 @@ class MemoryLimiter:
         return scope
 
     def _forget(self, now: float) -> None:
-        """Forgets reservations whose time is over. They are nearly in order of time; two for each call are enough."""
+        """Forgets at most two reservations whose time is over. That is enough at every call, since they are nearly in
+        order of time."""
         for _ in range(2):
             first = next(iter(self._reserved), None)
             if first is None:

@@ -1,11 +1,12 @@
-"""Settles reservations at the end of their responses and summaries, where those become durable: at the replica.
+"""Settles reservations at the end of their responses and summaries, at the replica where those become durable.
 
 So it does not matter whether the gateway that reserved is still there, and after a failover the next owner settles.
-What ends is queued without waiting and settled by one task in order; while the counts are away it is tried again until
-the reservation would have lapsed. What is lost with this process lapses by itself (`sessions.limits`).
+Ended responses are queued without waiting and settled by one task in order; while the counts cannot be reached it tries
+again until the reservation would have lapsed. Reservations whose end is lost with this process lapse by themselves
+(`sessions.limits`).
 
-Bounds: `WAITING_MAX` ends wait; beyond them the oldest is given up and counted (`given_up`): it lapses. It is
-logged at the first, and once every `LOG_EVERY`.
+Bounds: at most `WAITING_MAX` ends wait; beyond them the oldest is dropped, so that its reservation lapses, and counted
+(`given_up`). The first of these is logged, and one in every `LOG_EVERY`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ log = structlog.get_logger(__name__)
 
 
 class _End(NamedTuple):
-    """The end of a response or summary, which used `tokens`. `session`: the session that now contains them; None for a
-    summary, which changes no session's size."""
+    """The end of a response or summary, which used `tokens`. `session` is the session whose size the response adds to;
+    None for a summary, which changes no session's size."""
 
     key: SessionKey
     name: ResponseId
@@ -42,8 +43,8 @@ class _End(NamedTuple):
 
 
 class Settler:
-    """Settles the reservations of one replica. `published` takes all that becomes durable; `run` is to be run in a
-    task."""
+    """Settles the reservations of one replica. `published` is to be called with all records that become durable; `run`
+    is to run in a task."""
 
     def __init__(self, limiter: Limiter, limits: LimitsNow, clock: Callable[[], float]) -> None:
         self._limiter = limiter

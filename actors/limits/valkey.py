@@ -1,9 +1,9 @@
 """A `Limiter` for a whole cluster on Valkey or Redis: one script, one round trip, the server's clock.
 
 All that concerns a tenant carries the same hash tag, so a decision about the tenant and its user runs whole on one
-server of a cluster too. The connection is the directory's lane: a call that is cancelled leaves no answer
-behind for the next one.
-Nothing is kept longer than it matters: full buckets, ended reservations and silent sessions expire.
+server of a cluster too. The connection is a `PipelinedConnection`, as the directory's: a call that is cancelled leaves
+no answer behind for the next one. Nothing is kept longer than it matters: full buckets, ended reservations and silent
+sessions expire.
 
 Does not know what holds while the server is away (`actors.limits.fallback`).
 """
@@ -40,7 +40,7 @@ class ValkeyLimiter:
         self._namespace = namespace
 
     async def open(self) -> None:
-        """Connects. Raises Unavailable. Calls before it, or after it failed, connect by themselves."""
+        """Connects. Raises Unavailable. Calls before it, or after it has failed, connect by themselves."""
         try:
             await self._servers.open()
         except (NotSent, ReplyLost, RedisError) as error:

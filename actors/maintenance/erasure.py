@@ -8,7 +8,8 @@
 Each replica does its part at every sweep until the erasure is done. All steps can be repeated, and what remains to be
 done is in the journal: sessions until they are purged, and the erasure until its end. So a crash at any place costs one
 sweep. Keys are destroyed before the rows that name their sessions go, or a crash in between would leave keys behind
-that nothing refers to. A session that fails keeps its erasure from ending, and no other session or erasure.
+that nothing refers to. A session that cannot be deleted delays the end of its own erasure only, and no other session's
+deletion.
 
 A replica that died is not waited for: what it had on its disk is under keys that are destroyed. Does not know who may
 request an erasure.
@@ -63,7 +64,7 @@ class Eraser:
         self._kv_released: dict[Name, set[SessionKey]] = {}  # sessions whose KV the engine has released, by erasure
 
     async def sweep(self) -> int:
-        """Takes every erasure as far as it goes; returns how many were completed here. Raises Unavailable."""
+        """Continues every erasure as far as it goes; returns how many were completed here. Raises Unavailable."""
         done = 0
         pending = await self._end_users.pending(limit=AT_ONCE)
         known = {_name(erasure) for erasure in pending}
@@ -113,7 +114,8 @@ class Eraser:
         return False
 
     async def _forget_results(self, tenant: TenantId) -> bool:
-        """Forgets all cached answers of a tenant, for it is not known whose each is. Returns whether that succeeded."""
+        """Forgets all cached answers of a tenant, because it is not known which user each came from. Returns whether
+        that succeeded."""
         with isolate_errors("results_drop_failed", SessionKey(tenant, SessionId(""))):
             await self._runtime.forget_results(tenant)
             return True
@@ -127,8 +129,8 @@ class Eraser:
         return False
 
     async def _delete(self, head: Head, erasure: Erasure) -> bool:
-        """Deletes a session if it is ours or has no owner. Returns False if it still exists; the next sweep tries
-        again."""
+        """Deletes a session if it is ours or has no owner; returns whether it is deleted. If not, the next sweep, here
+        or at its owner, tries again."""
         if head.deleted_at is not None or head.top == 0:
             return True
         by = Principal(tenant=erasure.tenant, key_id=erasure.asked_by, role="service", scopes=SCOPES)

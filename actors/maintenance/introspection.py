@@ -29,7 +29,7 @@ class SessionSurvey:
     def __init__(
         self, runtime: Runtime, engine: Engine, history: LoadHistory, membership: Membership | None = None
     ) -> None:
-        """`membership` None: there is no other replica."""
+        """`membership` is this replica's; None if there is no other replica."""
         self._runtime = runtime
         self._engine = engine
         self._history = history
@@ -79,7 +79,8 @@ class SessionSurvey:
         )
 
     def _choice(self, key: SessionKey) -> str:
-        """Returns in words how the hash ranks this replica for the session, among those that serve its model now."""
+        """Returns in words which choice this replica is for the session by rendezvous hashing, among the replicas that
+        serve its model."""
         if self._membership is None:
             return "the only replica"
         model, me = self._engine.info.model, self._runtime.identity.replica
@@ -89,7 +90,7 @@ class SessionSurvey:
 
 
 def state_of(actor: Actor | None) -> str:
-    """Returns one of `resident_states.STATES`; None counts as "loading"."""
+    """Returns an actor's state, one of `resident_states.STATES`; "loading" if `actor` is None."""
     match actor:
         case None:
             return "loading"

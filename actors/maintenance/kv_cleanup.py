@@ -1,12 +1,11 @@
-"""Releases KV of deleted sessions: a replica may hold some of each that it ever had, or was to take in.
+"""Releases KV of deleted sessions: a replica may hold some of every session that it ever had, or was to take in.
 
-At once: the replica that deletes a session notifies the others over their links. As a backstop each looks, at every
-sweep, in the journal for a page of the sessions that its engine holds KV of; so one that was not notified finds out by
-itself.
+At once: the replica that deletes a session notifies the others over their links. In case one was not reached, each
+replica also looks up, at every sweep, some of the sessions that its engine holds KV of in the journal.
 
-Invariant: KV is released by the journal's word alone. Bounds: `PAGE` questions to the journal at
-a sweep, one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not
-looked up: its actor knows.
+Invariant: KV is released only if the journal confirms the deletion. Bounds: `PAGE` questions to the journal in a sweep,
+one after the other; `ANNOUNCE_TIMEOUT_S` for reaching a replica. A session that is in memory here is not looked up: its
+actor knows.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class KVCleanup:
         return sum([await self.remove_if_deleted(key) for key in page])
 
     async def remove_if_deleted(self, key: SessionKey) -> bool:
-        """Releases a session's KV if it is deleted or purged; returns whether it is. Raises Unavailable."""
+        """Releases a session's KV if the session is deleted or purged; returns whether it is. Raises Unavailable."""
         head = await self._journal.head(key)
         if head is not None and head.deleted_at is None:
             return False
@@ -54,8 +53,8 @@ class KVCleanup:
 
 
 async def announce_deletion(key: SessionKey, me: Member, view: View, links: Links) -> None:
-    """Tells other replicas that may have KV of a session (those of our kind, and those of other models) that it is
-    deleted. Those that cannot be reached find out for themselves."""
+    """Informs the other replicas that may have KV of a session that it is deleted: those that sessions can move to from
+    here, and those of other models. Replicas that cannot be reached find out by their own sweeps."""
     alike = [
         member
         for member in view.members

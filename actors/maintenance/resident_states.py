@@ -1,6 +1,5 @@
-"""The states of a session in a replica's memory, and how many of them a page lists. Apart, because the command line's
-help names them and needs nothing else of what runs a replica.
-"""
+"""The states of a session in a replica's memory, and how many sessions a page lists. They are in a module of their own
+because the command line's help names them and needs nothing else of what runs a replica."""
 
 from __future__ import annotations
 

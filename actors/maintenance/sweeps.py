@@ -1,8 +1,9 @@
-"""Runs a replica's periodic work: finish orphaned turns, passivate idle sessions, purge deleted ones, release what is
-left of their KV, trim the audit log, deliver decisions of reviewers.
+"""Runs a replica's periodic work: finish orphaned turns, passivate idle sessions, purge deleted ones, release their
+remaining KV, trim the audit log, deliver decisions of reviewers.
 
-Each sweep is one pass that may fail and is tried again at the next beat; none is needed for correctness. Open turns are
-indexed by the journal, so that a turn without readers is finished too; an owner with a live lease is left alone.
+Each sweep is one pass that may fail and is repeated at the next interval; none is needed for correctness. The journal
+has an index of open turns, so that a turn without readers is finished too. A session whose owner has a live lease is
+left alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Sweeps:
         retention: Callable[[], Retention] = Retention,
         takes: Callable[[Head], bool] = lambda head: True,
     ) -> None:
-        """`retention` returns the retention periods in force; `takes` tells which sessions without an owner are for
+        """`retention` returns the retention periods in force. `takes` returns whether a session without an owner is for
         this replica."""
         self._takes = takes
         self._runtime = runtime
@@ -75,7 +76,7 @@ class Sweeps:
             loops.create_task(self._sweep())
 
     async def _recover(self) -> None:
-        """Recovers sessions periodically, beside the other sweeps, for it may take long
+        """Recovers sessions periodically, apart from the other sweeps, because it may take long
         (`actors.hosting.recovery_gate`)."""
         while True:
             await self._attempt("recover", self.recover())
@@ -113,7 +114,7 @@ class Sweeps:
 
     async def recover(self) -> int:
         """Activates every session that has an open turn and no live owner; returns how many. Sessions that left this
-        replica paused are left alone until they are read."""
+        replica with paused answers are left alone until they are read."""
         recovered = 0
         slots = asyncio.Semaphore(self._limits.recoveries_at_once)
         now = asyncio.get_running_loop().time()
@@ -134,8 +135,8 @@ class Sweeps:
         return recovered
 
     async def _orphan(self, key: SessionKey) -> bool:
-        """Returns whether a session has no live owner: none in the directory, or this process, which does not have
-        it."""
+        """Returns whether a session has no live owner: the directory names none, or it names this process, which does
+        not have the session."""
         if self._runtime.present(key):
             return False
         owner = await self._stores.directory.locate(key)
@@ -177,7 +178,8 @@ class Sweeps:
     async def purge(self) -> int:
         """Purges sessions that are not kept any longer (`sessions.governance.retention`); returns how many.
 
-        Their keys go first: when their rows are deleted, nothing refers to them any more."""
+        Their keys are destroyed first, because nothing refers to the keys once the sessions' rows are deleted.
+        """
         now, purged = self._clock.now_ms(), 0
         commands_before = UnixMs(now - int(self._limits.commands_s * 1000))
         for due in self._retention().due(now):
@@ -187,8 +189,8 @@ class Sweeps:
         return purged
 
     async def _key_destroyed(self, key: SessionKey) -> bool:
-        """Releases a session's KV and destroys its key. Returns False if one could not be reached; the next purge
-        tries again."""
+        """Releases a session's KV and destroys its key; returns whether both succeeded. If not, the next purge tries
+        again."""
         with isolate_errors("purge_failed", key):
             await self._runtime.erase(key)
             if self._stores.keys is not None:

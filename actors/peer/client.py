@@ -1,8 +1,8 @@
 """The dialing end of a peer link: requests with numbered answers, watches with credit, and the handshake.
 
-A caller waits for an answer or for the link's end, whichever comes first; what the end of a link leaves unknown,
-its sender repeats by the command's id (I5). A watch notifies its watcher alone; bytes that its watcher has taken
-are credited back, so that the replica knows how far behind this reader is.
+A caller waits for an answer or for the link's end, whichever comes first. If the link's end leaves the outcome of a
+command unknown, its sender repeats it with the same id (I5). Events of a watch go to its watcher alone; bytes that the
+watcher has taken are credited back, so that the replica knows how far behind this reader is.
 
 Bounds: `requests` unanswered ones, `queue_bytes` unsent ones: beyond either, `Overloaded`.
 """
@@ -46,7 +46,7 @@ class _RemoteSubscription:
 
 
 class PeerClient:
-    """The dialing end of a link; implements `PeerLink`. Made by a `Connector`, carried by `run`."""
+    """The dialing end of a link; implements `PeerLink`. A `Connector` makes it, and `run` carries it."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class PeerClient:
             raise Overloaded("overloaded", "Too much waits for this replica.", retry_after_ms=500)
 
     async def _request(self, reply: type[R], frame: Callable[..., pf.Frame], *fields: object) -> R:
-        """Sends a numbered frame with these fields; returns its answer. Raises LinkDown, Moved, or the error that was
-        the answer."""
+        """Sends a frame made of a new number and `fields`; returns its answer. Raises LinkDown, Moved, or the error
+        with which the other end answered."""
         self._check_room()
         number = self._number()
         pending: asyncio.Future[PeerReply] = asyncio.get_running_loop().create_future()
@@ -216,15 +216,18 @@ class PeerClient:
     async def survey(
         self, *, after: SessionKey | None, limit: int, tenant: str = "", session: str = "", state: str = ""
     ) -> pf.Surveyed:
-        """Returns a page of the sessions in memory there. Raises SessileError, LinkDown."""
+        """Returns a page of the sessions in memory at the replica (see `frames.Survey`). Raises SessileError,
+        LinkDown."""
         return await self._request(pf.Surveyed, pf.Survey, after, limit, tenant, session, state)
 
     async def measure(self, *, after: int = 0, step_s: int = 0) -> pf.Measured:
-        """Returns the load there, and how well readers were served. Raises SessileError, LinkDown."""
+        """Returns the load of the replica, and how well its readers were served (see `frames.Measure`). Raises
+        SessileError, LinkDown."""
         return await self._request(pf.Measured, pf.Measure, after, step_s)
 
     async def move(self, key: SessionKey, to: str = "") -> Owner:
-        """Has the replica hand a session off; returns its new owner. Raises SessileError, LinkDown."""
+        """Has the replica hand a session off to `to` ("": where placement chooses); returns its new owner. Raises
+        SessileError, LinkDown."""
         return (await self._request(pf.SessionTaken, pf.Move, key, to)).owner
 
     # -- what arrives -----------------------------------------------------------------------------------------------
@@ -291,8 +294,8 @@ class PeerClient:
 
 
 class ClientHandoffChannel:
-    """The source's end of one hand-off; implements `HandoffChannel`. The protocol bounds its answers: one for each
-    question and chunk."""
+    """The source's end of one hand-off; implements `HandoffChannel`. The protocol bounds how many answers wait: there
+    is one for each question and each chunk."""
 
     def __init__(
         self,
@@ -332,10 +335,11 @@ class ClientHandoffChannel:
 
 
 class Connector:
-    """Dials replicas and shakes hands; a `Connect`.
+    """Dials replicas and shakes hands; implements `Connect`.
 
-    A link that ended early, by a knock without an answer, makes later ones to the same process patient for
-    `patient_s`: a replica that lives is taken for dead by such a guess once in that time at most."""
+    A link may end early because a knock was not answered. Later links to the same process then judge by beats alone for
+    `patient_s`, so that a living replica is taken for dead by such a guess at most once in that time.
+    """
 
     def __init__(
         self,
@@ -348,9 +352,9 @@ class Connector:
         limits: LinkLimits | None = None,
         version: str = "",
     ) -> None:
-        """`fingerprint` is our own, if KV is to move; None: the one that the directory has of the other end. The
-        latter also for a replica that serves another `model` than ours: sessions go there without KV. `version` is our
-        program's."""
+        """`kind` and `name` say who dials. `fingerprint` is our own, if KV is to move over the links. If it is None, or
+        a replica serves another model than `model` (sessions go there without KV), the hello carries the fingerprint
+        that the directory has of the other end. `version` is our program's."""
         self._model = model
         self._dialer = dialer
         self._kind: Literal["gateway", "replica", "operator"] = kind
@@ -402,7 +406,8 @@ class Connector:
 
 
 def _protocol_of_welcome(frames: list[pf.AnyFrame], member: Member) -> int:
-    """Returns the protocol that the link speaks. Raises LinkDown if the first message is no welcome."""
+    """Returns the protocol that the link speaks, from the first message of `member`. Raises LinkDown if that is no
+    welcome, or names a protocol that this process does not speak; Replaced if another process answers."""
     match frames:
         case [pf.Welcome() as welcome]:
             decided = (welcome.protocol, welcome.protocol)

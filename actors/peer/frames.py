@@ -4,8 +4,9 @@ A message on the wire is one msgpack array of frames; a frame is an array of its
 (a gateway, or a replica that hands a session off) sends requests; the side that answers is a replica. Both send a
 `Heartbeat` when they have nothing else to say. The protocol's number stands in the first frame of either side and
 nowhere else: the dialing end proposes one, the answering end decides (`actors.cluster.versions`). Within a number,
-fields are only ever added behind the others, with a default, so that an older end skips them; a frame, or a value in
-one, that an older end does not know is sent only where the link's protocol has it. tests/golden/neighbours holds it.
+fields are only ever added behind the others, with a default, so that an older end skips them; a frame or a value that
+older ends do not know is sent only on links whose protocol has it. The recordings in tests/golden/neighbours check
+this.
 
     1   until 0.2.0
     2   hello and welcome name the range that each end speaks, and its program's version
@@ -40,7 +41,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RequestFrame(Frame, frozen=True):
-    """Base of a request and its answers: `id` numbers the request on its link."""
+    """Base of a request and its answers: `id` is the number of the request on its link."""
 
     id: int
 
@@ -63,7 +64,8 @@ class HandoffFrame(Frame, frozen=True):
 class PeerHello(Frame, frozen=True, tag=0):
     """The first frame of the dialing end: who it is, and which process it believes to have reached.
 
-    `fingerprint` is that of the dialed replica, by the directory, or from a replica its own."""
+    `fingerprint` is a replica's own; otherwise the one that the directory has of the dialed replica.
+    """
 
     protocol: int
     kind: Literal["gateway", "replica", "operator"]
@@ -87,16 +89,16 @@ class Welcome(Frame, frozen=True, tag=1):
 
 
 class PeerRefusal(Frame, frozen=True, tag=2):
-    """The answer in place of `Welcome`, with the reason; the link ends. `code` wrong_process: another one has this
-    address."""
+    """The answer in place of `Welcome`, with the reason; the link ends. The `code` wrong_process means that another
+    process has this address."""
 
     code: str
     message: str
 
 
 class Heartbeat(Frame, frozen=True, tag=3):
-    """A sign of life when there is nothing else to send. `every_ms`: how often this end will be heard from now on; 0:
-    it does not say."""
+    """A sign of life when there is nothing else to send. `every_ms` is how often this end will send something from now
+    on, in milliseconds; 0 if it does not say."""
 
     every_ms: int = 0
 
@@ -109,8 +111,8 @@ class Goodbye(Frame, frozen=True, tag=4):
 
 
 class Execute(RequestFrame, frozen=True, tag=10):
-    """Runs a command if its session is in memory there; elsewhere only with `activate`, set if the session was placed
-    there. `instead_of`: the owner that the sender has lost (early takeover)."""
+    """Runs a command. A session that is not in memory there is activated only with `activate`, which is set if the
+    session was placed there. `instead_of` is the owner that the sender has lost (early takeover)."""
 
     principal: Principal
     command: ActorCommand
@@ -119,7 +121,8 @@ class Execute(RequestFrame, frozen=True, tag=10):
 
 
 class TakeOver(RequestFrame, frozen=True, tag=11):
-    """Activates a session so that its open turns go on. Smaller `priority` comes first."""
+    """Activates a session so that its open turns go on. `instead_of` is its lost owner. Requests with smaller
+    `priority` come first."""
 
     key: SessionKey
     instead_of: Owner | None = None
@@ -127,14 +130,15 @@ class TakeOver(RequestFrame, frozen=True, tag=11):
 
 
 class Executed(RequestFrame, frozen=True, tag=12):
-    """The answer to `Execute`: the command was applied; `owner` holds the session."""
+    """The answer to `Execute`: the command was applied. `owner` holds the session now; None if the session has left
+    memory again."""
 
     ok: Ok
     owner: Owner | None
 
 
 class Failed(RequestFrame, frozen=True, tag=13):
-    """The answer to any request: its error."""
+    """The answer to a request that failed: its error."""
 
     kind: str
     code: str
@@ -145,13 +149,14 @@ class Failed(RequestFrame, frozen=True, tag=13):
 
 
 class MovedTo(RequestFrame, frozen=True, tag=14):
-    """The answer to a request: another replica holds the session; None: we do not, and do not know who does."""
+    """The answer to a request whose session is not at the answering replica. `owner` holds it; None if the answering
+    replica does not know its owner."""
 
     owner: Owner | None
 
 
 class SessionTaken(RequestFrame, frozen=True, tag=15):
-    """The answer to `TakeOver` or the end of a hand-off: the session is the sender's now."""
+    """The answer to `TakeOver`, `Holds` and `Move`, and the end of a hand-off: `owner` is the session's owner now."""
 
     owner: Owner
 
@@ -160,7 +165,8 @@ class SessionTaken(RequestFrame, frozen=True, tag=15):
 
 
 class Attach(WatchFrame, frozen=True, tag=20):
-    """Begins a watch: events of `key` that become durable from now on are sent, if the session is in memory there."""
+    """Begins a watch: events of `key` that become durable from now on are sent. Answered by `Attached`, or by `Absent`
+    if the session is not in memory there."""
 
     key: SessionKey
 
@@ -178,13 +184,14 @@ class Attached(WatchFrame, frozen=True, tag=22):
 
 
 class Absent(WatchFrame, frozen=True, tag=23):
-    """The watch has ended: the session is not in memory there; `owner`, if known."""
+    """The session is not in memory there, so the watch has ended. `owner` is where it is; None if not known."""
 
     owner: Owner | None
 
 
 class Events(WatchFrame, frozen=True, tag=24):
-    """Records that have become durable. `num_bytes` is their encoded size, which the reader credits back."""
+    """Records that have become durable. `num_bytes` is their encoded size, which the reader sends back in `Credit` once
+    it has taken them."""
 
     epoch: Epoch
     num_bytes: int
@@ -192,7 +199,7 @@ class Events(WatchFrame, frozen=True, tag=24):
 
 
 class EncodedEvents(WatchFrame, frozen=True, tag=24):
-    """`Events` as a replica sends them: the records are encoded once for all watches."""
+    """The frame `Events` as a replica sends it: the records are encoded once for all watches."""
 
     epoch: Epoch
     num_bytes: int
@@ -200,14 +207,16 @@ class EncodedEvents(WatchFrame, frozen=True, tag=24):
 
 
 class Behind(WatchFrame, frozen=True, tag=25):
-    """Events up to `top` were left out because the reader was slow; the journal has them. `Events` follow again."""
+    """Events up to `top` were left out because the reader was slow; the journal has them. From here on `Events` are
+    sent again."""
 
     epoch: Epoch
     top: int
 
 
 class SessionDeactivated(WatchFrame, frozen=True, tag=26):
-    """The session has left that replica's memory at `top`; `owner` is the next one, if known. The watch has ended."""
+    """The session has left that replica's memory, so the watch has ended. `top` is its newest offset; `owner` is its
+    next owner, None if not known."""
 
     epoch: Epoch
     top: int
@@ -215,7 +224,8 @@ class SessionDeactivated(WatchFrame, frozen=True, tag=26):
 
 
 class Credit(Frame, frozen=True, tag=27):
-    """The reader has taken so many bytes of events: pairs of (watch, bytes); watch 0 stands for all watches."""
+    """The reader has taken events: pairs of a watch and the number of bytes taken. The watch 0 stands for all watches
+    together."""
 
     taken: tuple[tuple[int, int], ...]
 
@@ -224,8 +234,8 @@ class Credit(Frame, frozen=True, tag=27):
 
 
 class Reserve(HandoffFrame, frozen=True, tag=30):
-    """Asks whether `key` may come to the target. `handoff` numbers this hand-off on this link; its ledger has
-    `tokens`."""
+    """Asks whether `key` may come to the target. `handoff` numbers this hand-off on this link; `tokens` is the length
+    of the session's longest ledger."""
 
     key: SessionKey
     tokens: int
@@ -242,27 +252,29 @@ class KVSnapshotChunk(HandoffFrame, frozen=True, tag=32):
 
 
 class KVSnapshotCredit(HandoffFrame, frozen=True, tag=33):
-    """The target has room for `num_bytes` more."""
+    """The target has room for `num_bytes` more of the KV snapshot."""
 
     num_bytes: int
 
 
 class HandoffPrefill(HandoffFrame, frozen=True, tag=34):
-    """Asks for KV of a ledger: its first `keep` tokens as they were sent before, then `tokens` (packed)."""
+    """Asks the target to compute KV of a ledger: its first `keep` tokens are those of the ledger sent before, and
+    `tokens` are the rest (packed token ids)."""
 
     keep: int
     tokens: bytes
 
 
 class HandoffReady(HandoffFrame, frozen=True, tag=35):
-    """The target has KV for so many leading tokens of the ledger: the answer to a snapshot's end and to
+    """The target has KV for this many leading tokens of the ledger. It is the answer to a snapshot's end and to
     `HandoffPrefill`."""
 
     tokens: int
 
 
 class Sealed(HandoffFrame, frozen=True, tag=36):
-    """The source has stopped at `top` and writes no more: the target is to claim the session instead of `owner`."""
+    """The source has stopped and appends no more: `top` is the session's newest offset. The target is to claim the
+    session in place of `owner`."""
 
     owner: Owner
     epoch: Epoch
@@ -279,13 +291,13 @@ class Abort(HandoffFrame, frozen=True, tag=37):
 
 
 class DrainRequest(RequestFrame, frozen=True, tag=40):
-    """Asks the replica to hand everything off and take nothing new. Answered by `DrainProgress` until nothing is
-    left."""
+    """Asks the replica to hand everything off and take nothing new. Answered by several `DrainProgress`, the last when
+    nothing is left."""
 
 
 class Undrain(RequestFrame, frozen=True, tag=51):
-    """Asks the replica to take sessions again and to keep those it has. Answered by one `DrainProgress`. Since
-    protocol 3."""
+    """Asks the replica to take sessions again and to keep those it has. Answered by one `DrainProgress`. It exists
+    since protocol 3."""
 
 
 class DrainProgress(RequestFrame, frozen=True, tag=41):
@@ -321,7 +333,8 @@ class LinkedPeer(Frame, frozen=True):
 
 
 class Survey(RequestFrame, frozen=True, tag=42):
-    """Asks for the sessions in memory there, in order of keys, those behind `after`; empty filters match everything."""
+    """Asks for the sessions in memory there, in order of keys, beginning behind `after`. An empty filter matches
+    everything."""
 
     after: SessionKey | None = None
     limit: int = 100
@@ -331,8 +344,9 @@ class Survey(RequestFrame, frozen=True, tag=42):
 
 
 class Surveyed(RequestFrame, frozen=True, tag=43):
-    """The answer to `Survey`, in order of keys; `total` sessions pass the filter, on all pages. `kv_bytes` is the KV
-    of the requested tenant; None if none was requested, or it is not counted. `peers` have a link to the replica."""
+    """The answer to `Survey`, in order of keys. `total` is how many sessions pass the filter on all pages. `kv_bytes`
+    is the size of the requested tenant's KV; None if no tenant was requested, or its KV is not counted. `peers` are the
+    processes that have a link to the replica."""
 
     residents: tuple[ResidentSession, ...]
     total: int
@@ -343,14 +357,14 @@ class Surveyed(RequestFrame, frozen=True, tag=43):
 
 class Measure(RequestFrame, frozen=True, tag=49):
     """Asks how well readers were served there, and under which load: samples that end later than `after` (Unix
-    seconds), in steps of `step_s`; none if that is 0."""
+    seconds), in steps of `step_s` seconds. No samples are sent if `step_s` is 0."""
 
     after: int = 0
     step_s: int = 0
 
 
 class Measured(RequestFrame, frozen=True, tag=50):
-    """The answer to `Measure`. `sessions` are in memory there now."""
+    """The answer to `Measure`. `sessions` is how many are in memory there now."""
 
     sessions: int
     totals: ServiceTotals
@@ -358,30 +372,34 @@ class Measured(RequestFrame, frozen=True, tag=50):
 
 
 class Move(RequestFrame, frozen=True, tag=44):
-    """Asks to hand a session off to the replica `to`, or ("") to where placement chooses. Answered by `SessionTaken`
-    with this id, or `Failed`."""
+    """Asks to hand a session off to the replica `to`, or where placement chooses if `to` is "". Answered by
+    `SessionTaken` with this id, or `Failed`."""
 
     key: SessionKey
     to: str = ""
 
 
 class Holds(RequestFrame, frozen=True, tag=45):
-    """Asks whether `key` is in memory there, and owned. Answered by `SessionTaken` with this id, or `MovedTo`. Sent by
-    a replica that is to take the session because the directory has no owner for it, and by one that owns it where the
-    directory names another. `fence`: the newest that the sender knows of; who has an older one asks the journal."""
+    """Asks whether `key` is in memory there, and owned. Answered by `SessionTaken` with this id, or `MovedTo`.
+
+    It is sent by a replica that is to take the session because the directory has no owner for it, and by one that owns
+    the session while the directory names another owner. `fence` is the newest that the sender knows of; a replica whose
+    own is older asks the journal before it answers.
+    """
 
     key: SessionKey
     fence: int = 0
 
 
 class Deleted(RequestFrame, frozen=True, tag=46):
-    """Tells that `key` is deleted: its KV there is released if the journal confirms it. Answered only if that fails."""
+    """Tells that `key` is deleted: the replica releases its KV of it if the journal confirms that. Answered only if
+    that fails."""
 
     key: SessionKey
 
 
 class Inspect(RequestFrame, frozen=True, tag=47):
-    """A question about texts, which any replica of the model answers with `Inspected`."""
+    """A question about texts, which every replica of the model can answer with `Inspected`."""
 
     principal: Principal
     question: Question
@@ -440,12 +458,12 @@ _decoder = msgspec.msgpack.Decoder(list[AnyFrame])
 
 
 def encode(frame: Frame) -> bytes:
-    """Encodes one frame, as it stands inside a message."""
+    """Encodes one frame, in the form that it has inside a message."""
     return _encoder.encode(frame)
 
 
 def pack(frames: Sequence[bytes]) -> bytes:
-    """Returns a message of encoded frames."""
+    """Returns a message made of encoded frames."""
     count = len(frames)
     if count < 16:
         return b"".join((bytes((0x90 | count,)), *frames))
@@ -455,7 +473,7 @@ def pack(frames: Sequence[bytes]) -> bytes:
 
 
 def unpack(message: bytes) -> list[AnyFrame]:
-    """Returns the frames of a message. Raises ValueError for anything else."""
+    """Returns the frames of a message. Raises ValueError if it is not one."""
     try:
         return _decoder.decode(message)
     except msgspec.MsgspecError as error:
@@ -487,7 +505,7 @@ def failed(id: int, error: SessileError) -> Failed:
 
 
 def raised(frame: Failed) -> SessileError:
-    """Returns the error that `failed` turned into this frame."""
+    """Returns the error from which `failed` made this frame."""
     return _KINDS.get(frame.kind, SessileError)(
         frame.code,
         frame.message,

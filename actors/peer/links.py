@@ -42,7 +42,7 @@ DownReason = Literal["reset", "refused", "keepalive", "rejected", "closed"]
 
 
 class LinkDown(Exception):
-    """The link is down; requests sent over it may or may not have been executed.
+    """Raised if a link is down. Requests sent over it may or may not have been executed. `reason` is one of:
 
     reset      it broke                        refused   nothing listens at the address
     keepalive  the other end is silent         rejected  the other end refuses us: `detail` has the reason
@@ -56,14 +56,15 @@ class LinkDown(Exception):
 
 
 class Replaced(LinkDown):
-    """Another process answers at the replica's address: the expected one has ended."""
+    """Raised if another process answers at the replica's address: the expected one has ended."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("refused", detail)
 
 
 class Unreachable(LinkDown):
-    """The other end is silent, and its host does not answer a knock: dead, by an early guess."""
+    """Raised if the other end is silent and its host does not answer a knock: it is taken for dead, by an early
+    guess."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("keepalive", detail)
@@ -92,8 +93,8 @@ class Dialer(Protocol):
         ...
 
     async def knock(self, address: str) -> None:
-        """Returns when the host accepts a connection, whatever its process does. Raises LinkDown if it refuses one.
-        Waits for as long as nothing answers; may be cancelled."""
+        """Returns when the host accepts a connection, whatever its process does. Raises LinkDown if the host refuses
+        one. Waits without limit if nothing answers, so the caller cancels it."""
         ...
 
 
@@ -112,12 +113,13 @@ class Watcher(Protocol):
         ...
 
     def detached(self, owner: Owner | None, *, top: int) -> None:
-        """Notes that the watch has ended: the session is not in memory there (any more). `owner`, if known."""
+        """Notes that the watch has ended, because the session is not in memory at that replica. `owner` is the
+        session's next owner, None if not known. `top` is its newest offset there, 0 if it was not there."""
         ...
 
 
 class HandoffChannel(Protocol):
-    """One hand-off over a link, at its source: a context, after which the target's frames are dropped."""
+    """One hand-off over a link, at its source. It is a context: after its end the target's frames are dropped."""
 
     @property
     def number(self) -> int:
@@ -142,7 +144,8 @@ class HandoffChannel(Protocol):
 
 
 class PeerLink(Protocol):
-    """The link from this process to one replica. Every call raises LinkDown if the link is, or goes, down."""
+    """The link from this process to one replica. Every call raises LinkDown if the link is down, or ends during the
+    call."""
 
     @property
     def member(self) -> Member: ...
@@ -155,18 +158,18 @@ class PeerLink(Protocol):
     async def execute(
         self, request: Request, *, activate: bool, instead_of: Owner | None = None
     ) -> tuple[Ok, Owner | None]:
-        """Runs a command there; a session that is not in memory there is activated only with `activate`. The returned
-        owner is None when the session has left again. Raises its SessileError, or Moved. Cancelling does not take it
-        back."""
+        """Runs a command at the replica; a session that is not in memory there is activated only with `activate`.
+        Returns the answer and the session's owner, None if the session has left memory again. Raises the command's
+        SessileError, or Moved. Cancelling the call does not undo the command."""
         ...
 
     async def take_over(self, key: SessionKey, *, instead_of: Owner | None, priority: int) -> Owner:
-        """Has the session activated there; returns its owner. Raises SessileError or Moved."""
+        """Has the session activated at the replica; returns its owner. Raises SessileError or Moved."""
         ...
 
     async def holds(self, key: SessionKey, fence: int) -> Owner | None:
-        """Returns the owner of a session that is in memory there, and certainly owned, under no older fence than this;
-        else None. Raises SessileError."""
+        """Returns the owner of a session that is in memory at the replica and certainly owned there; else None. A
+        replica whose fence is older than `fence` asks the journal first. Raises SessileError."""
         ...
 
     def deleted(self, key: SessionKey) -> None:
@@ -174,12 +177,12 @@ class PeerLink(Protocol):
         ...
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Has a question about texts answered there. Raises SessileError."""
+        """Has a question about texts answered by the replica. Raises SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
-        """Begins a watch and returns its number, for `detach`. `watcher` is called as things happen; not when the link
-        goes down."""
+        """Begins a watch and returns its number, for `detach`. `watcher` is called with what happens to the session; it
+        is not called when the link goes down."""
         ...
 
     def detach(self, watch: int) -> None:
@@ -196,10 +199,12 @@ class PeerLink(Protocol):
 
 
 class LinkLimits(msgspec.Struct, frozen=True):
-    """The limits of a link. A peer that is silent for `dead_after_beats` of our own beats is dead: after 1.5 to 2 s.
-    Only beats for which we were awake count, so that a process that stood still takes no other for dead. Beats are
-    quick on a link that was used lately; there a peer whose host does not answer a knock either is dead after 0.4 to
-    0.5 s (`actors.peer.silence`)."""
+    """The limits of a link. A peer that is silent for `dead_after_beats` of our own beats counts as dead, after 1.5 to
+    2 s. Only beats during which this process ran count, so that one that stood still takes no other for dead.
+
+    Beats are quick on a link that was used lately. There a peer whose host does not answer a knock either counts as
+    dead after 0.4 to 0.5 s (`actors.peer.silence`).
+    """
 
     beat_s: float = 0.5
     dead_after_beats: int = 3
@@ -226,7 +231,7 @@ class Connect(Protocol):
 
 
 class LinkEvents(Protocol):
-    """A listener for what happens to links. Plain functions."""
+    """A listener for what happens to links. Its methods are plain functions."""
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
         """Notes that a link that was up has ended. Unless its replica is suspected at once, it is being dialed
@@ -289,16 +294,17 @@ class Links:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether any replica is suspected. Mostly none is, and then nobody needs to look through a large view."""
+        """Whether at least one replica is suspected. Mostly none is, and then callers need not look through a large
+        view."""
         return bool(self._suspects)
 
     def member(self, of: Member | Owner) -> Member | None:
-        """Returns the replica of an owner if there is a link to it, in view or not; else None."""
+        """Returns the replica of an owner if there is a link to it, whether or not it is in the view; else None."""
         peer = self._peers.get(identity(of))
         return peer.member if peer is not None and peer.link is not None else None
 
     def update(self, members: Iterable[Member]) -> None:
-        """Takes the replicas that are alive by the directory's word: only those are dialed again."""
+        """Sets which replicas are alive by the directory. Only those are dialed again after a link has ended."""
         self._known = {identity(member) for member in members}
         for of, peer in list(self._peers.items()):
             if of not in self._known and peer.link is None and peer.dialing is None:
@@ -345,7 +351,8 @@ class Links:
         return dialing.result()
 
     def _dial(self, peer: _Peer) -> asyncio.Task[PeerLink]:
-        """Dials a replica, once for all callers. The task is awaited by its callers, and by its own callback."""
+        """Dials a replica, once for all callers at the same time. The callers await the returned task; its own callback
+        does too."""
         if peer.dialing is None:
             peer.dialing = asyncio.get_running_loop().create_task(self._dialed(peer))
             peer.dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -402,7 +409,7 @@ class Links:
                 listener.suspected(peer.member)
 
     async def _redial(self, peer: _Peer) -> None:
-        """Redials a suspected replica until it answers, as long as the directory names it."""
+        """Redials a suspected replica until it answers, or the directory does not name it any more."""
         backoff = Backoff(self._limits.redial_min_s, self._limits.redial_max_s)
         while peer.suspect is not None and identity(peer.member) in self._known:
             await asyncio.sleep(backoff.next_s())

@@ -1,8 +1,9 @@
 """A network in memory: the second implementation of `Carrier` and `Dialer`, for one process and for virtual time.
 
 A `MemoryNetwork` is what lies between processes; each direction between two addresses is a `MemoryLane` with a delay
-and a state that a test or the simulator sets: open, `held` (nothing arrives and nothing breaks: a black hole, a stopped
-process) or cut. Messages of one carrier stay in order and whole, as on a real stream; a cut ends the carriers on it.
+and a state that a test or the simulator sets: open, `held` (nothing arrives and nothing breaks, as with a lost network
+or a stopped process) or cut. Messages of one carrier stay in order and whole, as on a real stream; a cut ends the
+carriers on it.
 
 Bound: `room_bytes` per carrier and direction; a sender waits for room.
 """
@@ -50,7 +51,8 @@ class MemoryCarrier:
     """One end of a connection; it creates the other end."""
 
     def __init__(self, lane: MemoryLane, back: MemoryLane, room_bytes: int, other: MemoryCarrier | None = None) -> None:
-        """`lane` is the one that this end sends on, `back` the one that it receives from."""
+        """`lane` is the direction in which this end sends, `back` the one from which it receives. `room_bytes` bounds
+        what is under way in each; `other` is the other end, None to create it."""
         self.other = other or MemoryCarrier(back, lane, room_bytes, self)
         self._lane = lane
         self._room_bytes = room_bytes
@@ -131,7 +133,7 @@ class MemoryNetwork:
         return MemoryDialer(self, source)
 
     async def knock(self, source: str, target: str) -> None:
-        """Makes a round trip to a host, which waits while a lane is held. Raises LinkDown if nothing listens there."""
+        """Makes a round trip to a host, and waits while a lane is held. Raises LinkDown if nothing listens there."""
         for lane in (self.lane(source, target), self.lane(target, source)):
             arrived = asyncio.Event()
             asyncio.get_running_loop().call_later(lane.delay_s(), lane.pass_on, arrived.set)

@@ -1,13 +1,13 @@
 """Serves peer links: frames in, calls on this replica's runtime, frames out.
 
-Each link is a `PeerSession`: its requests are tasks, bounded in number; its watches are sinks of the runtime that
-encode what became durable once for all links, and are bounded in bytes: a watch with more than `watch_bytes` that its
-reader has not taken, or on a link with more than `events_bytes`, is behind. What follows is left out, and once there is
-room the reader learns how far the log went meanwhile; the journal has it. So a slow gateway costs its own readers a
-detour, and other readers nothing (I7).
+Each link is a `PeerSession`: its requests are tasks, bounded in number; its watches are sinks of the runtime, which
+encode records once for all links. Watches are bounded in bytes: one with more than `watch_bytes` that its reader has
+not taken, or on a link with more than `events_bytes` of that kind, is behind. Records that follow are left out, and
+once there is room the reader learns how far the log went meanwhile; the journal has them. So a slow gateway costs its
+own readers a detour, and other readers nothing (I7).
 
-Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A link's end ends its
-watches and leaves its commands running: they are journaled or not, and their senders repeat them by id (I5).
+Does not know: carriers, where requests come from and why, hand-off (`HandoffReceiver`). A link's end ends its watches
+and leaves its commands running: they are journaled or not, and their senders repeat them by id (I5).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class HandoffSession(Protocol):
     """The incoming hand-offs of one link."""
 
     def receive(self, frame: pf.Frame) -> None:
-        """Takes a frame of a hand-off. Plain function; answers by `post`."""
+        """Takes a frame of a hand-off. It is a plain function, and sends its answers by the link's `post`."""
         ...
 
     def close(self) -> None:
-        """Ends the session's hand-offs: the link has ended."""
+        """Ends the hand-offs, because the link has ended."""
         ...
 
 
@@ -60,8 +60,8 @@ class Drainer(Protocol):
     """Empties the replica (`actors.handoff.drain`)."""
 
     async def drain(self, report: Callable[[int, int, int], None], *, by: str) -> None:
-        """Drains. `by` names the requester. Calls `report(handed_off, parked, left)` repeatedly, at last with left =
-        0."""
+        """Drains the replica. `by` names the requester. Calls `report(handed_off, parked, left)` repeatedly with
+        numbers of sessions, the last time with `left` 0."""
         ...
 
     async def undrain(self, *, by: str) -> None: ...
@@ -102,7 +102,8 @@ class PeerEndpoint:
         kv_cleaner: DeletedKVCleaner | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
-        """`member` has the fingerprint and the version that peers are told."""
+        """Serves `runtime`. `member` is this replica, whose fingerprint and version peers get in the handshake. A None
+        service (hand-offs, drain, survey and so on) is not offered."""
         self.runtime = runtime
         self.limits = limits or LinkLimits()
         self.handoffs = handoffs
@@ -137,7 +138,7 @@ class PeerEndpoint:
             del self._peers[peer_session]
 
     async def _welcome(self, wire: Wire) -> pf.LinkedPeer:
-        """Shakes hands; returns the peer. Raises LinkDown for a refused peer, after it was told why."""
+        """Shakes hands; returns the peer. A peer that is refused gets the reason, and then LinkDown is raised."""
         match await wire.first():
             case [pf.PeerHello() as hello]:
                 refusal = self._objection(hello)
@@ -175,13 +176,13 @@ class PeerEndpoint:
         return None
 
     def encoded(self, published: Published) -> bytes:
-        """Returns the records of a publication, encoded once for all links."""
+        """Returns a publication's records in encoded form, which is made once for all links."""
         if self._encoded[0] is not published:
             self._encoded = published, pf.encode_records(published.records)
         return self._encoded[1]
 
     async def close(self) -> None:
-        """Closes every link, after what was posted to it."""
+        """Closes every link, once everything that was posted to it is sent."""
         await asyncio.gather(*(peer.close() for peer in list(self._peers)))
 
 
@@ -418,7 +419,7 @@ class Attachment:
         peer.post(pf.EncodedEvents(self.watch, published.epoch, num_bytes, msgspec.Raw(data)))
 
     def catch_up(self) -> None:
-        """Tells the reader how far the log went while it was behind; events follow again."""
+        """Tells the reader how far the log went while the watch was behind; from now on events are sent again."""
         del self._peer.behind[self]
         self._peer.post(pf.Behind(self.watch, self._epoch, self._top))
 
@@ -428,7 +429,7 @@ class Attachment:
         self._peer.deactivated(self, epoch, top, owner)
 
     def end(self) -> None:
-        """Stops sending. Idempotent."""
+        """Ends the sending of events. Idempotent."""
         self._ended = True
         self._peer.behind.pop(self, None)
         detach, self._detach = self._detach, None

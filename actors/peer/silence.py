@@ -4,12 +4,13 @@
                                                └────> answered ──> a process that stands still: `dead_after_beats` long
 
 Beats come from the other end's event loop, which may stand still; a knock is a bare connection, which its kernel
-answers for it. So a host that is cut off or has lost its power is told from a process that is merely slow, and only the
-first is dead early. How long an answer may take is measured while the other end is heard: on a long way, or a machine
-that is busy, knocks wait longer, and where nothing answers them (a firewall) silence is measured by beats alone.
+answers for it. So a host that is cut off or has lost its power can be distinguished from a process that is merely slow,
+and only the former is taken for dead early. How long an answer may take is measured while the other end is heard: on a
+long way, or a machine that is busy, knocks wait longer, and where nothing answers them (a firewall) silence is measured
+by beats alone.
 
 Time is counted in beats of our own, so that a process that stood still itself takes nobody for dead. Pure. A wrong
-finding costs a take-over, never a second writer (I1); how often it may, is `actors.peer.client.Connector`'s.
+finding costs a take-over, never a second writer (I1); `actors.peer.client.Connector` limits how often that may happen.
 
 After: Hayashibara et al., "The φ accrual failure detector" (2004): suspicion adapts to what was observed; Das et al.,
 "SWIM" (2002): a silent member is probed by another way before it is suspected.
@@ -28,7 +29,7 @@ _EXACT_S: Final = 1e-6  # tolerance: beats are added up as floats
 
 
 class SilenceFinding(Enum):
-    """The conclusion after one beat of ours."""
+    """What the detector concludes after one beat of ours."""
 
     ALIVE = "alive, or not silent for long"
     KNOCK = "a knock is to be made"
@@ -38,11 +39,11 @@ class SilenceFinding(Enum):
 
 
 class SilenceDetector:
-    """Detects the silence of one link: call `beat` with each beat of ours, `answered` or `unanswerable` after a
+    """Detects the silence of one link. Call `beat` with each beat of ours, and `answered` or `unanswerable` after a
     knock."""
 
     def __init__(self, limits: LinkLimits, *, knocks: bool) -> None:
-        """`knocks`: whether knocks can be made."""
+        """`knocks` says whether knocks can be made; if not, silence is measured by beats alone."""
         self._quick_s = limits.quick_beat_s
         self._dead_s = limits.beat_s * limits.dead_after_beats - _EXACT_S
         self._knock_after_s = limits.quick_beat_s * limits.knock_after_beats - _EXACT_S
@@ -55,7 +56,8 @@ class SilenceDetector:
         self._waiting_s: float | None = None  # how long a knock has waited for its answer; None: none waits
 
     def promised(self, every_s: float) -> None:
-        """Notes how often the other end will be heard; 0: it does not say."""
+        """Notes that the other end has announced to send something every `every_s` seconds; 0: it has announced
+        nothing."""
         self._promised_s = every_s or math.inf
 
     def answered(self, after_s: float) -> None:
@@ -76,7 +78,8 @@ class SilenceDetector:
         return self._patience_s is None
 
     def beat(self, pace_s: float, *, heard: bool) -> SilenceFinding:
-        """Judges the other end after a beat of ours of `pace_s` seconds, in which it was heard or not."""
+        """Judges the other end after one beat of ours, which lasted `pace_s` seconds. `heard`: something came from the
+        other end during it."""
         if heard:
             self._silent_s, self._knock_at_s = 0.0, self._knock_after_s
         else:

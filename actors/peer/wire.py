@@ -1,12 +1,12 @@
 """Sends and receives frames over a carrier in batches, and detects whether the other end is alive.
 
-Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after
-a message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that
-has sent nothing for half a beat sends `Heartbeat`; when the other end's silence ends the link decides
-`actors.peer.silence`. Beats are quick while anything else was said lately, and each end announces how often it is to be
-heard. Callers only post: none of their queues waits on the link.
+Frames are queued and leave together: everything that is posted in one turn of the loop, and in the `linger_s` after a
+message, shares a message, so the carrier's cost per message is paid a bounded number of times a second. An end that has
+sent nothing for half a beat sends `Heartbeat`; `actors.peer.silence` decides when the other end's silence ends the
+link. Beats are quick while other frames were sent lately, and each end announces how often it will send something.
+Callers only post, and never wait for the link.
 
-Bound: `queued_bytes` is what waits for the carrier; callers look at it before they post what may be left out or
+Bound: `queued_bytes` is what waits for the carrier; callers check it before they post a frame that may be left out or
 refused.
 """
 
@@ -27,7 +27,7 @@ class Wire:
     """One end of a link: sends and receives frames, and judges whether the other end is alive."""
 
     def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
-        """`knock` None: silence is measured by beats alone."""
+        """`knock` makes a knock at the other end's host; None: silence is measured by beats alone."""
         self.down: LinkDown | None = None
         self.queued_bytes = 0
         self.messages_sent = 0
@@ -56,15 +56,15 @@ class Wire:
         return len(data)
 
     def promised(self, beat: Heartbeat) -> None:
-        """Notes how often the other end has announced to be heard."""
+        """Notes how often the other end has announced to send something."""
         self._silence.promised(beat.every_ms / 1000)
 
     async def first(self) -> list[AnyFrame]:
-        """Returns the frames of the first message, before `run`. Raises LinkDown."""
+        """Returns the frames of the other end's first message; to be called before `run`. Raises LinkDown."""
         return _unpacked(await self._carrier.receive())
 
     async def now(self, *frames: Frame) -> None:
-        """Sends frames before `run`. Raises LinkDown."""
+        """Sends frames at once; to be called before `run`. Raises LinkDown."""
         await self._carrier.send(pack([encode(frame) for frame in frames]))
 
     async def run(self, deliver: Callable[[list[AnyFrame]], None]) -> LinkDown:
@@ -87,7 +87,8 @@ class Wire:
         return self.down
 
     async def close(self) -> None:
-        """Sends `Goodbye` behind all that was posted; ends the link when that is sent, or when the next beat is due."""
+        """Sends `Goodbye` behind all that was posted. The link ends when that is sent, or at the latest when the next
+        beat is due."""
         if self.down is not None:
             return
         if self._ending is None:
@@ -164,7 +165,7 @@ class Wire:
         self._wake.set()
 
     def _follow(self, finding: SilenceFinding, tasks: asyncio.TaskGroup) -> None:
-        """Acts on a finding: knocks, or gives a knock up. Raises LinkDown if the other end is dead."""
+        """Acts on a finding: knocks, or cancels the knock under way. Raises LinkDown if the other end is dead."""
         match finding:
             case SilenceFinding.KNOCK:
                 assert self._knock is not None
@@ -196,7 +197,7 @@ def _unpacked(message: bytes) -> list[AnyFrame]:
 
 
 def _first(group: BaseExceptionGroup[LinkDown]) -> LinkDown:
-    """Returns the error that ended the tasks: of several, the first that was raised."""
+    """Returns the error that ended the tasks; if there are several, the first that was raised."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

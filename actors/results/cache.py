@@ -1,11 +1,13 @@
-"""Keeps answers sealed, each under a key of its tenant, within the tenant's bounds, and never what is personal.
+"""Keeps answers sealed, each under a key of its tenant, within the tenant's bounds, and no personal ones.
 
-A name is a keyed hash of the whole request, and what it leads to is encrypted (AES-256-GCM) with the name as associated
-data. Both keys are made from the tenant's: under another tenant's, or once a key was rotated or destroyed, nothing is
-found and nothing opens. Whoever has the bytes learns how long answers are, and cannot try out questions.
+The name of an answer is a keyed hash of the whole request, and the answer is encrypted (AES-256-GCM) with the name as
+associated data. Both keys are made from the tenant's key: with another tenant's, or once a key was rotated or
+destroyed, nothing is found and nothing can be decrypted. Who has the bytes learns how long answers are, and cannot try
+out questions.
 
-No link to users is kept. What came from a session is dropped with it, or as soon as something of it is taken back; an
-end user's erasure drops all that its tenant has here. An answer that was being written meanwhile is not stored.
+No link to users is kept. The answers that came from a session are dropped with it, or as soon as some text of it is
+retracted; an end user's erasure drops all answers of its tenant. An answer that was being written meanwhile is not
+stored.
 
 Invariants: a turn never fails here, and waits for `WAIT_S` at most. Does not know engines or sessions' rules.
 """
@@ -48,7 +50,7 @@ class WritingKey(Protocol):
 
 class WritingKeys(Protocol):
     async def writing(self, tenant: TenantId) -> WritingKey:
-        """Returns the tenant's key that encrypts now. Raises SessileError."""
+        """Returns the tenant's key that encrypts new data now. Raises SessileError."""
         ...
 
 
@@ -62,7 +64,8 @@ class PersonalCheck(Protocol):
 
 
 class ProcessKeys:
-    """A key for a journal without encryption: it lives as long as the process, and so does what it sealed."""
+    """The key for a journal without encryption. It lives as long as the process, and after it nothing that it sealed
+    can be opened."""
 
     def __init__(self) -> None:
         self.id, self.secret = "process", os.urandom(32)
@@ -180,7 +183,8 @@ class TenantResultCache:
 
 @contextlib.asynccontextmanager
 async def _guard(event: str, *, wait_s: float | None = WAIT_S) -> AsyncIterator[None]:
-    """Logs errors, and a time-out after `wait_s`, inside the block: a turn must not fail for the cache."""
+    """Ends the block when it raises an error or takes longer than `wait_s`, and logs that as `event`: a turn must not
+    fail because of the cache."""
     try:
         async with asyncio.timeout(wait_s):
             yield
@@ -189,7 +193,7 @@ async def _guard(event: str, *, wait_s: float | None = WAIT_S) -> AsyncIterator[
 
 
 def _in_use(limits: Limits) -> bool:
-    """Returns whether any tenant may have answers in the cache."""
+    """Returns whether at least one tenant may have answers in the cache."""
     return any(tenant.result_cache_s is not None for tenant in (limits.default, *limits.tenants.values()))
 
 
@@ -201,9 +205,10 @@ def make_results(
     personal: PersonalCheck,
     metrics: Metrics,
 ) -> TenantResultCache | None:
-    """Makes the result cache that the settings name; None if there is none. `directory`: the cluster's Valkey; "":
-    this process is alone. `keys` None: the journal is not encrypted, so nothing is shared, for it would be readable in
-    Valkey. `limited` None: no limits file, so no tenant uses it. Raises BadInput."""
+    """Makes the result cache that the settings name; returns None if they name none. `directory` is the URL of the
+    cluster's Valkey, "" if this process is alone. `keys` None: the journal is not encrypted, so nothing is kept in
+    Valkey, where it would be readable. `limited` None: there is no limits file, so no tenant uses the cache. Raises
+    BadInput."""
     if not megabytes or limited is None:
         return None
     if directory and keys is None:

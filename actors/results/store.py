@@ -1,4 +1,4 @@
-"""Where sealed answers lie: the port, and the store in this process."""
+"""Stores sealed answers: the port, and the store in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENTRY_OVERHEAD_BYTES: Final = 256  # of an entry, besides its body
 
 
 class StoredResult(NamedTuple):
-    """One sealed answer. `mark` (16 bytes) names the session that it came from."""
+    """One sealed answer. `mark` (16 bytes) identifies the session that it came from."""
 
     name: bytes
     mark: bytes
@@ -20,24 +20,25 @@ class StoredResult(NamedTuple):
 
 
 class ResultStore(Protocol):
-    """Stores sealed answers by tenant. Raises Unavailable, OutcomeUnknown."""
+    """Stores sealed answers by tenant. Its methods raise Unavailable, OutcomeUnknown."""
 
     async def get(self, tenant: TenantId, name: bytes) -> bytes | None: ...
 
     async def put(self, tenant: TenantId, result: StoredResult, *, ttl_s: int, bytes_max: int) -> None:
-        """Stores a result for `ttl_s`; the tenant's least recently used results make room for it."""
+        """Stores a result for `ttl_s` seconds. If the tenant's results would take more than `bytes_max`, the least
+        recently used are dropped."""
         ...
 
     async def drop(self, tenant: TenantId, mark: bytes | None) -> None:
-        """Drops a tenant's results with this mark; None: all of them."""
+        """Drops a tenant's results with this mark; if `mark` is None, all of the tenant's results."""
         ...
 
     async def close(self) -> None: ...
 
 
 class MemoryResultStore:
-    """A `ResultStore` in memory; each call is atomic. `clock` returns seconds. Beyond `bytes_max` in all, the tenant
-    with the largest share makes room."""
+    """A `ResultStore` in memory; each call is atomic. `clock` returns seconds. If all results together exceed
+    `bytes_max`, those of the tenant that uses the most are dropped first."""
 
     def __init__(self, bytes_max: int, clock: Callable[[], float]) -> None:
         self._bytes_max, self._clock = bytes_max, clock

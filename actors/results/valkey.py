@@ -1,8 +1,8 @@
 """Sealed answers for a whole cluster on its directory's Valkey or Redis: one script, one round trip, no copies
 elsewhere, so that what is dropped is dropped for all.
 
-All that is a tenant's carries the same hash tag. Each tenant is bounded by its own table; the sum of these is what the
-server needs. What is written under a bound, an end or a drop is decided in `results.lua`.
+All keys of a tenant carry the same hash tag. Each tenant is bounded by itself; the sum of these bounds is the memory
+that the server needs. `results.lua` decides what is stored and what is dropped.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Everything here is a hint that is validated at the target. In this order: an own
 directory names; for a session without one, the replica that the journal granted it to last, which has its KV, while its
 load is in bounds; else placement. When the directory is away, the journal's last grant stands in for it.
 
-Early takeover: the owner of a session that is suspected may be replaced before its lease ends, by one survivor per
-lease TTL. It is safe because the journal fences, and bounded because each one moves a session.
+Early takeover: a suspected owner of a session may be replaced before its lease ends, by one other replica (the
+survivor) per lease TTL. It is safe because the journal fences; it is limited because each takeover moves a session.
 
 Bounds: `owners_max` owners are remembered, the longest unused forgotten first.
 """
@@ -41,8 +41,9 @@ AVOID_S = 2.0  # how long a leaving replica is not tried again: by then the view
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The replica to send a command to. `owner`: it has the session, as far as known; `activate`: the session was
-    placed there; `instead_of`: the owner that it takes over from."""
+    """The replica to send a command to. `owner` is the session's owner there, if it has one as far as known.
+    `activate`: the session was placed there, so the replica may activate it. `instead_of` is the owner that it takes
+    over from."""
 
     member: Member
     owner: Owner | None
@@ -51,7 +52,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RouteUnavailable(Exception):
-    """Raised if no replica can be reached for the session at this moment; look again shortly."""
+    """Raised if no replica can be reached for the session at this moment; the caller tries again shortly."""
 
 
 class _TakeoverAttempt(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class RouteTable:
             self._refreshing = None
 
     def member(self, owner: Owner) -> Member | None:
-        """Returns the replica process of an owner, if it is known to live; else None."""
+        """Returns the replica process of an owner, if it is in the view or there is a link to it; else None."""
         member = self._members.get(owner.replica)
         if member is not None and member.incarnation == owner.incarnation:
             return member
@@ -126,7 +127,7 @@ class RouteTable:
 
     @property
     def has_replica(self) -> bool:
-        """Whether any replica takes sessions, as far as is known here."""
+        """Whether at least one replica takes sessions, as far as is known here."""
         return any(not member.draining and not self._links.suspect(member) for member in self.view.members)
 
     def avoid(self, replica: ReplicaId) -> None:
@@ -143,7 +144,7 @@ class RouteTable:
     # -- owners ----------------------------------------------------------------------------------------------------
 
     def remember(self, key: SessionKey, owner: Owner | None) -> None:
-        """Keeps the owner of a session, as an answer has told; None: forgets the one that was kept."""
+        """Keeps the owner of a session, as an answer has named it; None removes the owner that was kept."""
         self._owners.pop(key, None)
         if owner is not None:
             self._owners[key] = owner
@@ -155,7 +156,7 @@ class RouteTable:
 
     async def owner(self, key: SessionKey) -> Owner | None:
         """Returns the owner of a session by the directory, or by the journal's last grant while the directory is away;
-        None for none. Raises Unavailable if neither tells."""
+        None if the session has none. Raises Unavailable if neither can answer."""
         try:
             return await self._directory.locate(key)
         except Unavailable as error:
@@ -165,10 +166,11 @@ class RouteTable:
 
     async def _granted(self, head: Head) -> Owner | None:
         """Returns the owner that the journal granted a session to last, if its process may live; else None. Raises
-        Unavailable if that may be a process that the view has yet to name.
+        Unavailable if the owner may be a process that the view does not name yet.
 
-        A grant names the replica and not its process: that of the view may have ended before, and its successor, which
-        answers in its place, is not to be replaced for it."""
+        A grant names the replica and not its process: the process in the view may have ended, and its successor, which
+        answers in its place, must not be replaced.
+        """
         replica, _, activation = head.owner.rpartition("/")
         member = self._members.get(ReplicaId(replica))
         if member is not None and await self._links.is_replaced(member):
@@ -180,9 +182,9 @@ class RouteTable:
     async def route(
         self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None, near: SessionKey | None = None
     ) -> Route:
-        """Returns where to send a command. `new`: there may be no log yet. `absent`: the owner that has just answered
-        that it does not have the session. `near`: a session whose replica has KV that a new one begins with. Raises
-        RouteUnavailable, or SessileError."""
+        """Returns where to send a command. `new`: the session may have no log yet. `absent` is the owner that has just
+        answered that it does not have the session. `near` is a session whose replica has KV that a new session begins
+        with. Raises RouteUnavailable, or SessileError."""
         owner = await self._present_owner(key)
         if owner is not None:
             member = self.member(owner)
@@ -207,8 +209,9 @@ class RouteTable:
         return Route(self.place(key, head, model, holder), None, activate=True)
 
     async def _present_owner(self, key: SessionKey) -> Owner | None:
-        """Returns the remembered owner of a session, or that of the directory. One that is remembered and does not
-        answer may have left in order, and nothing is to be taken over from it then: the directory is asked again."""
+        """Returns the owner of a session that is remembered, or else that the directory names. If the remembered owner
+        is suspected, the directory is asked again: it may have left in order, and then nothing is taken over from
+        it."""
         owner = self.remembered(key)
         if owner is None:
             return await self.owner(key)
@@ -219,7 +222,7 @@ class RouteTable:
         return owner
 
     async def _replica_of(self, key: SessionKey) -> ReplicaId | None:
-        """Returns the replica that has a session, or had it last; None for none."""
+        """Returns the replica that has a session, or had it last; None if it never had one."""
         with contextlib.suppress(Unavailable):
             owner = self.remembered(key) or await self.owner(key)
             if owner is not None:
@@ -228,8 +231,8 @@ class RouteTable:
         return None if head is None else ReplicaId(last_replica(head))
 
     def place(self, key: SessionKey, head: Head | None, model: str | None, holder: ReplicaId | None = None) -> Member:
-        """Returns where a session without an owner should go; `holder` has KV for one that has no log yet. Raises
-        Unavailable if there is no replica for it."""
+        """Returns where a session without an owner should go. For a session without a log, `head` is None, and `holder`
+        is the replica that has KV it begins with. Raises Unavailable if no replica can take it."""
         if head is not None:
             model = self.model_of(head.model) or model
             holder = ReplicaId(last_replica(head))
@@ -241,8 +244,8 @@ class RouteTable:
         return member
 
     def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
-        """Returns the replica that takes a session over from a suspected owner: one replica per lease TTL. None: none
-        at present."""
+        """Returns the replica that takes a session over from the suspected owner `lost`. Within one lease TTL it is
+        always the same one. None: no replica may take it over at present."""
         now = asyncio.get_running_loop().time()
         attempt = self._takeovers.get(key)
         if attempt is not None and now - attempt.at < self._lease_ttl_s:
@@ -259,8 +262,9 @@ class RouteTable:
         return member
 
     def model_of(self, shown: str, lost: Owner | None = None) -> str | None:
-        """Returns the model to place a session by, from its head's text: its own, or the nearest one of its alias if no
-        replica of it is left. `lost`: an owner that does not count."""
+        """Returns the model to place a session by; `shown` is what its head shows. It is the session's own model, or,
+        if no replica serves that, the one of the same alias that is nearest in quality. `lost` is an owner whose
+        replica does not count. Returns None if every model will do."""
         alias, model = split_head_model(shown)
         file = self._models_file().file
         if not alias or alias not in file.aliases or model not in file.models or self._served_without(model, lost):
@@ -270,7 +274,7 @@ class RouteTable:
         return min(there, key=lambda name: abs(file.models[name].quality - quality), default=model)
 
     def _served_without(self, model: str, lost: Owner | None) -> bool:
-        """Returns whether any replica serves a model, not counting those that are avoided or `lost`."""
+        """Returns whether a replica serves the model, not counting avoided replicas and the replica of `lost`."""
         state = self.pool_states().get(model)
         avoided = {*self._avoided(), *([lost.replica] if lost is not None else [])}
         if state is None or state.replicas > len(avoided):
@@ -279,7 +283,7 @@ class RouteTable:
         return any(member.replica not in avoided for member in members)
 
     def first_model(self, request: Request) -> str | None:
-        """Returns the model that a new session begins with; None: any. Raises Forbidden."""
+        """Returns the model that a new session begins with; None if every model will do. Raises Forbidden."""
         settings = cm.session_settings_of(request.command)
         if settings is None:
             return None
@@ -299,14 +303,15 @@ class RouteTable:
         return file.members(name) if name in file.aliases else (name,)
 
     def takeover_failed(self, key: SessionKey, lost: Owner) -> None:
-        """Notes that a survivor did not take a session over: another one may be tried."""
+        """Notes that the survivor did not take a session over, so that another one may be chosen."""
         attempt = self._takeovers.get(key)
         if attempt is not None and attempt.instead_of == lost:
             del self._takeovers[key]
 
     def _served(self, model: str | None, *, new: bool) -> str | None:
-        """Returns the model to place by; None: any. A model whose replicas are away is waited for, and no other one
-        takes its place. Where only one model exists, every name means that one, as in a single process."""
+        """Returns the model to place by; None if every replica will do. If all replicas of a model are away the caller
+        waits, and no other model takes its place. If only one model exists, every name means it, as in a single
+        process. Raises NotFound for a new session whose model does not exist."""
         if model is None or len(self.pool_states.known()) <= 1:
             return None
         meant = self.pool_states.model_of(model)
@@ -316,7 +321,8 @@ class RouteTable:
 
 
 def retryable_elsewhere(error: SessileError) -> bool:
-    """Returns whether an error is about where a command was sent, and is not the command's answer."""
+    """Returns whether an error is about where a command was sent, so that it may be sent elsewhere. All other errors
+    are the command's answer."""
     return error.code in RETRYABLE_ELSEWHERE or error.code.startswith("directory_")
 
 

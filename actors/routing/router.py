@@ -41,7 +41,7 @@ HOPS_MAX = 4  # answers that name another owner and are followed without a pause
 
 
 class Router:
-    """The `Sessions` port over peer links. An async context: leaving it ends links and watches."""
+    """The `Sessions` port over peer links. It is an async context: leaving it ends links and watches."""
 
     def __init__(
         self,
@@ -55,7 +55,8 @@ class Router:
         limits: RouterLimits | None = None,
         pools: PoolsNow = lambda: NO_POOLS,
     ) -> None:
-        """`gateway` is this process's unique name; `pools` is the models file that its replicas have too."""
+        """`gateway` is this process's unique name; `pools` returns the models file, which must be the same as the
+        replicas'."""
         self.limits = limits or RouterLimits()
         self.retries = 0
         self._rng = rng
@@ -110,7 +111,7 @@ class Router:
                 log.warning("view_refresh_failed", error=error.code)
 
     def _link_ahead(self) -> None:
-        """Dials replicas that are not linked yet, so that no reader waits for that when a session goes there."""
+        """Dials replicas that are not linked yet, so that no reader waits for the dialing when a session goes there."""
         for member in self.routes.view.members[: self.limits.links_ahead]:
             if self.links.member(member) is None and not self.links.suspect(member):
                 self._tasks.spawn(self._dial(member))
@@ -122,7 +123,7 @@ class Router:
     # -- Sessions --------------------------------------------------------------------------------------------------
 
     async def execute(self, request: Request) -> cm.Ok:
-        """See the `Sessions` port."""
+        """Executes a command as the `Sessions` port says."""
         errors: list[SessileError] = []
         try:
             async with asyncio.timeout(self.limits.patience_s):
@@ -136,7 +137,8 @@ class Router:
             ) from cause
 
     async def _execute(self, request: Request, errors: list[SessileError]) -> cm.Ok:
-        """Sends a command until it is answered. `errors` is set to the last reason why it was not."""
+        """Sends a command until it is answered. `errors` is a list whose only entry becomes the last reason why it was
+        not answered."""
         key, command = request.key, request.command
         new = isinstance(command, cm.SessionCreate)
         model = self.routes.first_model(request)
@@ -171,8 +173,8 @@ class Router:
             await asyncio.sleep(backoff.next_s())
 
     async def inspect(self, principal: Principal, model: str, question: Question) -> Answer:
-        """Has a question about texts answered by a replica of a model; tries one after the other. Raises the answer's
-        SessileError, and Unavailable if none can be reached."""
+        """Has a question about texts answered by a replica of a model, trying them one after the other. Raises the
+        SessileError that a replica answers with, and Unavailable if none can be reached."""
         members = [member for member in self.routes.view.members if member.model in self.routes.models_of(model)]
         for member in sorted(members, key=lambda other: (other.draining, self._rng.random())):
             try:
@@ -182,5 +184,5 @@ class Router:
         raise Unavailable("no_replica", f"No replica of {model!r} answers at the moment.", retry_after_ms=1_000)
 
     def watch(self, key: SessionKey, sink: Callable[[Published], None]) -> Callable[[], None]:
-        """See the `Sessions` port."""
+        """Begins a watch as the `Sessions` port says."""
         return self.subscriptions.watch(key, sink)

@@ -1,13 +1,13 @@
 """Delivers events of sessions that live on replicas to the readers of a gateway, wherever the session goes.
 
 A watch is attached at the session's owner while it has one; nothing here ever activates a session that is at rest. The
-gateway registers its interest in the directory, so that an activation anywhere notifies it, and checks again once
-per lease TTL, because such news may be lost. Whenever a watch may have missed something (it was attached late, its
-owner vanished, it was too slow) the log's end is compared with what it has seen, and if it is further, its last record
-is read from the journal and delivered: readers then find the gap by the offsets and the rest in the journal.
+gateway registers its interest in the directory, so that an activation anywhere notifies it, and checks again once per
+lease TTL, because such news may be lost. Whenever a watch may have missed something (it was attached late, its owner
+vanished, it was too slow) the log's end is compared with what it has seen, and if it is further, its last record is
+read from the journal and delivered: readers then find the gap by the offsets and the rest in the journal.
 
-When an owner is suspected, the sessions that it left with an open turn are taken over by survivors, those here because
-they are being read; sessions at rest are left alone. A survivor admits them at its own pace
+When an owner is suspected, its sessions with an open turn are taken over by other replicas; a gateway requests that for
+those that are read through it. Sessions at rest are left alone. A survivor admits them at its own pace
 (`actors.hosting.recovery_gate`).
 
 States of a watch: unattached (the session has no owner, as far as known) ⇄ attached. Whatever must be done about a
@@ -50,7 +50,7 @@ ATTACHED_TTLS: Final = 4  # lease TTLs between two checks of an attached watch, 
 
 class SessionSubscription:
     """One session that is read through this gateway; a `Watcher`. Its attributes (where the session is, and what was
-    last heard of it) change together."""
+    last received of it) change together."""
 
     def __init__(self, key: SessionKey, subscriptions: Subscriptions) -> None:
         self.key = key
@@ -99,7 +99,7 @@ class SessionSubscription:
         self.reaches(epoch, top)
 
     def reaches(self, epoch: Epoch, top: int) -> None:
-        """Notes that the log goes up to `top`, and has what is missing delivered."""
+        """Notes that the log goes up to `top`, and has the missing records delivered."""
         if top and (epoch != self.epoch or top > self.seen):
             self.known = epoch, top
             self._subscriptions.enqueue(self, LOST)
@@ -169,7 +169,7 @@ class Subscriptions:
             self._spawn(self._worker())
 
     def watch(self, key: SessionKey, sink: Sink) -> Callable[[], None]:
-        """See the `Sessions` port."""
+        """Begins a watch as the `Sessions` port says."""
         watch = self._watches.get(key)
         if watch is None:
             watch = self._watches[key] = SessionSubscription(key, self)
@@ -191,7 +191,7 @@ class Subscriptions:
         return unwatch
 
     def is_attached(self, key: SessionKey) -> bool:
-        """Returns whether a replica that owns the session sends what it writes, as far as this gateway can tell."""
+        """Returns whether the session's owner sends its records to this gateway, as far as this gateway can know."""
         watch = self._watches.get(key)
         return watch is not None and watch.link is not None and watch.link.down is None
 
@@ -202,14 +202,14 @@ class Subscriptions:
     # -- what is to be done ------------------------------------------------------------------------------------------
 
     def enqueue(self, watch: SessionSubscription, priority: int) -> None:
-        """Has a worker look after this watch; smaller `priority` first."""
+        """Has a worker look after this watch; watches with smaller `priority` come first."""
         if watch.live and not watch.queued:
             watch.queued = True
             heapq.heappush(self._queue, (priority, self._number(), watch))
             self._work.release()
 
     def retry_later(self, watch: SessionSubscription) -> None:
-        """Enqueues a watch after a pause that grows with each time in a row."""
+        """Enqueues a watch after a pause, which grows with each retry in a row."""
         if watch.backoff is None:
             watch.backoff = Backoff(self._limits.again_min_s, self._limits.again_max_s, self._rng)
         asyncio.get_running_loop().call_later(watch.backoff.next_s(), self.enqueue, watch, LOST)
@@ -234,19 +234,19 @@ class Subscriptions:
     # -- what happens to links and sessions ---------------------------------------------------------------------------
 
     def link_down(self, link: PeerLink, reason: LinkDown) -> None:
-        """Detaches the watches of a link that has ended. Whether its replica lives shows in a moment (`suspected`,
-        `reachable`)."""
+        """Detaches the watches of a link that has ended. Shortly afterwards `suspected` or `reachable` says whether its
+        replica lives."""
         for watch in list(self._on_link.pop(link, {})):
             watch.hint, watch.check = watch.owner, True
             watch.link, watch.number, watch.owner = None, 0, None
             self._enter_limbo(watch, identity(link.member))
 
     def suspected(self, member: Member) -> None:
-        """Has the sessions of a replica that does not answer looked for elsewhere."""
+        """Has the workers find other owners for the sessions of a replica that does not answer."""
         self._end_limbo(member)
 
     def reachable(self, member: Member) -> None:
-        """Has the sessions of a replica that answers again attached there again."""
+        """Has the workers attach watches again at a replica that answers again."""
         self._end_limbo(member)
 
     def _end_limbo(self, member: Member) -> None:
@@ -300,7 +300,7 @@ class Subscriptions:
                 log.warning("registration_failed", sessions=len(keys), error=error.code)
 
     async def _renew(self) -> None:
-        """Registers the interest in all watches again and again, since it lapses with the TTL."""
+        """Renews the registration of all watches in the directory again and again, because it lapses with the TTL."""
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             keys = list(self._watches)
@@ -308,7 +308,7 @@ class Subscriptions:
                 await self._register_keys(keys[at : at + self._limits.register_at_once])
 
     async def _check_due(self) -> None:
-        """Enqueues the watches that have not been checked for long enough."""
+        """Runs until cancelled, and enqueues each watch when its periodic check is due."""
         while True:
             await asyncio.sleep(self._ttl_s / 24)
             now = asyncio.get_running_loop().time()
@@ -338,8 +338,8 @@ class Subscriptions:
                 self.retry_later(watch)
 
     async def _catch_up(self, watch: SessionSubscription) -> None:
-        """Delivers what the log has beyond `seen`, unless it has come by itself: all of it if that is little, else the
-        record at the log's known end."""
+        """Delivers what the log has beyond the offset `seen`, unless events have brought it meanwhile. If it is more
+        than a little, only the record at the log's known end is delivered."""
         assert watch.known is not None
         epoch, top = watch.known
         if epoch != watch.epoch or top > watch.seen:
@@ -354,8 +354,8 @@ class Subscriptions:
             watch.known = None
 
     async def _read_rest(self, key: SessionKey, seen: int, top: int) -> Page | None:
-        """Returns the log behind `seen` to its very end, so that whatever retracts some of it is included; None if
-        that is more than a little."""
+        """Returns the log from behind `seen` to its very end, so that retractions of it are included; None if that is
+        more than a little."""
         if top - seen > CATCH_UP_RECORDS:
             return None
         page = await self._journal.read(key, after=seen, limit=2 * CATCH_UP_RECORDS, bytes_max=CATCH_UP_BYTES)
@@ -363,7 +363,7 @@ class Subscriptions:
         return page if whole else None
 
     async def _attach_to_owner(self, watch: SessionSubscription) -> None:
-        """Attaches a watch where its session is now, or finds that it has no owner."""
+        """Attaches a watch to the session's present owner, or finds that it has none."""
         owner, watch.hint = watch.hint, None
         if owner is None:
             owner = await self._routes.owner(watch.key)
@@ -399,7 +399,8 @@ class Subscriptions:
             self._on_link.setdefault(link, {})[watch] = None
 
     async def _ownerless(self, watch: SessionSubscription, lost: Owner | None) -> None:
-        """Handles a session without an owner, or with a lost one: has unfinished turns recovered elsewhere."""
+        """Handles a session that has no owner, or whose owner is lost: if it has an open turn, another replica is made
+        to activate it."""
         now = asyncio.get_running_loop().time()
         if watch.check or now - watch.compared_at >= ATTACHED_TTLS * self._ttl_s:  # news may have been lost
             head = await self._journal.head(watch.key)
@@ -415,7 +416,7 @@ class Subscriptions:
         self._check_in(watch, self._ttl_s)
 
     async def _recover(self, watch: SessionSubscription, head: Head, lost: Owner | None) -> None:
-        """Has a session activated somewhere else: it has an open turn, or its log went back."""
+        """Has another replica activate a session, because it has an open turn or its log went back."""
         try:
             async with self._takeovers:
                 if watch.live:

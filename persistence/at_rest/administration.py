@@ -1,4 +1,4 @@
-"""What operators do about the journal's encryption. The port is `sessions.governance.journal_encryption`."""
+"""Operators' actions on the journal's encryption. The port is `sessions.governance.journal_encryption`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions.model.types import TenantId
 
 class EncryptionAdministration:
     def __init__(self, codec: SealingCodec, sweep: Reencryption, rewrap_others: Callable[[], Awaitable[int]]) -> None:
-        """`rewrap_others` wraps the keys that are stored beside the journal's anew; returns how many."""
+        """`rewrap_others` wraps anew the keys that are stored beside the tenants' keys, and returns how many."""
         self._codec = codec
         self._sweep = sweep
         self._rewrap_others = rewrap_others

@@ -2,13 +2,13 @@
 
     0x01 | nonce, 12 bytes | ciphertext and tag
 
-The cipher's key is made from the tenant's key and the session (tenant and id), and the row goes with the body as
-associated data: bytes that are put into another row, session or tenant do not open. A body may be stored under any key
-of its tenant; the id beside it names it, and "" means that it is plain, from the time before. Once all of a tenant's
-rows are encrypted, a plain one is none of ours and does not open either.
+The cipher's key is made from the tenant's key and the session (tenant and id), and the row is the body's associated
+data: bytes that are put into another row, session or tenant do not open. A body may be stored under each of its
+tenant's keys; the id beside the body names the key, and "" means that the body is plain, from before encryption. Once
+all of a tenant's rows are encrypted, a plain row was not written by this server and does not open either.
 
-A nonce is 7 random bytes of the cipher object and a count of 5: it never comes twice from one object, and a session
-has few objects. A session's cipher is kept in memory, so that an event costs one call into OpenSSL.
+A nonce is 7 random bytes of the cipher object and a count of 5: it never comes twice from one object, and a session has
+few objects. A session's cipher is kept in memory, so that an event costs one call into OpenSSL.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Sealer:
 
 
 class SealingCodec:
-    """The Codec that encrypts with tenants' keys. With `writes` False it writes plain bodies and still reads encrypted
+    """The Codec that encrypts with tenants' keys. With `writes` False it writes plain bodies, and still reads encrypted
     ones."""
 
     def __init__(self, keys: TenantKeys, *, writes: bool = True) -> None:
@@ -84,7 +84,8 @@ class SealingCodec:
         await self.keys.load(tenant, key_id)
 
     def _check_plain(self, tenant: TenantId) -> None:
-        """Raises Internal where a plain row of this tenant cannot be one that this server wrote."""
+        """Raises Internal if plain rows of this tenant are refused, so that this one was not written by this server.
+        Raises KeyNotLoaded if that is not known yet."""
         ring = self.keys.ring(tenant)
         if self.writes and (ring is None or ring.writes is None):
             raise KeyNotLoaded(tenant, "")
@@ -111,7 +112,8 @@ class SealingCodec:
         return made
 
     def _forget(self, tenant: TenantId) -> None:
-        """Drops a tenant's ciphers when its keys change. Makes new dicts: a thread may be reading the old ones."""
+        """Drops a tenant's ciphers when its keys change. It replaces the dicts, because another thread may be reading
+        the old ones."""
         self._sealers = {key: sealer for key, sealer in self._sealers.items() if key.tenant != tenant}
         self._ciphers = {place: cipher for place, cipher in self._ciphers.items() if place[0].tenant != tenant}
 

@@ -1,7 +1,7 @@
-"""Keys of the servers of one installation, for what they hand out and read back themselves: sealed cookies.
+"""Keys of the servers of one installation, for sealed cookies, which the servers make and read themselves.
 
-They lie with the tenants' keys, under a name that no tenant can have: wrapped, rotated and shared in the same way, so
-that each gateway reads what another one sealed, and no table has to be looked at for it.
+They are stored with the tenants' keys, under a name that no tenant can have: wrapped, rotated and shared in the same
+way, so that each gateway reads what another one sealed without looking into a table.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ EVERYWHERE_MS: Final = round(3 * REFRESH_S * 1000)
 
 
 class StoredServerKeys:
-    """Server keys in the key database. Implements `transport.auth.sealed_cookies.SealingKeys`; needs one `load`
-    first."""
+    """Server keys in the key database. Implements `transport.auth.sealed_cookies.SealingKeys`. `load` must be called
+    before the other methods."""
 
     def __init__(self, keys: TenantKeys, now_ms: Callable[[], UnixMs], name: TenantId = SIGN_IN) -> None:
         self._keys = keys
@@ -31,12 +31,12 @@ class StoredServerKeys:
         self._name = name
 
     async def load(self) -> None:
-        """Reads the keys into memory; makes the first one where there is none. Raises Unavailable."""
+        """Reads the keys into memory, and makes the first one if there is none. Raises Unavailable."""
         await self._keys.writing(self._name)
 
     def writing(self) -> tuple[str, bytes]:
-        """Returns id and secret of the key that seals: the newest that every server has read, else the oldest. What
-        one server sealed with a key it has just made, the others would not know. Raises Unavailable."""
+        """Returns id and secret of the key that seals: the newest that every server has had time to read, else the
+        oldest. (Other servers could not open what is sealed with a key just made.) Raises Unavailable."""
         ring = self._keys.ring(self._name)
         if ring is None or ring.writes is None:
             raise Unavailable("keys_unavailable", "The keys of sign-ins cannot be had at the moment.")
@@ -45,20 +45,20 @@ class StoredServerKeys:
         return key.id, key.secret
 
     def find(self, key_id: str) -> bytes | None:
-        """Returns the secret of a key by its id; None where this process does not know it (yet)."""
+        """Returns the secret of a key by its id; None if this process does not know that key, or not yet."""
         ring = self._keys.ring(self._name)
         key = None if ring is None else ring.by_id.get(key_id)
         return None if key is None else key.secret
 
 
 class MemoryServerKeys:
-    """A server key in memory, for one process as long as it runs."""
+    """A server key in memory, for one process and as long as it runs."""
 
     def __init__(self) -> None:
         self._secret: Final = os.urandom(KEY_BYTES)
 
     async def load(self) -> None:
-        """Does nothing: the key is made with the object."""
+        """Does nothing, because the key is made with the object."""
 
     def writing(self) -> tuple[str, bytes]:
         return "00000000", self._secret

@@ -1,13 +1,16 @@
-"""Encrypts again, under the key that writes now, what a journal has under an older one or in the clear.
+"""Encrypts rows of a journal again, with the key that encrypts new ones, if they are stored under an older key or in
+the clear.
 
-A sweep goes over a tenant's rows in the order of their keys, a page in one small transaction together with the place
-that it came to (`reencryptions`), so it may be stopped at any moment and goes on from there. A row is changed only if
-it is still what was read; one that a writer changed meanwhile is under the new key anyway. Old rows stay readable
-before, during and after. Several replicas may sweep at once: they lose work to each other, nothing else.
+A sweep goes over a tenant's rows in the order of their keys. Each small transaction stores one page of rows together
+with the place that the sweep has reached (`reencryptions`), so it may be stopped at any moment and goes on from there.
+A row is changed only if it is still what was read; one that a writer changed meanwhile is under the new key anyway. Old
+rows stay readable before, during and after. Several replicas may sweep at once: that costs repeated work, and nothing
+else.
 
-A sweep that `seals` ends with the tenant's keys refusing plain rows: only for where no process writes those any more,
-since it might write them behind the sweep's place. A tenant is swept again when another key writes, or when its keys
-accept plain rows again. A key is swept for after `SETTLE_S`, when every process uses it.
+A sweep that `seals` ends with the tenant's keys refusing plain rows. That is only for journals to which no process
+writes plain rows any more, since one might write them behind the sweep's place. A tenant is swept again when another
+key encrypts new rows, or when its keys accept plain rows again. The sweep for a key begins `SETTLE_S` after the key was
+made, when every process uses it.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ Changes = dict[str, Any]
 
 
 class _Table(NamedTuple):
-    """A table with encrypted bodies: how to find its rows, and how to encrypt one of them again."""
+    """A table with encrypted bodies: how its rows are found, and how one of them is encrypted again."""
 
     name: str
     keys: tuple[str, ...]
@@ -111,7 +114,7 @@ def _push(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Chan
 
 
 def _file(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
-    """Encrypts the row of a file again. Its bytes stay as they are: their data key stands in the row."""
+    """Encrypts the row of a file again. The file's bytes stay as they are, because their data key is in the row."""
     key, row = SessionKey(tenant, FILES), file_row(columns[2], keys[0])
     key_id, stored = codec.encode(key, row, codec.decode(key, row, columns[0], bytes(columns[1])))
     return {"key_id": key_id, "body": stored}
@@ -263,8 +266,8 @@ class Reencryption:
         return self._pending == 0
 
     async def step(self, tenant: TenantId) -> bool | None:
-        """Sweeps one page. Returns True after the tenant's last page, None where the tenant's key is too new to
-        start."""
+        """Sweeps one page of a tenant's rows. Returns True once all are done, False if there is more to do, None if the
+        tenant's key is too new for a sweep to begin."""
         key = await self._codec.keys.writing(tenant)
         if self._now_ms() - key.created_at < self._settle_ms:
             return None
@@ -376,7 +379,8 @@ class Reencryption:
         return self._done.get(tenant) == key.id
 
     def _is_sealed(self, tenant: TenantId) -> bool:
-        """Returns whether the tenant's keys, which are in memory, refuse plain rows; true also where they need not."""
+        """Returns whether the tenant's keys, which must be in memory, refuse plain rows, or this sweep does not make
+        them do so."""
         ring = self._codec.keys.ring(tenant)
         return not self._seals or (ring is not None and ring.refuses_plain)
 

@@ -1,15 +1,17 @@
-"""The keys of tenants: what a tenant's bodies in the journal are encrypted with, several over time, one that writes.
+"""The keys of tenants, which encrypt a tenant's bodies in the journal: several over time, of which one encrypts new
+bodies.
 
-A key is a row of the key store, wrapped; `seq` orders a tenant's keys and the newest one writes. Old ones stay, because
-rows and backups of the journal name them. Destroying a tenant's keys leaves their rows without a secret: whatever was
-encrypted under them cannot be read any more, wherever a copy of it lies.
+A key is a row of the key store, wrapped. `seq` orders a tenant's keys, and the newest one encrypts new bodies. Old ones
+stay, because rows and backups of the journal name them. Destroying a tenant's keys leaves their rows without a secret:
+whatever was encrypted under them cannot be read any more, wherever a copy of it may be.
 
-Several processes share the table. One that finds a key id it does not know reads the tenant's rows again; `refresh`
-does so for every tenant in memory, so that a key that another process made writes here within `REFRESH_S`, and one that
-it destroyed is forgotten.
+Several processes share the table. A process that meets an unknown key id reads the tenant's rows again. `refresh` does
+so for every tenant in memory, so that a key made by another process is used here within `REFRESH_S`, and one destroyed
+by another is forgotten.
 
-Once all rows of a tenant are encrypted, its keys are wrapped for a journal that `refuses_plain` rows, so that who
-writes into its database cannot put words there in the clear. Nobody without what wraps can take that back.
+Once all rows of a tenant are encrypted, its keys are wrapped again with a note that plain rows are refused
+(`refuses_plain`), so that nobody who can write into the database can add text in the clear. Only who has the wrapping
+key can undo that.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class TenantKey(msgspec.Struct, frozen=True):
 
 
 class KeyRing(msgspec.Struct, frozen=True):
-    """A tenant's keys as they were read: the usable ones by id, and the one that new bodies are encrypted with."""
+    """A tenant's keys as they were read: the usable ones by id, and the one that encrypts new bodies (`writes`)."""
 
     by_id: dict[str, TenantKey]
     writes: TenantKey | None
@@ -79,7 +81,8 @@ class KeyRing(msgspec.Struct, frozen=True):
 
     @property
     def refuses_plain(self) -> bool:
-        """Whether plain rows of the tenant are refused, since this server writes none."""
+        """Whether plain rows of the tenant are refused, because at least one of its keys says so: then this server has
+        written none."""
         return any(key.refuses_plain for key in self.by_id.values())
 
 
@@ -94,7 +97,7 @@ class _Reads:
 
 
 class TenantKeys:
-    """The keys of all tenants, cached in memory; usable while the key database is open. Coroutines raise
+    """The keys of all tenants, cached in memory; usable while the key database is open. Its coroutines raise
     Unavailable."""
 
     def __init__(self, database: KeyDatabase, wrapper: KeyWrapper, *, now_ms: Callable[[], UnixMs]) -> None:
@@ -108,7 +111,7 @@ class TenantKeys:
         self._listeners: list[Callable[[TenantId], None]] = []
 
     def ring(self, tenant: TenantId) -> KeyRing | None:
-        """Returns the tenant's keys, if they are in memory."""
+        """Returns the tenant's keys; None if they are not in memory."""
         return self._rings.get(tenant)
 
     def listen(self, changed: Callable[[TenantId], None]) -> None:
@@ -116,7 +119,7 @@ class TenantKeys:
         self._listeners.append(changed)
 
     async def writing(self, tenant: TenantId) -> TenantKey:
-        """Returns the key that new bodies are encrypted with; makes one where there is none."""
+        """Returns the key that encrypts new bodies, and makes one if there is none."""
         ring = self._rings.get(tenant)
         if ring is None or ring.writes is None:
             ring = await self._read(tenant)
@@ -129,8 +132,8 @@ class TenantKeys:
             return ring.writes or await self._make(tenant)
 
     async def load(self, tenant: TenantId, key_id: str) -> None:
-        """Reads a key into memory, "" for the one that writes. Raises KeyDestroyed, and Internal (`body_unreadable`)
-        for one that is unknown, or wrapped by something else."""
+        """Reads a key into memory; "" means the key that encrypts new bodies. Raises KeyDestroyed, and Internal
+        (`body_unreadable`) for a key that is unknown, or wrapped by another wrapping key."""
         if not key_id:
             await self.writing(tenant)
         elif key_id not in (await self._read(tenant)).by_id:
@@ -139,7 +142,8 @@ class TenantKeys:
             raise unreadable("body, whose key is not this server's,")
 
     async def rotate(self, tenant: TenantId) -> TenantKey:
-        """Makes a new key that writes from now on, and returns it; or the one that another process has just made."""
+        """Makes a new key, which encrypts new bodies from now on, and returns it; or returns the one that another
+        process has just made."""
         async with self._changing:
             return await self._make(tenant)
 
@@ -158,8 +162,8 @@ class TenantKeys:
         return ring.writes
 
     async def rewrap(self) -> tuple[int, int]:
-        """Wraps every key under the newest wrapping key; returns (number wrapped, number not unwrappable). May be cut
-        short and run again: each key is readable at every moment."""
+        """Wraps every key under the newest wrapping key. Returns how many were wrapped, and how many could not be
+        unwrapped. It may be interrupted and run again: each key is readable at every moment."""
         async with self._changing:
             return await self._rewrap()
 
@@ -182,18 +186,19 @@ class TenantKeys:
         return done, failed
 
     async def refuse_plain(self, tenant: TenantId) -> None:
-        """Refuses plain rows of the tenant from now on: all its rows are encrypted."""
+        """Has plain rows of the tenant refused from now on. The caller has made sure that all its rows are
+        encrypted."""
         if await self._wrap_for(tenant, True):
             log.info("plain_rows_refused", tenant=tenant)
 
     async def accept_plain(self) -> None:
-        """Accepts plain rows of every tenant again: this installation is to write plain rows."""
+        """Has plain rows of every tenant accepted again, for an installation that is to write plain rows."""
         for tenant in await self.tenants():
             if await self._wrap_for(tenant, False):
                 log.warning("plain_rows_accepted", tenant=tenant)
 
     async def _wrap_for(self, tenant: TenantId, refuses_plain: bool) -> int:
-        """Wraps the tenant's keys with this value of `refuses_plain`; returns how many had another one."""
+        """Wraps again those of the tenant's keys that have another value of `refuses_plain`; returns how many."""
         async with self._changing:
             keys = [key for key in (await self._read(tenant)).by_id.values() if key.refuses_plain != refuses_plain]
             for key in keys:
@@ -203,7 +208,7 @@ class TenantKeys:
         return len(keys)
 
     async def destroy(self, tenant: TenantId) -> int:
-        """Destroys every key of a tenant; returns how many. What they encrypted is lost, in every copy."""
+        """Destroys every key of a tenant; returns how many. What was encrypted with them is lost, in every copy."""
         rows = await self._database.rows(_DESTROY, tenant, b"", self._now_ms())
         await self._database.wipe("tenant_keys")
         await self._read(tenant)
@@ -218,13 +223,13 @@ class TenantKeys:
         return found
 
     async def counts(self, tenant: TenantId) -> tuple[int, int]:
-        """Returns (number of usable keys, number of destroyed keys)."""
+        """Returns how many usable and how many destroyed keys a tenant has."""
         rows = await self._database.rows(_OF_TENANT, tenant)
         destroyed = sum(row[5] is not None for row in rows)
         return len(rows) - destroyed, destroyed
 
     async def readable(self) -> bool:
-        """Returns whether this process can unwrap one key of each wrapper that the table names."""
+        """Returns whether this process can unwrap keys of every wrapper in the table; it tries one key of each."""
         for tenant, key_id, wrapper, wrapped in await self._database.rows(_ONE_OF_EACH):
             if await self._unwrap(tenant, key_id, WrappedSecret(wrapper, bytes(wrapped))) is None:
                 return False
@@ -236,7 +241,7 @@ class TenantKeys:
             await self._read(tenant)
 
     async def run(self) -> None:
-        """Reads the keys in memory again at intervals; ends by cancellation."""
+        """Reads the keys in memory again every `REFRESH_S`, until it is cancelled."""
         while True:
             await asyncio.sleep(REFRESH_S)
             try:
@@ -245,7 +250,8 @@ class TenantKeys:
                 log.warning("tenant_keys_refresh_failed", error=str(error))
 
     async def _read(self, tenant: TenantId) -> KeyRing:
-        """Reads a tenant's keys, not from before the call; callers that wait while one reads share the next read."""
+        """Returns a tenant's keys, as the table has them at the time of the call or later. Callers that wait while one
+        reads share the next read."""
         reads = self._reads.setdefault(tenant, _Reads())
         seen = reads.begun
         async with reads.lock:
@@ -285,7 +291,7 @@ class TenantKeys:
         return ring
 
     async def _unwrap(self, tenant: TenantId, key_id: str, wrapped: WrappedSecret) -> tuple[bytes, bool] | None:
-        """Returns the secret and whether it refuses plain rows; None where it cannot be unwrapped."""
+        """Returns a key's secret, and whether plain rows are refused with it; None if the key cannot be unwrapped."""
         for refuses_plain in (True, False):
             secret = await self._wrapper.unwrap(wrapped, _about(tenant, key_id, refuses_plain))
             if secret is not None:
@@ -294,7 +300,7 @@ class TenantKeys:
 
 
 async def any_tenant_key(database: KeyDatabase) -> bool:
-    """Returns whether any body was ever encrypted under a tenant's key."""
+    """Returns whether a tenant ever had a key, so that bodies may be encrypted."""
     return bool(await database.rows(_ANY))
 
 

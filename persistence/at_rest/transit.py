@@ -4,8 +4,8 @@
     POST ADDRESS/v1/MOUNT/decrypt/KEY   {"ciphertext": "..."}     -> {"data": {"plaintext": base64}}
     POST ADDRESS/v1/MOUNT/rewrap/KEY    {"ciphertext": "..."}     -> {"data": {"ciphertext": "vault:v4:..."}}
 
-What a secret is for stands in front of it inside the ciphertext: `rewrap` takes no associated data, and so it keeps.
-The token is read from its file for each call, so that an agent may renew it. Redirects are not followed.
+The purpose of a secret is encrypted in front of it, so that it survives `rewrap`, which takes no associated data. The
+token is read from its file for each call, so that an agent may renew it. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class TransitWrapper:
-    """The KeyWrapper port on a transit engine at `URL/MOUNT/KEY`, as in https://vault.example:8200/transit/sessile."""
+    """The port `KeyWrapper` on a transit engine at `URL/MOUNT/KEY`, as in
+    https://vault.example:8200/transit/sessile."""
 
     def __init__(self, url: str, *, token: str = "", token_file: str = "", authority: str = "") -> None:
-        """`authority`: a PEM file with the CA of the service's certificate. Blocking. Raises BadInput."""
+        """Takes the token itself or the file that has it. `authority` is a PEM file with the CA of the service's
+        certificate. Blocking. Raises BadInput."""
         parts = urlsplit(url)
         mount, _, key = parts.path.strip("/").rpartition("/")
         if parts.scheme not in ("http", "https") or not parts.hostname or not mount or not key:
@@ -72,7 +74,7 @@ class TransitWrapper:
         return None if data is None else _wrapped(data)
 
     async def _call(self, call: str, **body: str) -> dict[str, Any] | None:
-        """Calls the key service; returns its answer's data, or None where it refuses the input. Raises Unavailable."""
+        """Calls the key service; returns its answer's data, or None if it refuses the input. Raises Unavailable."""
         return await asyncio.to_thread(self._exchange, call, msgspec.json.encode(body))
 
     def _exchange(self, call: str, body: bytes) -> dict[str, Any] | None:
@@ -105,8 +107,8 @@ def _digest(about: bytes) -> bytes:
 
 
 def _wrapped(data: dict[str, Any] | None) -> WrappedSecret:
-    """Returns the answer's ciphertext, as in `vault:v3:...`, with its prefix as the wrapper's name. Raises
-    Unavailable."""
+    """Returns the answer's ciphertext, as in `vault:v3:...`, with its first two parts (`vault:v3`) as the wrapper's
+    name. Raises Unavailable if the answer has none."""
     ciphertext = "" if data is None else str(data.get("ciphertext", ""))
     service, version, rest = [*ciphertext.split(":", 2), "", ""][:3]
     if not rest:

@@ -1,6 +1,6 @@
-"""What wraps the tenants' keys: the file of the master key, or a key service behind the same port.
+"""The wrappers of tenants' keys: the file of the master key, or a key service behind the same port.
 
-A wrapped key is bound to what it is for (`about`), so that rows of a key store cannot be swapped.
+A wrapped key is bound to its purpose (`about`), so that rows of a key store cannot be swapped.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class WrappedSecret(NamedTuple):
 
 
 class KeyWrapper(Protocol):
-    """The key that wraps tenants' keys. Calls raise Unavailable where it is away, BadInput where its settings are
-    wrong."""
+    """The key that wraps tenants' keys. Its methods raise Unavailable if the service that has it is away, BadInput if
+    its settings are wrong."""
 
     async def current(self) -> str:
-        """Returns the name of the key that wraps now, read anew."""
+        """Reads anew, and returns, the name of the key that wraps now."""
         ...
 
     async def wrap(self, secret: bytes, about: bytes) -> WrappedSecret: ...
 
     async def unwrap(self, wrapped: WrappedSecret, about: bytes) -> bytes | None:
-        """Returns the secret; None when another key wrapped it, or it was wrapped for another purpose (`about`)."""
+        """Returns the secret; None if another key wrapped it, or it was wrapped for another purpose than `about`."""
         ...
 
     async def rewrap(self, wrapped: WrappedSecret, about: bytes) -> WrappedSecret | None:
-        """Wraps the same secret under the key that wraps now; returns None where it cannot be unwrapped."""
+        """Wraps the same secret under the key that wraps now; returns None if it cannot be unwrapped."""
         ...
 
 

@@ -88,7 +88,7 @@ class _Log:
 
 
 class MemoryDatabase:
-    """All tables. Those without an underscore belong to the views beside the journal."""
+    """All tables of a store. Tables whose names have no underscore in front belong to the views beside the journal."""
 
     def __init__(self, *, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
         self._new_id = new_id
@@ -190,7 +190,7 @@ class MemoryDatabase:
             self.chain([self.sealer.entry(append.key.tenant, row) for row in append.audit])
 
     def _note_push(self, append: Append) -> None:
-        """Writes a row of the push outbox for each device of the user; it replaces one that was not sent yet."""
+        """Writes a row of the push outbox for each device of the user, in place of one that was not sent yet."""
         if (notice := append.push) is None:
             return
         for tenant, user, push_id in self.subscriptions:

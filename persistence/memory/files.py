@@ -126,7 +126,7 @@ class MemoryFiles:
         return len(expired) + len(due)
 
     def forget(self, tenant: TenantId, user: str, asked_at: UnixMs) -> None:
-        """Deletes a user's files as of the time `asked_at`, at which their erasure was requested."""
+        """Deletes the files that a user had at `asked_at`, when their erasure was requested."""
         for file in list(self._database.files.values()):
             if (file.tenant, file.user) == (tenant, user) and file.created_at <= asked_at:
                 self._take_away(file, asked_at)

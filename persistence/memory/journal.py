@@ -44,7 +44,8 @@ _PLAIN: Final = PlainCodec()
 class Medium(Protocol):
     """A layer between a journal's caller and the store, which a test may replace to inject faults.
 
-    `call` is the method's name, `key` its session where it has one.
+    `call` is the name of the journal's method, `key` its session, None if it has none. `effect` does the work and
+    returns the result.
     """
 
     def __call__(self, call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Awaitable[Any]: ...
@@ -117,7 +118,7 @@ class MemoryJournal:
         return await self._call("list_heads", None, lambda: self.database.list_heads(tenant, user, limit, after))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """Implements `sessions.limits.Tallies`."""
+        """Counts sessions and bytes as `sessions.limits.Tallies` says."""
         found = await self._call("tally", None, lambda: self.database.tally(tenant, user))
         return found if stored else Tally(found.sessions, 0)
 

@@ -113,7 +113,7 @@ def _aged(case: Case, now: int) -> bool:
 
 
 def _rank(case: Case) -> int:
-    """Returns the sort key of cases to delete where a tenant has too many: the lowest go first."""
+    """Returns the rank of a case for deletion when a tenant has too many: cases with the lowest rank go first."""
     if case.state == "decided" and case.told:
         return 0
     if case.category == FEEDBACK:

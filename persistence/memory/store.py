@@ -17,8 +17,8 @@ from persistence.memory.usage import MemoryUsage
 
 
 class MemoryStore:
-    """The Store port. Several may share one `database`, as processes would; `journal` wraps the store's own if
-    given."""
+    """The port `Store` in memory. Several may share one `database`, as processes would. `journal`, if given, is used in
+    place of a new one."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from sessions.model.types import SessionKey, UnixMs
 
 
 class MemoryUsage:
-    """Usage rows in a list; a row's sequence number is its place in the order of arrival."""
+    """Usage rows in a list. A row's sequence number is its position in the order of arrival."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database

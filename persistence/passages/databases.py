@@ -44,18 +44,18 @@ class PassageDatabase(Protocol):
     async def close(self) -> None: ...
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Runs a script in a transaction. Raises Unavailable, and what the script raises; nothing of it is stored
-        then."""
+        """Runs a script in a transaction and returns its result. Raises Unavailable, and what the script raises; then
+        nothing of it is stored."""
         ...
 
     async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
-        """Returns the rows of a read. `settings`: statements that hold for this read alone, where the database has
-        such."""
+        """Returns the rows of a read. `settings` are statements that hold for this read alone; databases that have no
+        such ignore them."""
         ...
 
 
 class SqlitePassages:
-    """An SQLite file of one process, in memory where `path` is None. Deleted rows are overwritten."""
+    """An SQLite file of one process, or a database in memory if `path` is None. Deleted rows are overwritten."""
 
     dialect = SqliteDialect()
 

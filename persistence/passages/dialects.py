@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL say differently: tables, vectors, words, and filters on attributes.
+"""The SQL that differs between SQLite and PostgreSQL: tables, vectors, words, and filters on attributes.
 
 Statements have `$n` for their values. Every one that finds chunks names the tenant and the store.
 """
@@ -68,7 +68,8 @@ class Dialect(Protocol):
     def tables(self) -> str: ...
 
     def vector_tables(self, dimensions: int) -> list[str]:
-        """Returns the statements that make room for vectors of so many dimensions, before the first one is stored."""
+        """Returns the statements that make the tables for vectors of this many dimensions, before the first one is
+        stored."""
         ...
 
     def vector(self, given: bytes) -> Any: ...
@@ -81,7 +82,8 @@ class Dialect(Protocol):
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]: ...
 
     def take_away(self, dimensions: int) -> list[str]:
-        """Returns statements that delete chunks; parameters: (tenant, store, file; file NULL: all of the store)."""
+        """Returns statements that delete chunks. Their parameters are tenant, store and file; with NULL as the file
+        they delete all chunks of the store."""
         ...
 
     def attribute(self, statement: Parameters, given: Comparison) -> str: ...
@@ -96,7 +98,8 @@ def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -
 
 
 def signs(vector: bytes) -> bytes:
-    """Returns the signs of a vector of little-endian float32: one bit for each number, padded to whole bytes."""
+    """Returns the signs of a vector of little-endian float32 numbers: one bit for each number, padded to whole
+    bytes."""
     bits: bytes = numpy.packbits(numpy.frombuffer(vector, "<f4") > 0).tobytes()
     return bits
 
@@ -224,6 +227,6 @@ class PostgresDialect:
 
 
 def store_word(store: int) -> str:
-    """Returns a word that stands for the store in SQLite's index, so that a search of one reads no list of
-    another's."""
+    """Returns a word that stands for the store in SQLite's index, so that a search in one store does not read the
+    entries of others."""
     return f"s{store}"

@@ -1,8 +1,9 @@
 """The port `PassageIndex` on either database.
 
-Texts, file names, names of stores and their metadata are sealed with the key of their tenant; a store's row also holds
+Texts, file names, names of stores and their metadata are sealed with the key of their tenant; a store's row also has
 the secret by which its words are hashed (`words`). A chunk is found only while its file is `completed`, and a store
-only while its row is there: what is deleted is gone for the next search, and its rows go in the same transaction.
+only while its row exists: the next search does not find what was deleted, and its rows are deleted in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -369,7 +370,8 @@ class SqlPassageIndex:
         return [num for (num, *_) in await self._database.rows(text, statement.values)][:limit]
 
     def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None) -> str:
-        """Returns FROM and WHERE for chunks of completed files of one store, and of files that pass `only`."""
+        """Returns the FROM and WHERE clauses for the chunks of a store's completed files, of those only that pass
+        `only` if it is given."""
         tenant, num = statement.put(row.store.tenant), statement.put(row.num)
         text = (
             "FROM chunks c JOIN files f ON f.tenant = c.tenant AND f.store = c.store AND f.id = c.file"

@@ -1,6 +1,6 @@
-"""Opens the index that goes with a store: a file in the data folder, a schema of the same PostgreSQL, or memory.
+"""Opens the index that belongs to a store: a file in the data folder, a schema of the same PostgreSQL, or memory.
 
-Where sqlite-vec or pgvector is not there, there are no vector stores, and the log says why once.
+If sqlite-vec or pgvector is missing, there are no vector stores, and the log says why once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FILE = "passages.db"
 
 @contextlib.asynccontextmanager
 async def open_passages(url: str, folder: Path | None, codec: Codec | None) -> AsyncIterator[PassageIndex | None]:
-    """Opens the index until the context ends. `url`: as the journal's, or `off`, which yields None: no vector
-    stores."""
+    """Opens the index until the context ends. `url` is the journal's, or `off`. Yields None if there are to be no
+    vector stores, or can be none."""
     database: PassageDatabase
     if url == "off":
         yield None

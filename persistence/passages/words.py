@@ -1,8 +1,8 @@
 """The words of a text as an index has them: keyed hashes, spelt in letters.
 
-Each store has a secret of its own, which stands sealed in its row: whoever reads the database sees that the same word
-comes again, and not which. A word is what is between signs, in small letters, without accents, and without the
-endings of English plurals and verb forms. Words that stand in every text are left out. Pure.
+Each store has a secret of its own, which is sealed in its row: whoever reads the database sees that a word occurs
+again, but not which word. Words are the letters between signs, in lower case, without accents, and without the endings
+of English plurals and verb forms. Words that occur in nearly every text are left out. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMON: Final = frozenset(_COMMON_TEXT.split())
 
 
 def words(text: str) -> Iterator[str]:
-    """Yields the stems of a text's words, without common words, as often as they occur."""
+    """Yields the stems of a text's words, each as often as it occurs, without common words."""
     plain = _MARKS.sub("", text)  # Unicode sorts marks in the time of their number squared
     plain = "".join(sign for sign in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(sign))
     for match in _WORD.finditer(plain.casefold()):
@@ -47,7 +47,8 @@ def indexed_text(text: str, secret: bytes) -> str:
 
 
 def query_words(text: str, secret: bytes) -> list[str]:
-    """Returns the hashes of a query's longest words, once each: they are the rarest, mostly."""
+    """Returns the hashes of a query's longest words, once each. The longest are taken because they are mostly the
+    rarest."""
     longest = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
     return [hashed(word, secret) for word in longest]
 

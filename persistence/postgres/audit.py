@@ -1,8 +1,8 @@
 """The audit log in PostgreSQL, where several processes write to one chain.
 
-A row is made by the process, which alone has the key, and is inserted by a statement that moves the head from what the
-process took it for: whoever was overtaken reads the head again and makes the row anew. Nothing waits on a lock that a
-process holds while it is away.
+A process makes a row, because it alone has the key, for the chain's head that it knows. The statement that inserts the
+row moves the head only if it is still that one; if another process was first, the head is read again and the row made
+anew. So no process waits for a lock that another one holds while it is away.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows of the audit log in PostgreSQL: the statements that put them behind a chain, and those of a batch of appends.
+"""Rows of the audit log in PostgreSQL: the statements that append them to a chain, and the rows of a batch of appends.
 
-A statement takes a chain's head from what its process took it for (`seq`, `mac`) to what it makes of it, or does
-nothing at all. So rows of two processes never interleave, and no process holds a lock while it computes.
+A statement moves a chain's head (`seq`, `mac`) from the one that its process knows to the new one, or does nothing at
+all if the head is another. So rows of two processes never interleave, and no process holds a lock while it computes.
 
 Locks are taken in one order everywhere: `api_keys`, `revocations`, then `erasures`, then chains by tenant, then
 sessions' heads.
@@ -47,7 +47,7 @@ SELECT count(*) = 1 FROM moved
 
 
 def chain_columns(tenant: TenantId, head: AuditHead | None, behind: AuditHead) -> tuple[Any, ...]:
-    """Returns the parameters of `RECORD` for moving a chain's head from `head` to `behind`."""
+    """Returns the parameters of `RECORD` for moving a chain's head from `head` (None: an empty chain) to `behind`."""
     seq, mac = (0, b"") if head is None else (head.seq, head.mac)
     return (tenant, seq, mac, *behind)
 
@@ -57,7 +57,7 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 
 async def heads_of(connection: Any, tenants: Sequence[str]) -> dict[str, AuditHead | None]:
-    """Returns the heads of the tenants' chains; makes the rows that do not exist."""
+    """Returns the heads of the tenants' chains, None for an empty one; makes the rows that do not exist."""
     rows = await connection.fetch(HEADS, tenants)
     if len(rows) < len(tenants):
         await connection.execute(MAKE_HEAD, sorted(tenants))
@@ -66,7 +66,7 @@ async def heads_of(connection: Any, tenants: Sequence[str]) -> dict[str, AuditHe
 
 
 async def secret_of(connection: Any) -> bytes:
-    """Returns the installation's secret, which the first process makes."""
+    """Returns the installation's secret, and makes it if this is the first process."""
     await connection.execute(
         "INSERT INTO audit_secret (one, secret) VALUES (true, $1) ON CONFLICT (one) DO NOTHING",
         os.urandom(SECRET_BYTES),
@@ -75,8 +75,8 @@ async def secret_of(connection: Any) -> bytes:
 
 
 async def chain_entries(connection: Any, sealer: Sealer, entries: Sequence[AuditEntry]) -> None:
-    """Appends entries of one tenant to its chain, in the open transaction. The chain stays locked until that
-    ends: call it as the last step before the commit."""
+    """Appends entries of one tenant to its chain, in the open transaction. The chain stays locked until the transaction
+    ends, so call this as the last step before the commit."""
     tenant = entries[0].tenant
     await lock_chain(connection, tenant)
     head = (await heads_of(connection, [tenant]))[tenant]
@@ -129,8 +129,8 @@ class ChainedEntries:
 
 
 class HeadCache:
-    """This process's copy of chain heads. It may be outdated when another process wrote; the statement then finds
-    out."""
+    """The chain heads that this process knows. Once another process has written one is outdated, and the statement that
+    uses it then has no effect."""
 
     def __init__(self) -> None:
         self._known: dict[str, AuditHead | None] = {}

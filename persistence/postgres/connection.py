@@ -16,14 +16,14 @@ class PooledConnection(asyncpg.Connection):
 
 
 def terminate(connection: Any) -> None:
-    """Ends a connection of the pool, unless it ended by itself: then the pool has taken it back already."""
+    """Ends a connection of the pool. Does nothing if it ended by itself, since the pool then knows it already."""
     with suppress(asyncpg.InterfaceError):
         connection.terminate()
 
 
 def connection_settings(dsn: str, schema: str, timeout_s: float) -> dict[str, Any]:
-    """Returns asyncpg's settings for every connection. Statements are few, and their plans fixed: by key, through an
-    index."""
+    """Returns asyncpg's settings for every connection. They suit few statements with fixed plans, each by key through
+    an index."""
     server_timeout_ms = str(int(timeout_s * 800))
     return {
         "dsn": dsn,

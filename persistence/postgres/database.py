@@ -1,12 +1,12 @@
 """A store's PostgreSQL: one connection for group commits, a pool for everything else.
 
-* A batch of appends is one statement and one round trip (`statements.py`). Two replicas that believe in the
-  same session meet at its row: heads are locked in key order, and the fence is compared again after the wait (I1).
+* A batch of appends is one statement and one round trip (`statements.py`). Two replicas that believe in the same
+  session meet at its row: heads are locked in key order, and the fence is compared again after the wait (I1).
 * `synchronous_commit` is on for every connection, whatever the server's default is.
-* A connection that breaks is made anew at the next call. Reads are repeated once; a batch or a grant that got no
-  answer is OutcomeUnknown. The new writer connection first moves this process's own row in `writers`: that waits for
-  a lost batch which still runs in the server, and turns one away that has not begun. Until then `resolve_unknown`
-  does not pass, so what is read behind it is final.
+* A connection that breaks is made anew at the next call. Reads are repeated once; a batch or a grant that got no answer
+  is OutcomeUnknown. The new writer connection first moves this process's own row in `writers`: that waits for a lost
+  batch which still runs in the server, and makes one fail that has not begun. `resolve_unknown` returns only after
+  that, so what is read afterwards is final.
 * Every new connection checks that the store did not go back in time (`incarnation.py`).
 """
 
@@ -64,8 +64,8 @@ T = TypeVar("T")
 class PostgresDatabase:
     """A schema of a PostgreSQL database; usable from `open` to `close`.
 
-    The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`. Its
-    attributes are a connection's and the commit group's; the tables are in views.
+    The journal and the views write through `submit`, `transaction` and `run`, and read through `fetch` and `rows`. The
+    attributes here concern connections and the commit group; the tables are read and written in the views.
     """
 
     def __init__(
@@ -80,8 +80,9 @@ class PostgresDatabase:
         timeout_s: float = 10.0,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        """`marker_folder`: where this process stores its position over restarts (one folder per process).
-        `audit_key`: see `sessions.model.audit`."""
+        """Connects to nothing yet. `marker_folder` is where this process keeps its position over restarts (one folder
+        per process); None: nowhere. `audit_key`: see `sessions.model.audit`. `timeout_s` bounds each wait for the
+        server."""
         self._dsn = dsn
         self._schema = schema
         self.codec: Codec = codec or PlainCodec()
@@ -187,7 +188,7 @@ class PostgresDatabase:
         return connection_settings(self._dsn, self._schema, self._timeout_s)
 
     async def _check(self, connection: Connection) -> None:
-        """Checks every new connection, before it is used, for a store that went back in time."""
+        """Checks a new connection, before it is used, for a store that went back in time."""
         known = KnownPosition(writer=self._writer_id, incarnation=self._incarnation, acknowledged=self._acknowledged)
         now_known = await settle_incarnation(connection, known, self._new_id)
         if now_known.incarnation != self._incarnation:
@@ -196,7 +197,7 @@ class PostgresDatabase:
             self._incarnation = now_known.incarnation
 
     async def _writer_connection(self) -> Connection:
-        """Returns the connection for batches; connects if need be. Raises Unavailable."""
+        """Returns the connection for batches, and makes it if there is none. Raises Unavailable."""
         async with self._connecting:
             if self._writer is not None and not self._writer.is_closed():
                 return self._writer
@@ -251,8 +252,9 @@ class PostgresDatabase:
         return [too_much_contention()] * len(writes)
 
     async def _committed(self, appends: Sequence[AppendWrite], lost: list[AppendWrite]) -> Sequence[object] | None:
-        """Tries once. Returns None where nothing was committed and a new try, which now knows more, is due. Appends in
-        `lost` are left out: they were found fenced."""
+        """Tries once to commit appends, except those in `lost`, which are fenced. Returns their outcomes; None if
+        nothing was committed and the caller is to try again, because heads of chains were outdated or more appends
+        turned out fenced (then they are added to `lost`)."""
         sent = [write for write in appends if write not in lost] if lost else appends
         audited = any(write.audit for write in sent)
         try:
@@ -315,7 +317,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lends a connection of the pool. Raises Unavailable where there is none."""
+        """Lends a connection of the pool. Raises Unavailable if none can be had."""
         if self._closed or self._pool is None:
             raise closed()
         try:
@@ -340,7 +342,7 @@ class PostgresDatabase:
                 raise translate(exc) from exc
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Runs a script in a transaction of its own. Raises Unavailable."""
+        """Runs a script in a transaction of its own and returns its result. Raises Unavailable."""
         async with self.transaction() as connection:
             steps = script()
             rows: list[Any] = []
@@ -361,12 +363,14 @@ class PostgresDatabase:
                 return cast(T, done.value)
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Returns the rows of a statement, which sees every write acknowledged before it. Raises Unavailable."""
+        """Returns the rows of a statement. It sees every write that was acknowledged before the call. Raises
+        Unavailable."""
         await self.resolve_unknown()
         return await self.fetch(text, *values)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """Returns the rows of a read, retried on another connection if the first one was closed. Raises Unavailable."""
+        """Returns the rows of a read, which is repeated on another connection if the first one was closed. Raises
+        Unavailable."""
         for last in (False, True):
             async with self.connection() as connection:
                 try:
@@ -383,13 +387,14 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def _expire_pool(self, exc: BaseException) -> None:
-        """Makes the pool reconnect after a connection timed out: others may be dead too, and each would cost its own
-        time-out to be found out."""
+        """Makes the pool reconnect if `exc` is a time-out: other connections may be dead too, and each would cost
+        another time-out."""
         if isinstance(exc, TimeoutError) and self._pool is not None:
             await self._pool.expire_connections()
 
     async def resolve_unknown(self) -> None:
-        """Returns once it is certain whether a batch whose answer was lost is committed. Raises Unavailable."""
+        """Returns once it is certain whether a batch whose answer was lost is committed, so that a read shows it.
+        Raises Unavailable."""
         if self._closed:
             raise closed()
         if self._unsure:

@@ -1,7 +1,7 @@
-"""Translates failures of PostgreSQL: what each means for the caller, did it happen, may it come again.
+"""Translates failures of PostgreSQL: whether the statement happened, and whether the caller may repeat it.
 
-A statement is a transaction. Where the server answered with an error of its own, the transaction was rolled back and
-nothing happened. Where the answer is missing, because the connection broke or time ran out, it may have happened.
+A statement is a transaction. If the server answered with an error of its own, the transaction was rolled back and
+nothing happened. If the answer is missing, because the connection broke or time ran out, it may have happened.
 """
 
 from __future__ import annotations

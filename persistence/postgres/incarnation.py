@@ -1,12 +1,12 @@
 """Notices that a PostgreSQL store went back in time, and makes a new incarnation of it.
 
-`store.identity` names the physical store: system identifier, timeline, database, table. It differs
-after a standby was promoted, after a recovery to a point in time, and after a dump was loaded elsewhere. An older
-copy of the same files keeps it, and so does a dump that was loaded in place; these are noticed by counting. Each
-process has a row in `writers` that every batch of its moves, and remembers how far it came: in memory for a server
-that is restored under it, in a marker file for its own next start. A row that stands behind what was acknowledged, or
-is gone, proves that the store went back. Every connection is checked when it is made, and a restore breaks all
-connections.
+`store.identity` names the physical store: system identifier, timeline, database, table. It differs after a standby was
+promoted, after a recovery to a point in time, and after a dump was loaded elsewhere. It is the same in an older copy of
+the same files, and in a dump that was loaded in place; these are noticed by counting. Each process has a row in
+`writers` whose position every one of its batches moves, and remembers that position: in memory, in case the server is
+restored under it, and in a marker file for its own next start. A row whose position is lower than what was
+acknowledged, or that is gone, proves that the store went back. Every connection is checked when it is made, and a
+restore breaks all connections.
 
 Whoever notices makes a new incarnation, raises every fence, and says so in `store`; others adopt it when they
 reconnect, because its number is greater than theirs. What cannot be noticed: the same files put back while every
@@ -26,7 +26,7 @@ from persistence.validation import FENCES_PER_INCARNATION
 
 
 class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """A process's knowledge of the store and of its own row in it, by which it notices that the store was restored."""
+    """What a process knows of the store and of its own row in it, by which it notices that the store was restored."""
 
     writer: str
     incarnation: str = ""
@@ -63,9 +63,9 @@ def incarnation_number(incarnation: str) -> int:
 async def settle_incarnation(
     connection: asyncpg.Connection[Any], known: KnownPosition, new_id: Callable[[], str]
 ) -> KnownPosition:
-    """Checks a new connection. Returns what is known now; the store may have been given a new incarnation by it.
+    """Checks a new connection, and gives the store a new incarnation if it was restored. Returns what is known now.
 
-    Costs one round trip where nothing changed, which is nearly always.
+    Costs one round trip if nothing changed, which is nearly always.
     """
     found: Any = await connection.fetchrow(READ_POSITION, known.writer)
     if found["incarnation"] == known.incarnation and not was_restored(found, known):

@@ -1,6 +1,6 @@
-"""Looks at a PostgreSQL server from outside: its schema's version, clock, standbys and archive. Changes nothing.
+"""Inspects a PostgreSQL server from outside: its schema's version, clock, standbys and archive. Changes nothing.
 
-Not through the journal: opening that would migrate the schema, which is for those who serve.
+It does not open the journal, because that would migrate the schema, which only servers may do.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class StandbyInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a server now. `failure` says why nothing else is known."""
+    """The state of a server now. If `failure` is set it says why nothing else is known."""
 
     failure: str = ""
     ahead_s: float = 0.0  # the server's clock minus ours
@@ -55,8 +55,8 @@ class PostgresInspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def inspect_postgres(dsn: str, now_s: Callable[[], float]) -> PostgresInspection:
-    """Inspects a server; errors of the server or network do not raise but stand in `failure`. `now_s`: our wall
-    clock."""
+    """Inspects a server. Errors of the server or network are not raised, but described in `failure`. `now_s` returns
+    our wall clock in Unix seconds."""
     try:
         connection = await asyncpg.connect(
             dsn, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S, server_settings={"search_path": SCHEMA}

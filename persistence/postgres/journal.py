@@ -1,6 +1,5 @@
-"""The journal in PostgreSQL: its grants and purges, beside what `SqlJournal` has. Connections and commits: see
-`database.py`.
-"""
+"""The journal in PostgreSQL: its grants and purges; `SqlJournal` has the rest. Connections and commits are in
+`database.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from sessions.model.types import Epoch, SessionKey, UnixMs
 
 
 class PostgresJournal(SqlJournal):
-    """The Journal port; see the port for the contract."""
+    """The Journal port on PostgreSQL; the port describes the contract."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database, sql)

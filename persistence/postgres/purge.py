@@ -1,8 +1,8 @@
 """Purging in PostgreSQL, in transactions of a few thousand rows, so that appends come in between.
 
-Where one does not do, the first deletes the session and fences its owner: nobody meets a log with a hole. The last one
-takes the session's head away and says so in the tenant's chain. It locks the chain first, as whatever writes to a chain
-does.
+If one transaction is not enough, the first deletes the session and fences its owner, so that nobody reads a log with a
+gap. The last one deletes the session's head and records that in the tenant's audit chain. It locks the chain first, as
+every writer of a chain does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def purge_session(connection: Any, key: SessionKey, due: Due, sealer: Seal
 
 
 async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str | None] | None:
-    """Locks a session's head; returns (why it is due, its end user), or None if it is not due."""
+    """Locks a session's head; returns why the session is due and its end user, or None if it is not due."""
     row = await connection.fetchrow(sql.STANDING, *key)
     if row is None:
         return None
@@ -53,7 +53,7 @@ async def _reason(connection: Any, key: SessionKey, due: Due) -> tuple[str, str 
 
 
 async def purge_commands(connection: Any, before: int) -> None:
-    """Deletes old commands, and rows of writers that were not seen for long."""
+    """Deletes commands from before the time `before`, and rows of writers that were not seen for long."""
     while await connection.fetchval(sql.PURGE_COMMANDS, before, PURGE_ROWS) == PURGE_ROWS:
         pass
     await connection.execute(sql.PURGE_WRITERS)

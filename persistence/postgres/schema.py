@@ -5,8 +5,8 @@ an advisory lock, so any number of processes may start at once. `store.version` 
 know to use the database, `store.applied` (from 015 on) how far it was migrated; one that requires more than this
 program knows is refused.
 
-Others go on writing meanwhile. A change of a table that waits for its lock has all later writers of the table wait
-behind it; it gives up after `LOCK_WAIT_S` and tries again.
+Other processes go on writing meanwhile. While a change of a table waits for its lock, all later writers of the table
+wait behind it; so it gives up after `LOCK_WAIT_S` and tries again.
 
 Keys compare by bytes (`COLLATE "C"`), as in the other stores. `heads.empty` is `top = 0` in a column of its own: an
 index that spoke of `top` would make every append touch every index of its row. For the same reason `updated_at` moves
@@ -55,7 +55,7 @@ async def migrate(connection: asyncpg.Connection[Any], schema: str) -> None:
 
 
 async def _one_migration(connection: asyncpg.Connection[Any], schema: str, migrations: list[str]) -> bool:
-    """Applies the next migration; False where there is none left. Raises LockNotAvailableError, Unavailable."""
+    """Applies the next migration; returns False if there is none left. Raises LockNotAvailableError, Unavailable."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", ADVISORY_LOCK)
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
@@ -80,8 +80,8 @@ async def _one_migration(connection: asyncpg.Connection[Any], schema: str, migra
 
 
 async def versions_of(connection: asyncpg.Connection[Any]) -> tuple[int, int]:
-    """Returns (version that a program must know, version it was migrated to) of the connection's schema; zeros if
-    empty."""
+    """Returns the version that a program must know to use the connection's schema, and the version that the schema was
+    migrated to; both 0 if it is empty."""
     if await connection.fetchval("SELECT to_regclass('store')") is None:
         return 0, 0
     required: int = await connection.fetchval("SELECT version FROM store")

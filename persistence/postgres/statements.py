@@ -132,9 +132,8 @@ _ANSWER_AUDITED: Final = (
 
 @cache
 def batch(*, whole: bool, audited: bool = False) -> str:
-    """Returns the statement of a batch: of records alone, or of everything that an append may carry (`whole`).
-    `audited`:
-    with audit rows; `$3` then numbers the appends."""
+    """Returns the statement of a batch: of records alone, or of everything that an append may carry (`whole`). With
+    `audited` the batch has audit rows too, and `$3` then numbers the appends that have some."""
     assert whole or not audited
     numbers = count(4 if audited else 3)  # $1 and $2 are the writer's id and commits
 
@@ -178,8 +177,8 @@ _SET_PATCH: Final = "".join(
 
 
 def batch_of(writes: Sequence[AppendWrite], chained: ChainedEntries | None = None) -> tuple[str, Columns]:
-    """Returns the statement for these appends, and its parameters after the writer's two. `chained`: their audit rows,
-    if any."""
+    """Returns the statement for these appends, and its parameters from the third on (the first two are the writer's).
+    `chained` has their audit rows, if there are some."""
     if chained is not None:
         audited = [no for no, w in enumerate(writes, 1) if w.audit]
         heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]
@@ -295,7 +294,8 @@ SELECT
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, list[Any]]:
-    """Returns the query for a page of heads, newest first; `behind` is the (updated_at, session) to go on from."""
+    """Returns the query for a page of heads, newest first. `behind` is the (updated_at, session) after which the page
+    begins; None for the first page."""
     where = "tenant = $1 AND listed AND deleted_at IS NULL AND NOT empty"
     values: list[Any] = [tenant, limit]
     if user is not None:
@@ -408,7 +408,7 @@ def heads_of(codec: Codec, rows: Sequence[Any]) -> list[Head]:
 
 
 def records_of(codec: Codec, key: SessionKey, row: Any, *, after: int) -> tuple[Record, ...]:
-    """Returns a page's records, which must begin right behind `after` without a gap; else raises Internal."""
+    """Returns a page's records. Raises Internal unless they begin right behind the offset `after` and have no gap."""
     offsets = row["offsets"]
     if not offsets:
         return ()

@@ -26,10 +26,10 @@ _NO_SESSION: Final = SessionKey(TenantId("local"), OPENINGS)
 
 
 class PostgresStore:
-    """The Store port."""
+    """The Store port on PostgreSQL."""
 
     def __init__(self, database: PostgresDatabase, chunks: FileChunks | None = None) -> None:
-        """`chunks`: where the bytes of files are stored; None: in the database."""
+        """`chunks` is where the bytes of files are stored; None: in the database."""
         self.database = database
         self.journal = PostgresJournal(database)
         self.tallies = self.journal
@@ -45,8 +45,8 @@ class PostgresStore:
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:
-        """Opens the database and its first connections: when a gateway is replaced, all its readers come at once, and a
-        connection takes tens of milliseconds until its first rows."""
+        """Opens the database and some connections in advance: when a gateway is replaced, all its readers come at once,
+        and a connection takes tens of milliseconds until its first rows."""
         await self.database.open()
         try:
             reads = (self.journal.read(_NO_SESSION, after=0, limit=1, bytes_max=1) for _ in range(WARM_CONNECTIONS))

@@ -77,7 +77,7 @@ class SqlApiKeys:
 
 
 def _row(key: ApiKey) -> tuple[Any, ...]:
-    """Returns the values of all columns but the version."""
+    """Returns the values of all columns except the version."""
     scopes = " ".join(key.scopes)
     ends = (key.expires_at, key.revoked_at)
     return (key.id, key.digest, key.tenant, key.role, key.user, scopes, key.name, key.created_at, key.created_by, *ends)

@@ -168,8 +168,8 @@ class SqlEndUsers:
         return await with_keys(codec, lambda: codec.encode(key, row, text.encode()))
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
-        """Ends an erasure. Usage rows come first, so many in a transaction: every other writer waits for one on
-        SQLite."""
+        """Ends an erasure. Usage rows are changed first, a limited number in each transaction, because on SQLite every
+        other writer waits for the transaction."""
         whose = (erasure.tenant, erasure.user)
         behind: tuple[Any, ...] = (-1, -1)
         while rows := await self._database.rows(_USAGE_ROWS_BEHIND, (*whose, *behind, USAGE_ROWS)):

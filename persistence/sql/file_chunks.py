@@ -1,6 +1,5 @@
-"""The port of what holds files' bytes, and the driver that keeps them as rows of the journal's database: they are
-backed up with it, and need nothing beside it. The other driver is `folder_file_chunks`.
-"""
+"""The port for the storage of files' bytes, and the driver that keeps them as rows of the journal's database. Those are
+backed up with the database and need nothing beside it. The other driver is `folder_file_chunks`."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _DROP: Final = "DELETE FROM file_chunks WHERE tenant = $1 AND blob = $2 AND plac
 
 
 class FileChunks(Protocol):
-    """A store of encrypted chunks by (blob, index). Every call raises Unavailable; `put` and `drop` OutcomeUnknown too.
-    A chunk that is put again has the same bytes."""
+    """A store of encrypted chunks by blob and index. Its methods raise Unavailable; `put` and `drop` also
+    OutcomeUnknown. A chunk that is put again must have the same bytes."""
 
     async def put(self, tenant: TenantId, user: str, blob: BlobId, index: int, sealed: bytes) -> None: ...
 

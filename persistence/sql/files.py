@@ -4,9 +4,9 @@
     file_blobs    a row a content; `due_at` is set while no file has it: then it is collected
     file_chunks   the content, each chunk sealed under the data key, its nonce the chunk's number
 
-A blob's chunks stand before the row of its file does, and go after it. A data key is made for one blob, and each of its
-chunks is sealed once, so no nonce comes twice. How many chunks a file has follows from its size, which is sealed with
-the key: bytes that are cut off, put elsewhere or changed do not open.
+A blob's chunks are stored before the row of its file, and deleted after it. A data key is made for one blob, and each
+of its chunks is sealed once, so no nonce is used twice. How many chunks a file has follows from its size, which is
+sealed with the key: bytes that are cut off, put elsewhere or changed do not open.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class SqlFiles:
     def _finish(
         self, made: StoredFile, fresh: BlobId, address: str, sealed: tuple[str, bytes], quotas: FileQuotas
     ) -> Script[bool]:
-        """Writes the file's row. Returns False where the blob that it was to share changed meanwhile. Raises
+        """Writes the row of a file whose bytes are stored, as the new blob `fresh` or as an existing blob with the same
+        content. Returns False if another upload or deletion has meanwhile changed which blob has that content. Raises
         Limited."""
         tenant, user = made.tenant, made.user or ""
         yield Lock("files")
@@ -242,7 +243,7 @@ class SqlFiles:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _found(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> tuple[StoredFile, bytes] | None:
-        """Returns the file with its data key; None where there is no such file."""
+        """Returns the file with its data key; None if there is no such file."""
         if not _sound(file_id):
             return None
         check_text(tenant)
@@ -251,7 +252,7 @@ class SqlFiles:
         return None
 
     async def _shared(self, file: StoredFile, address: str) -> tuple[BlobId, bytes] | None:
-        """Returns (blob, data key) of a file of the same owner with the same content; None where there is none."""
+        """Returns blob and data key of a file of the same owner with the same content; None if there is none."""
         for (blob,) in await self._database.rows(_ADDRESSED, (file.tenant, file.user or "", address)):
             for row in await self._database.rows(_OF_BLOB, (file.tenant, blob)):
                 opened = await self._opened(row)
@@ -274,7 +275,8 @@ class SqlFiles:
             return None
 
     def _address(self, file: StoredFile) -> str:
-        """Returns a keyed hash of the content for its owner; without the key, a stolen database confirms no guess."""
+        """Returns a keyed hash of the file's content and owner. Without the key, who has stolen the database cannot
+        check a guess of the content."""
         content = hashlib.sha256(f"{file.user or ''}\0{file.sha256}\0{file.size}".encode()).hexdigest()
         return self._database.sealer.text_hash(file.tenant, content)
 
@@ -320,7 +322,8 @@ def _list_statement(query: FileQuery, place: StoredFile | None, now: UnixMs) -> 
 
 
 def _totals(tenant: TenantId, user: str | None) -> tuple[str, tuple[Any, ...]]:
-    """Returns the query, with its values, for how many files and bytes a user has; `user` None: the whole tenant."""
+    """Returns the query, with its values, for how many files and bytes a user has, or the whole tenant if `user` is
+    None."""
     return (_TOTALS, (tenant,)) if user is None else (f"{_TOTALS} AND end_user = $2", (tenant, user))
 
 
@@ -333,5 +336,5 @@ def _nonce(index: int) -> bytes:
 
 
 def _sound(file_id: str) -> bool:
-    """Returns whether this text can be a file's id; no other is looked up."""
+    """Returns whether a text has the form of a file's id; other texts are not looked up."""
     return file_id.isascii() and file_id.isprintable() and len(file_id) <= 64

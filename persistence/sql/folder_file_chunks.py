@@ -2,8 +2,8 @@
 
     files/4f/4f31…/000007    chunk 7 of blob 4f31…, sealed
 
-Each appears whole or not at all. Names say nothing of whose they are; without the key in the file's row nobody can
-read a chunk, wherever a copy of the folder may be.
+Each file appears whole or not at all. Its name does not say to whom it belongs; without the key in the uploaded file's
+row nobody can read a chunk, wherever a copy of the folder may be.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FolderFileChunks:
 
     @classmethod
     def of(cls, address: str) -> FolderFileChunks:
-        """Opens the folder that the setting `files` names. Raises BadInput for an address that is none."""
+        """Opens the folder that the setting `files` names. Raises BadInput for a value that names no folder."""
         parts = urlsplit(address)
         if not parts.scheme:
             return cls(Path(address))

@@ -1,8 +1,8 @@
-"""Pages of heads, each head decoded by itself: one row that cannot be read does not fail the page that it stands in.
+"""Pages of heads, each head decoded by itself: one row that cannot be read does not fail the page that it is in.
 
-What people wrote of a head (its title and metadata) is a body; who owns it, its model and whether a turn is open are
-columns. A head whose body is damaged, or whose key is destroyed, stands in the page without a title: it is listed,
-swept, erased and deleted like any other. So does one that is read or granted alone: reads of its log still raise.
+Title and metadata of a head, which people wrote, are stored as a body; its user, its model and whether a turn is open
+are columns. A head whose body is damaged, or whose key is destroyed, is returned without a title: it is listed, swept,
+erased and deleted like any other. That holds for one that is read or granted alone, too. Reads of its log still raise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_BODY: Final = encode_head_body(HeadBody())
 
 
 class _PageCodec:
-    """A codec that reads an empty body where the stored one cannot be read. Writes like the codec that it is for."""
+    """A codec that reads an empty body if the stored one cannot be read. It writes like the codec that it wraps."""
 
     def __init__(self, codec: Codec, lost: set[tuple[TenantId, str]]) -> None:
         self._codec, self._lost = codec, lost
@@ -43,7 +43,8 @@ class _PageCodec:
 
 
 async def read_heads(codec: Codec, decode: Callable[[Codec], list[Head]]) -> list[Head]:
-    """Returns the heads of a page, which `decode` reads with the codec that it is given. Raises Unavailable."""
+    """Returns the heads of a page. `decode` decodes them with the codec that it is passed, and may be called more than
+    once. Raises Unavailable."""
     lost = set[tuple[TenantId, str]]()
     while True:
         page = _PageCodec(codec, lost)

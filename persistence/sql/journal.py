@@ -45,7 +45,7 @@ LOAD_PAGE_BYTES: Final = 16 * 2**20
 
 
 class JournalStatements(Protocol):
-    """The statements of a driver, as a module; a comment beside each says what its parameters are."""
+    """The statements of a driver, as a module. A comment beside each names its parameters."""
 
     LOAD_PAGE_ROWS: int
     HEAD: str
@@ -81,14 +81,14 @@ class JournalDatabase(SqlDatabase, Protocol):
     def submit(self, write: Write) -> Awaitable[Any]: ...
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """Returns the rows of a read; a commit whose outcome is unknown may be missing in them."""
+        """Returns the rows of a read. A commit whose outcome is unknown may or may not be seen."""
         ...
 
     async def resolve_unknown(self) -> None: ...
 
 
 class SqlJournal:
-    """The Journal port except `grant` and `purge`; see the port for the contract."""
+    """The Journal port except `grant` and `purge`; the port describes the contract."""
 
     def __init__(self, database: JournalDatabase, statements: JournalStatements) -> None:
         self._database = database
@@ -121,7 +121,7 @@ class SqlJournal:
         return await self._head_of(rows[0]) if rows else None
 
     async def _head_of(self, row: Any) -> Head:
-        """Returns the head of a row, without a title where its body cannot be read."""
+        """Returns the head of a row; without a title if its body cannot be read."""
         (head,) = await read_heads(self._codec, lambda codec: [self._sql.head_of(codec, row)])
         return head
 
@@ -146,8 +146,8 @@ class SqlJournal:
         return Loaded(head, snapshot, tuple(records), tuple(commands[most - 1 :: -1]), len(commands) <= most)
 
     async def _read_rest(self, head: Head, after: int) -> list[Record]:
-        """Reads the records behind offset `after` up to the head's top; they never change, so later reads may fetch
-        them. Raises Internal where the log ends before the top."""
+        """Returns the records behind offset `after` up to the head's top. They never change, so they may come from
+        several reads. Raises Internal if the log ends before the top."""
         records: list[Record] = []
         while after + len(records) < head.top:
             start, page_rows = after + len(records), self._sql.LOAD_PAGE_ROWS
@@ -196,7 +196,7 @@ class SqlJournal:
         return await read_heads(self._codec, lambda codec: self._sql.heads_of(codec, rows))
 
     async def tally(self, tenant: TenantId, *, user: str | None, stored: bool) -> Tally:
-        """Implements `sessions.limits.Tallies`."""
+        """Counts sessions and bytes as `sessions.limits.Tallies` says."""
         check_text(tenant, user)
         return Tally(*(await self._fetch(self._sql.TALLY, tenant, user, stored))[0])
 
@@ -216,8 +216,8 @@ HEAD_COLUMNS: Final = 16
 
 
 def head_from(codec: Codec, columns: Sequence[Any], about: bytes) -> Head:
-    """Makes a head of its columns, in the order of both drivers' `_HEAD`; `about` is the last of them, as it is
-    stored."""
+    """Makes a head from its columns, which are in the order of both drivers' `_HEAD`. `about` is the last column, the
+    stored body, which is decoded here."""
     tenant, session, epoch, fence, incarnation, top, is_open, owner, user, model, listed, *times, key_id, _ = columns
     key = SessionKey(TenantId(tenant), SessionId(session))
     body = decode_head_body(codec.decode(key, HEAD_ROW, key_id, about))

@@ -1,8 +1,9 @@
-"""Push in SQLite and PostgreSQL. The port is `sessions.model.push.PushStore`; rows of the outbox are written by the
-journal, in the append that they belong to, and go with their session when it is purged.
+"""Push in SQLite and PostgreSQL. The port is `sessions.model.push.PushStore`. The journal writes rows of the outbox, in
+the append that they belong to, and they are deleted with their session when it is purged.
 
-A claim moves a row's time: whoever asks while it is away finds nothing, and a relay that died releases it by that. A
-notice that came meanwhile has its own offset, by which the row is settled.
+A claim moves a row's due time forward, so that other relays do not find it until then; if the relay dies the row
+becomes due again by itself. A row is settled by its notice's offset, so that a newer notice, which came meanwhile,
+stays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Review cases in SQLite and PostgreSQL. The port is `sessions.model.reviews.ReviewStore`; cases are written by the
-appends that open them, and go with their session when it is purged.
+"""Review cases in SQLite and PostgreSQL. The port is `sessions.model.reviews.ReviewStore`. The appends that open cases
+write them, and they are deleted with their session when it is purged.
 
-A transition is one UPDATE whose condition is the state that it needs; where it changes nothing, what stands there says
-why.
+A transition is one UPDATE whose condition is the state that it needs; if it changes nothing, the row's present state
+says why.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SqlReviews:
         return await self._case(rows[0]) if rows else None
 
     async def _case(self, row: Any) -> Case:
-        """Makes a case of its row, with its texts decrypted."""
+        """Makes a case of its row; its texts are decrypted."""
         codec = self._database.codec
         return await with_keys(codec, lambda: case_of(row, codec))
 
@@ -149,8 +149,9 @@ class SqlReviews:
     async def _change(
         self, review_id: ReviewId, statement: str, values: Sequence[Any], check: Callable[[Case | None], Case | None]
     ) -> Case:
-        """Applies a transition; returns the case after it. `check` raises for what stands in its way, or returns the
-        answer to a repeat; it runs before, and again where the transition met another state than it."""
+        """Applies a transition by `statement`; returns the case after it. `check` gets the case as it is now: it raises
+        if the transition is not allowed, and returns the case if it was made already. It runs before the statement, and
+        again if the statement changed nothing."""
         for _ in range(RACES_MAX):
             done = check(await self.find(review_id))
             if done is not None:

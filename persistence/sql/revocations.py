@@ -1,6 +1,6 @@
 """Revocations in SQLite and PostgreSQL. The port is `sessions.model.revocations.RevocationStore`.
 
-Versions are made as those of API keys are: a change locks the table against other changes until it commits.
+Versions are made as in `api_keys`: a change locks the table against other changes until it commits.
 """
 
 from __future__ import annotations

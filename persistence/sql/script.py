@@ -7,8 +7,8 @@
         return bool(changed)
 
 The driver runs it in one transaction: SQLite on its writer's thread, in a group commit; PostgreSQL over a connection of
-its pool. A script may be run again from its start, so it has no effect but what it yields. The SessileError that it
-raises is its caller's; it raises before it writes what must not stand.
+its pool. A script may be run again from its start, so it has no effect but what it yields. A SessileError that it
+raises reaches its caller; a script raises before it writes what must not be stored.
 
 Parameters are written `$n` (SQLite's `?n`). Knows no driver.
 """
@@ -31,20 +31,21 @@ class Query(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """Keeps other writers off a table until the transaction ends. SQLite has one writer and does nothing."""
+    """Keeps other writers off a table until the transaction ends. It does nothing on SQLite, which has one writer."""
 
     table: str
 
 
 class LockChain(NamedTuple):
-    """Keeps other writers off a tenant's audit chain until the transaction ends. SQLite has one writer and does
-    nothing."""
+    """Keeps other writers off a tenant's audit chain until the transaction ends. It does nothing on SQLite, which has
+    one writer."""
 
     tenant: TenantId
 
 
 class Chain(NamedTuple):
-    """Appends entries of one tenant to its audit chain, which stays locked: yield it just before the commit."""
+    """Appends entries of one tenant to its audit chain. The chain stays locked, so a script yields this just before its
+    end."""
 
     entries: Sequence[AuditEntry]
 
@@ -62,16 +63,16 @@ class SqlDatabase(Protocol):
     def sealer(self) -> Sealer: ...
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Returns the rows of a read, which sees every write that was acknowledged before it."""
+        """Returns the rows of a read. It sees every write that was acknowledged before the call."""
         ...
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Runs a script in a transaction of its own."""
+        """Runs a script in a transaction of its own and returns its result."""
         ...
 
 
 class Parameters:
-    """Collects the values of a statement that is being put together; `put` returns the placeholder for its text."""
+    """Collects the values of a statement that is being built. `put` adds a value and returns its placeholder."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -82,5 +83,5 @@ class Parameters:
 
 
 def one_query(text: str, values: Sequence[Any]) -> Script[list[Any]]:
-    """Runs a single statement as a script; returns its rows."""
+    """Returns a script that runs a single statement; its result is the statement's rows."""
     return (yield Query(text, values))

@@ -1,7 +1,7 @@
-"""Shares in SQLite and PostgreSQL. The port is `sessions.model.shares.ShareStore`; they go with their session when it
-is purged.
+"""Shares in SQLite and PostgreSQL. The port is `sessions.model.shares.ShareStore`. Shares are deleted with their
+session when it is purged.
 
-A change locks the table against other changes until it commits, so that no two go beyond the bound together.
+A change locks the table against other changes until it commits, so that two changes cannot exceed the bound together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of tools in SQLite and PostgreSQL. The port is `sessions.tool_records.ToolRecordStore`.
 
-A change locks the table against other changes until it commits, so that no two go beyond the bound together.
+A change locks the table against other changes until it commits, so that two changes cannot exceed the bound together.
 """
 
 from __future__ import annotations

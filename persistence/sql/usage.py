@@ -2,7 +2,8 @@
 
 Rows are written by the appends that end responses, or by `record`, and only `relayed_at` ever changes.
 
-Money is summed in two halves, so that no sum leaves 64 bits; PostgreSQL's numeric sums are cast back.
+Amounts of money are summed in two halves, so that no sum needs more than 64 bits; PostgreSQL's numeric sums are cast
+back.
 """
 
 from __future__ import annotations

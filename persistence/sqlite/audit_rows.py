@@ -28,7 +28,7 @@ def chain(connection: sqlite3.Connection, sealer: Sealer, entries: Sequence[Audi
 
 
 async def secret_of(writer: aiosqlite.Connection) -> bytes:
-    """Returns the installation's secret, which is made at the first start."""
+    """Returns the installation's secret, and makes it at the first start."""
     await writer.execute_fetchall(
         "INSERT OR IGNORE INTO audit_secret (one, secret) VALUES (1, ?)", (os.urandom(SECRET_BYTES),)
     )

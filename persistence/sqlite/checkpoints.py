@@ -1,14 +1,14 @@
 """Checkpoints on a connection of their own, so that no commit waits for one.
 
-SQLite's own way is a checkpoint inside the commit that makes the log long: 1,000 pages copied and two syncs, which
-that commit's writers wait for. Here a second connection copies what the log has (`PASSIVE`: it waits for nobody and
-nobody waits for it) as soon as `pages` of it are new. While commits never pause, such a copy never reaches the end of
-the log, and only a log that was copied to its end begins anew. So when the log is `RESTART` times as long, the writer
-copies the rest itself, between two commits; that is the little which came since. Its own checkpoints inside
-commits stay as a last resort (`LAST_RESORT`), for a disk that fails here and not there.
+SQLite by itself makes a checkpoint inside the commit that makes the write-ahead log long: 1,000 pages copied and two
+syncs, which that commit's writers wait for. Here a second connection copies the log's pages (`PASSIVE`: it waits for
+nobody and nobody waits for it) as soon as `pages` of them are new. While commits never pause, such a copy never reaches
+the end of the log, and only a log that was copied to its end begins anew. So when the log is `RESTART` times as long,
+the writer copies the remaining few pages itself, between two commits. SQLite's own checkpoints inside commits stay as a
+last resort (`LAST_RESORT`), in case the copying connection fails.
 
-The copying thread gets the processor when it is idle (`NICENESS`): a log that is a little longer costs less
-than a commit that waits.
+The copying thread gets the processor when it is idle (`NICENESS`): a log that is a little longer costs less than a
+commit that waits.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NICENESS: Final = 15
 
 
 def connector(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
-    """Returns a function that connects like `connect`, after lowering the priority of the thread that calls it
-    first."""
+    """Returns a function that connects like `connect`. Its first call also lowers the priority of the thread that calls
+    it."""
 
     def quietly() -> sqlite3.Connection:
         if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
@@ -47,7 +47,7 @@ def connector(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3
 
 
 def checkpoint(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
-    """Copies the write-ahead log into the database; returns one row (busy, pages in the log, pages of them copied)."""
+    """Copies the write-ahead log into the database; returns one row: busy, pages in the log, pages of them copied."""
     return connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
@@ -68,7 +68,8 @@ class Checkpointer:
             self._task = asyncio.create_task(self._check_log(), name="journal checkpoint")
 
     async def close(self) -> None:
-        """Closes the connection; call it after the last commit. Whoever closes the file last copies what is left."""
+        """Closes the connection; call it after the last commit. The connection that closes the file last copies what is
+        left."""
         if self._task is not None:
             await self._task
         await self._connection.close()
@@ -86,6 +87,7 @@ class Checkpointer:
             log.error("journal_checkpoint_failed", cause=repr(exc))
 
     async def _run(self, mode: str) -> tuple[int, int]:
-        """Runs a checkpoint; returns (pages in the log, pages of them copied), both -1 where there is no log yet."""
+        """Runs a checkpoint; returns how many pages the log has and how many of them are copied, both -1 if there is no
+        log yet."""
         ((_, length, copied),) = await self._connection.execute_fetchall(f"PRAGMA wal_checkpoint({mode})")
         return length, copied

@@ -5,9 +5,9 @@
   first and closes last, and the folder is locked against other processes.
 * A transaction is one trip to the writer's thread, however many sessions are in it (see `transaction.py`).
 * After a failed commit nothing is acknowledged. If it cannot be known whether it reached the disk, `resolve_unknown`
-  passes only when a later commit has gone through, which overwrites what may have been left there.
+  returns only when a later commit has succeeded, which overwrites what may have been left there.
 
-Source of the incarnation: see `data_dir.py`. Errors: see `faults.py`. Tables: see `schema.py`.
+The incarnation is explained in `data_dir.py`, errors in `error_mapping.py`, tables in `schema.py`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class SqliteTuning(msgspec.Struct, frozen=True, kw_only=True):
 class SqliteDatabase:
     """The SQLite file `folder/journal.db`, one per folder; usable from `open` to `close`.
 
-    The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`. Its attributes are
-    the file's and the commit group's; the tables are in views.
+    The journal and the views write through `submit` and `run`, and read through `fetch` and `rows`. The attributes here
+    concern the file and the commit group; the tables are read and written in the views.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class SqliteDatabase:
         tuning: SqliteTuning | None = None,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        """`marker`: a path for the marker file, where a backup of the folder should not contain it.
-        `audit_key`: see `sessions.model.audit`."""
+        """Opens nothing yet. `marker` is the path of the marker file, if a backup of the folder should not contain it;
+        None: in the folder. `audit_key`: see `sessions.model.audit`."""
         self.path = folder / "journal.db"
         self._folder = folder
         self.codec: Codec = codec or PlainCodec()
@@ -163,7 +163,8 @@ class SqliteDatabase:
             await self._close_files()
 
     async def _close_files(self) -> None:
-        """Closes readers before the writer: whoever closes last makes a checkpoint, and that must be the writer."""
+        """Closes the readers before the writer: the connection that closes last makes a checkpoint, and that must be
+        the writer."""
         try:
             for connection in [*self._readers, self._checkpoints, self._writer]:
                 try:
@@ -181,8 +182,8 @@ class SqliteDatabase:
             self._lock.release()
 
     def _connector(self, factory: type[sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
-        """Returns a function that connects to the file; by hand, because `aiosqlite.connect` takes the system's
-        SQLite."""
+        """Returns a function that connects to the file. It is written here because `aiosqlite.connect` uses the
+        system's SQLite."""
         return partial(
             sqlite3.connect, self.path, isolation_level=None, cached_statements=256, timeout=2.0, factory=factory
         )
@@ -215,7 +216,8 @@ class SqliteDatabase:
         self.sealer = Sealer(await secret_of(writer), self._audit_key)
 
     async def _settle_incarnation(self) -> None:
-        """Compares the store with its marker and begins the next generation; a store that went back is made new."""
+        """Compares the store with its marker, and gives it a new incarnation if it went back. Begins the next
+        generation, which is the number of this opening."""
         writer = self._writer
         assert writer is not None
         mark = self._marker.open()
@@ -249,13 +251,14 @@ class SqliteDatabase:
     # -- writes -----------------------------------------------------------------------------------------------------
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Runs a script as one write of the group commit; nothing here times out."""
+        """Runs a script as one write of the group commit and returns its result; it has no time-out."""
         return cast(
             T, await self.submit(JobWrite(STORE_KEY, lambda connection: self._run_script(connection, script())))
         )
 
     def _run_script(self, connection: sqlite3.Connection, script: Script[T]) -> T | SessileError:
-        """Runs a script on the writer's thread. An error that it returns is raised for the script's caller."""
+        """Runs a script on the writer's thread. An error that the script raises is returned, to be raised for the
+        script's caller."""
         rows: list[Any] = []
         try:
             step = next(script)
@@ -322,8 +325,8 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[aiosqlite.Connection]:
-        """Lends a connection for reading. One whose caller was cancelled may be lent again at once: a connection
-        runs its statements in order."""
+        """Lends a connection for reading. After a caller was cancelled its connection may be lent again at once,
+        because it runs its statements in order."""
         if self._closed or not self._readers:
             raise closed()
         reader = await self._idle.get()
@@ -344,13 +347,13 @@ class SqliteDatabase:
             return list(await reader.execute_fetchall(statement, values))
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Returns the rows of a statement with `$n` for its parameters, which sees every write acknowledged before
-        it."""
+        """Returns the rows of a statement with `$n` for its parameters. It sees every write that was acknowledged
+        before the call."""
         await self.resolve_unknown()
         return await self.fetch(question_marks(text), *values)
 
     async def resolve_unknown(self) -> None:
-        """Returns once a later commit has settled whether a commit with an unknown outcome is on the disk."""
+        """Returns once a later commit has made it certain whether a commit with an unknown outcome is on the disk."""
         if self._unsure:
             await self.submit(JobWrite(STORE_KEY, no_op))
 

@@ -1,6 +1,7 @@
-"""Translates failures of SQLite: what each means for the caller, did it happen, may it come again, what is to be done.
+"""Translates failures of SQLite: whether the write happened, whether the caller may repeat it, and what an operator
+must do.
 
-The public messages name no paths; the cause, with SQLite's own words, travels as `__cause__` into the log.
+The public messages name no paths; the cause, with SQLite's own words, is in `__cause__` and so in the log.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from sessions.model.errors import OutcomeUnknown, Unavailable
 
 
 class StoreOvertaken(Exception):
-    """The store's own row is not as this process left it: another process has opened the file."""
+    """Raised if the store's own row is not as this process left it: another process has opened the file."""
 
 
 class CommitFailed(Exception):
-    """SQLite refused the commit itself; the cause says how."""
+    """Raised if SQLite refused the commit itself; the cause says how."""
 
 
 class RollbackFailed(Exception):
-    """A failed transaction could not be rolled back: the connection can do nothing more."""
+    """Raised if a failed transaction could not be rolled back: the connection is of no use any more."""
 
 
 FAILURES: Final = (sqlite3.Error, OSError, StoreOvertaken, CommitFailed, RollbackFailed)
@@ -36,7 +37,7 @@ ONE_WRITE_IS_BAD: Final = (
 
 
 def primary_code(exc: BaseException | None) -> int:
-    """Returns SQLite's primary result code; 0 where there is none."""
+    """Returns SQLite's primary result code; 0 if the error has none."""
     code: int = getattr(exc, "sqlite_errorcode", 0) or 0
     return code & 0xFF
 
@@ -46,11 +47,11 @@ def is_damage(exc: BaseException | None) -> bool:
 
 
 def translate(exc: BaseException) -> Unavailable:
-    """Returns the error for a caller. One that is not retryable means that this journal will never write again.
+    """Returns the error for a caller. If it is not retryable, this journal will never write again.
 
-    OutcomeUnknown only where SQLite failed between writing the commit and knowing it on the disk (what was written
-    could come back if the machine stopped now), or where the commit stands and its marker could not be written.
-    A full disk is neither: the commit did not fit.
+    It is OutcomeUnknown only if SQLite failed between writing the commit and knowing it on the disk (what was written
+    could come back if the machine stopped now), or if the commit is done and its marker could not be written. A full
+    disk is neither: the commit did not fit.
     """
     cause = exc.__cause__ if isinstance(exc, CommitFailed | RollbackFailed) else exc
     error: Unavailable

@@ -1,6 +1,5 @@
-"""The journal in one SQLite file: its grants and purges, beside what `SqlJournal` has. Connections and commits: see
-`database.py`.
-"""
+"""The journal in one SQLite file: its grants and purges; `SqlJournal` has the rest. Connections and commits are in
+`database.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from sessions.model.types import Epoch, SessionKey, UnixMs
 
 
 class SqliteJournal(SqlJournal):
-    """The Journal port; see the port for the contract."""
+    """The Journal port on SQLite; the port describes the contract."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database, sql)
@@ -32,8 +31,8 @@ class SqliteJournal(SqlJournal):
     async def purge(
         self, keys: Sequence[SessionKey], due: Due, *, commands_before: UnixMs, at: UnixMs
     ) -> list[SessionKey]:
-        """Purges sessions in transactions of a few thousand rows, so that appends come in between; returns those
-        purged."""
+        """Purges those of `keys` that are due, in transactions of a few thousand rows, so that appends come in between;
+        returns those purged."""
         purged = []
         for key in keys:
             step = purge_step(key, due, self.database.sealer, at)

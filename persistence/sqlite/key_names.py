@@ -1,5 +1,5 @@
-"""Reads which keys the rows of a journal's file name, without writing anything: before it is known whether the keys
-beside it are its own."""
+"""Reads which keys the rows of a journal's file name, without writing to it. It is used before it is known whether the
+keys in the same folder belong to the journal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ENDS: Final = tuple(f"SELECT tenant, key_id FROM events ORDER BY rowid {order} 
 
 
 def named_keys(path: Path) -> set[tuple[str, str]]:
-    """Returns tenant and key of the oldest and of the newest event, without plain ones. Empty where the file cannot be
-    read like that: whoever opens it for good says what is wrong with it."""
+    """Returns tenant and key id of the oldest and of the newest encrypted event. Returns nothing if the file cannot be
+    read this way; opening it later says what is wrong with it."""
     if not path.is_file():
         return set()
     try:  # `immutable`: no lock, and no file beside it is made; what only the write-ahead log has is not seen

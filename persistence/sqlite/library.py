@@ -1,9 +1,9 @@
-"""The SQLite that every store of this process goes through, and what may be done with it.
+"""The SQLite library that every store of this process uses, and what may be done with it.
 
-Python brings the SQLite of its system, often years old. Before 3.51.3 a WAL file can be corrupted when one connection
-makes a checkpoint while another one writes (SQLite's release notes, 3.51.3); the journal keeps its commits short by
-doing just that, so it takes the SQLite that the `pysqlite3` wheel carries where there is one for this machine. Two
-libraries must not open one file in one process (closing a file drops the POSIX locks of both): import it from here.
+Python uses the SQLite of its system, often years old. Before 3.51.3 a WAL file can be corrupted when one connection
+makes a checkpoint while another one writes (SQLite's release notes, 3.51.3). The journal does just that, to keep its
+commits short, so it uses the SQLite inside the `pysqlite3` wheel if there is one for this machine. Two libraries must
+not open one file in one process (closing a file drops the POSIX locks of both): import it from here.
 """
 
 from __future__ import annotations

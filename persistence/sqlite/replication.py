@@ -51,7 +51,7 @@ _OPTIONS: Final = frozenset({"endpoint", "region"})
 
 
 def litestream(environment: Mapping[str, str]) -> str:
-    """Returns the path of the program. Raises BadInput where it is missing or too old, or our SQLite is."""
+    """Returns the path of the program. Raises BadInput if it is missing or too old, or our SQLite is too old for it."""
     if not CHECKPOINTS_BESIDE_COMMITS:
         raise BadInput(
             "replication_not_possible",
@@ -74,7 +74,8 @@ def litestream(environment: Mapping[str, str]) -> str:
 
 
 def replica_of(url: str, setting: str) -> dict[str, object]:
-    """Returns Litestream's settings of a replica. Raises BadInput for an address that is none."""
+    """Returns Litestream's settings of the replica at `url`. Raises BadInput, which names `setting`, for an address
+    that is invalid."""
     parts = urlsplit(url)
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
@@ -102,7 +103,8 @@ class Replication:
         environment: Mapping[str, str],
         metrics: Metrics | None = None,
     ) -> None:
-        """`keep_hours`: how far back a restore can go. `environment` has AWS's credentials. Raises BadInput."""
+        """Starts nothing yet. `keep_hours` is how far back a restore can go; `environment` has AWS's credentials.
+        Raises BadInput."""
         self._program, self._url, self._folder = litestream(environment), url, folder.absolute()
         self._environment = _without_bundle(environment)
         self._clock = asyncio.get_running_loop().time
@@ -119,7 +121,7 @@ class Replication:
 
     @property
     def lag_s(self) -> float:
-        """Seconds by which the replica may be behind: the time since a moment whose commits it all has."""
+        """The number of seconds by which the replica may be behind: every commit older than that is in it."""
         return self._clock() - self._synced_at
 
     def _lag(self) -> dict[tuple[str, ...], float]:
@@ -194,7 +196,7 @@ class Replication:
             self._restarts.add()
 
     async def _run(self) -> None:
-        """Runs Litestream until it ends. Raises OSError where it cannot be started."""
+        """Runs Litestream until it ends. Raises OSError if it cannot be started."""
         self._socket.unlink(missing_ok=True)
         config = self._own / "litestream.yml"
         config.write_text(json.dumps(self._config()))  # JSON is YAML
@@ -242,8 +244,8 @@ class Replication:
 
 
 def _without_bundle(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for Litestream: with AWS's credentials, without settings of the server. Litestream 0.5.17
-    fails where `AWS_CA_BUNDLE` is set: Go has another name for it."""
+    """Returns the environment for Litestream: with AWS's credentials, without settings of the server. `AWS_CA_BUNDLE`
+    is renamed, because Litestream 0.5.17 fails if it is set."""
     changed = {name: value for name, value in environment.items() if not name.startswith("SESSILE_")}
     if bundle := changed.pop("AWS_CA_BUNDLE", ""):
         changed.setdefault("SSL_CERT_FILE", bundle)
@@ -256,8 +258,8 @@ def _die_with_the_server() -> None:
 
 
 def restore_replica(url: str, folder: Path, *, environment: Mapping[str, str], at: str = "") -> None:
-    """Restores `folder/journal.db` from a replica, as it was at a time (RFC 3339; "": the latest). Its next opening is
-    another incarnation, since no marker lies beside it. Raises BadInput. Blocking."""
+    """Restores `folder/journal.db` from a replica, as it was at the time `at` (RFC 3339; "": the latest). When it is
+    opened it gets another incarnation, because no marker is beside it. Raises BadInput. Blocking."""
     program, folder = litestream(environment), folder.absolute()
     journal = folder / "journal.db"
     for name in ("journal.db", "journal.db-wal", "journal.marker"):

@@ -1,23 +1,23 @@
-"""The SQLite file: its tables, how it got there, and whether it may be used.
+"""The SQLite file: its tables, their migrations, and whether it may be used.
 
 `migrations/NNN.sql` takes a file to version NNN. `user_version` is the version that a program has to know to use the
-file, `applied_migrations` (from 015 on) how far it was migrated. A file that requires more than the newest of them is
-refused, and so is one that is some other application's.
+file, `applied_migrations` (from 015 on) how far it was migrated. A file is refused if it requires a version that this
+program does not know, or belongs to another application.
 
 Every table of sessions begins with the tenant, and every one but `responses` with (tenant, session), so that no
 statement can forget whose rows it touches. `audit` is chained by tenant (sessions/model/audit.py). `api_keys` is read
 before a tenant is known. `responses` holds the session of each response; it follows from the events of the same append.
-`events` lies in the order of arrival with an index beside it: clustered by session, each event of a busy server would
-rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions at once), which is most of what a commit costs. The other
-tables are clustered.
+`events` is in the order of arrival with an index beside it: clustered by session, each event of a busy server would
+rewrite 2.3 pages of 4 KiB instead of 1.1 (400 sessions at once), which is most of what a commit costs. The other tables
+are clustered.
 
-`heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of
-this opening, its top counts commits, its incarnation is the store's. Every transaction moves it by the same statement
-that checks the sessions' fences, so a second process that got at the file in spite of the lock finds itself fenced.
+`heads` holds one row that is no session: tenant '' and session '' is the store itself. Its fence is the number of this
+opening, its top counts commits, its incarnation is the store's. Every transaction moves it by the same statement that
+checks the sessions' fences, so a second process that opened the file in spite of the lock is fenced.
 
 `updated_at` of a head moves with the appends that carry a head patch (a turn begins or ends, a title changes), not with
-every delta: it is indexed for listing. `usage.seq` numbers the rows, and `relayed_at` stays NULL until an outbox
-relay has passed the row on. Indexes that only purge and sweep need are partial.
+every delta: it is indexed for listing. `usage.seq` numbers the rows, and `relayed_at` stays NULL until an outbox relay
+has passed the row on. Indexes that only purge and sweep need are partial.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ async def _applied(connection: aiosqlite.Connection) -> int:
 
 
 async def refuse_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
-    """Raises Unavailable where a version before 0.3.0 left what only it can take out: sessions in its archive, or notes
-    for its backup. Deletes the stubs of sessions that it has brought back, and with them the keys of their copies."""
+    """Raises Unavailable if a version before 0.3.0 left what only that version can take out: sessions in its archive,
+    or notes for its backup. Deletes the leftovers of sessions that it has brought back, and the keys of their
+    copies."""
     backed_up = await connection.execute_fetchall("SELECT 1 FROM sqlite_schema WHERE name = 'backup_state'")
     ((archived,),) = await connection.execute_fetchall(
         "SELECT count(*) FROM archived WHERE recalled_at IS NULL AND replaced_at IS NULL AND length(sealed) > 0"
@@ -107,9 +108,9 @@ async def refuse_leftovers(connection: aiosqlite.Connection, path: Path) -> None
 
 
 async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
-    """Writes the file anew where rows that stood in the clear are encrypted now (`persistence.at_rest.sweep`): what
-    they, and rows deleted before them, left in its free space goes. Takes as long as copying the file does, once, and
-    as much room; where there is none it is tried again at the next opening."""
+    """Writes the whole file anew if rows that were in the clear are encrypted now (`persistence.at_rest.sweep`), so
+    that nothing of them, or of rows deleted before, is left in the file's free space. That takes as long as copying the
+    file, once, and as much room; if there is no room it is tried again at the next opening."""
     pending = await connection.execute_fetchall(
         "SELECT count(*) FROM reencryptions WHERE tenant <> '' AND plain > 0 HAVING count(*) = count(done_at)"
     )
@@ -128,10 +129,11 @@ async def wipe_leftovers(connection: aiosqlite.Connection, path: Path) -> None:
 
 
 async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole_bytes_max: int) -> None:
-    """Looks for damage: in the whole file up to a size, above it in the table of heads. Raises Unavailable.
+    """Checks the file for damage: the whole file up to `whole_bytes_max` bytes, in a larger one only the table of
+    heads. Raises Unavailable.
 
-    The whole check reads every page (about a second per GiB from the page cache), which a start should not
-    wait for on a large file. A file that was cut off is noticed at any size.
+    The whole check reads every page (about a second per GiB from the page cache), which a start should not wait for on
+    a large file. A truncated file is noticed at every size.
     """
     page_count = await _pragma(connection, "page_count")
     page_size = await _pragma(connection, "page_size")
@@ -143,8 +145,8 @@ async def check_integrity(connection: aiosqlite.Connection, path: Path, *, whole
 
 
 def _is_cut_off(path: Path, bytes_expected: int) -> bool:
-    """Returns whether the file is shorter than its header says; that is no damage if a write-ahead file lies beside
-    it."""
+    """Returns whether the file is shorter than its header says and no write-ahead file, which would explain that, is
+    beside it."""
     wal = path.with_name(path.name + "-wal")
     if wal.exists() and wal.stat().st_size > 0:
         return False

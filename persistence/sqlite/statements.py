@@ -32,7 +32,8 @@ Row = tuple[Any, ...]
 
 
 def chunks(rows: Sequence[Row]) -> list[tuple[int, list[Any]]]:
-    """Splits rows into pairs (number of VALUES rows, flat parameters) for the statements below."""
+    """Splits rows into pairs for the statements below: a number of VALUES rows, and that many rows as flat
+    parameters."""
     result = []
     for start in range(0, len(rows), VALUES_ROWS_MAX):
         chunk = rows[start : start + VALUES_ROWS_MAX]
@@ -71,7 +72,7 @@ def patch_heads(rows: int) -> str:
 
 
 def _inserter(into: str, columns: str, conflict: str = "") -> Callable[[int], str]:
-    """Returns a function that, for a number of rows, returns the statement inserting so many rows of these columns."""
+    """Returns a function that makes the statement for inserting a given number of rows with these columns."""
 
     @cache
     def statement(rows: int) -> str:
@@ -197,7 +198,8 @@ PLACE = "SELECT updated_at, session, user FROM heads WHERE tenant = ?1 AND sessi
 
 
 def list_heads(tenant: TenantId, user: str | None, limit: int, behind: tuple[int, str] | None) -> tuple[str, Row]:
-    """Returns the query for a page of heads, newest first; `behind` is the (updated_at, session) to go on from."""
+    """Returns the query for a page of heads, newest first. `behind` is the (updated_at, session) after which the page
+    begins; None for the first page."""
     where = "tenant = ? AND listed = 1 AND deleted_at IS NULL AND top > 0"
     values: Row = (tenant,)
     if user is not None:
@@ -331,7 +333,7 @@ def _head(codec: Codec, columns: _HeadRow) -> Head:
 
 
 def records_of(codec: Codec, key: SessionKey, row: Row, *, after: int) -> tuple[Record, ...]:
-    """Returns a page's records, which must begin right behind `after` without a gap; else raises Internal."""
+    """Returns a page's records. Raises Internal unless they begin right behind the offset `after` and have no gap."""
     decode = codec.decode
     from_hex = bytes.fromhex
     bodies = _decode_bodies(row[1])

@@ -19,10 +19,10 @@ from persistence.sqlite.journal import SqliteJournal
 
 
 class SqliteStore:
-    """The Store port."""
+    """The Store port on SQLite."""
 
     def __init__(self, database: SqliteDatabase, chunks: FileChunks | None = None) -> None:
-        """`chunks`: where the bytes of files are stored; None: in the database."""
+        """`chunks` is where the bytes of files are stored; None: in the database."""
         self.database = database
         self.journal = SqliteJournal(database)
         self.tallies = self.journal

@@ -1,13 +1,13 @@
 """One group commit as one call on the writer's thread: fence check, rows, commit, marker.
 
 The steps of a transaction have nothing to await, and a trip to the thread costs more than most of them. So a whole
-transaction travels at once: `WriterConnection` is the class that SQLite's `factory` makes, and its `execute` runs a
-`WriterCall` that it is handed in place of parameters. Nothing can come between the steps, and a caller that is
-cancelled cannot leave half of them behind.
+transaction is one call: `WriterConnection` is the class that SQLite's `factory` makes, and its `execute` runs a
+`WriterCall` that it gets in place of parameters. Nothing can come between the steps, and a caller that is cancelled
+cannot leave half of them behind.
 
 I1 to the letter: the first statement moves the heads of all appends whose (fence, top) are as their writers believe,
-together with the store's own head. Where it moved fewer than it was given, the transaction begins again with the
-winners.
+together with the store's own head. If it moved fewer heads than the batch has appends, the transaction begins again
+without those that were not moved.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STORE_KEY: Final = FIRST_KEY  # the row of `heads` that is the store itself
 
 
 class WriterCall:
-    """Runs a function on the writer's thread: poses as the parameters of a statement, and as the cursor with its
-    rows."""
+    """Runs a function on the writer's thread. For aiosqlite it looks like the parameters of a statement, and like the
+    cursor with its rows."""
 
     def __init__(self, function: Callable[[sqlite3.Connection], list[Any]]) -> None:
         self._function = function
@@ -46,7 +46,7 @@ class WriterCall:
 
 
 class WriterConnection(sqlite3.Connection):
-    """An SQLite connection that can be handed a whole transaction."""
+    """An SQLite connection that can be given a whole transaction as one call."""
 
     def execute(self, statement: str, parameters: Any = (), /) -> Any:
         if isinstance(parameters, WriterCall):
@@ -55,11 +55,12 @@ class WriterConnection(sqlite3.Connection):
 
 
 class Transaction:
-    """The writes of one batch. `run` returns one outcome for each: None or a result, or the exception for its caller.
+    """The writes of one batch. `run` returns one outcome for each: its result (or None), or the exception for its
+    caller.
 
-    Raises sqlite3.Error where the transaction failed as a whole and was rolled back, CommitFailed where that happened
-    in its commit, StoreOvertaken and RollbackFailed where the connection is of no use any more. `mark` is called with
-    the number of commits when they stand; an OSError of its own leaves `run` with `committed` set.
+    Raises sqlite3.Error if the transaction failed as a whole and was rolled back, CommitFailed if that happened in its
+    commit, StoreOvertaken and RollbackFailed if the connection is of no use any more. `mark` is called with the number
+    of commits after the commit; if it raises OSError, `run` raises that and `committed` is set.
     """
 
     def __init__(
@@ -88,10 +89,8 @@ class Transaction:
         return outcomes
 
     def _run_unsynced(self, connection: sqlite3.Connection) -> list[object]:
-        """Runs a batch of first grants without waiting for the disk. They are on the disk with what is appended under
-        them: a
-        machine that fails before has lost only the name of an owner that failed with it, so neither the disk nor the
-        marker is waited for."""
+        """Runs a batch of first grants without waiting for the disk or the marker. They are on the disk with the first
+        append under them; if the machine fails before, only the name of an owner that failed with it is lost."""
         connection.execute("PRAGMA synchronous = NORMAL")
         try:
             return self._run(connection)
@@ -180,7 +179,8 @@ class Transaction:
 def begin_incarnation(
     incarnation: str, generation: int, commits: int, goes_on: bool, connection: sqlite3.Connection
 ) -> list[object]:
-    """Writes the store's own row at an opening. Unless the store `goes_on`, no earlier fence may ever match again."""
+    """Writes the store's own row at an opening. Unless the store `goes_on`, all fences are raised, so that no earlier
+    one ever matches again."""
     connection.execute("BEGIN IMMEDIATE")
     if not goes_on:
         connection.execute("UPDATE heads SET fence = fence + ?", (FENCES_PER_INCARNATION,))
@@ -199,8 +199,8 @@ PURGE_ROWS: Final = 2_000
 
 
 def purge_step(key: SessionKey, due: Due, sealer: Sealer, at: UnixMs) -> Callable[[sqlite3.Connection], bool | None]:
-    """Returns a step of a purge. It returns True when the session is gone, False when it is not due, None for more to
-    do."""
+    """Returns a step of a purge. The step returns True when the session is gone, False when it is not due, None when
+    there is more to do."""
 
     def step(connection: sqlite3.Connection) -> bool | None:
         rows = connection.execute(sql.STANDING, key).fetchall()
@@ -234,4 +234,4 @@ def purge_commands_step(before: int) -> Callable[[sqlite3.Connection], bool]:
 
 
 def no_op(connection: sqlite3.Connection) -> None:
-    """Does nothing: a job whose commit only moves the store's own row."""
+    """Does nothing. As a job it makes a commit that only moves the store's own row."""

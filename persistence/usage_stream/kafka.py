@@ -7,8 +7,8 @@ Invariants: `send` returns only when every row was acknowledged by all of the to
 sent again cannot be overtaken by themselves. A producer that failed is thrown away with what it holds. Whatever waits
 for the broker is in a thread of its own: the event loop never waits, and a stop is seen within a few times `SLICE_S`.
 
-Does not know who marks rows, nor what a row means. Kafka has no lock for relays: in a cluster it lies in the directory
-(`relay_lock.py`), and a batch is sent or given up before the lock expires.
+Does not know how rows are marked as relayed, nor what a row means. Kafka has no lock for relays: in a cluster the lock
+is in the directory's Valkey (`relay_lock.py`), and a batch is sent or given up before the lock expires.
 
 Source: librdkafka's INTRODUCTION.md, "Idempotent Producer"; names of options are its CONFIGURATION.md's.
 """
@@ -64,7 +64,7 @@ def _invalid_setting(setting: str, problem: str) -> BadInput:
 
 
 def parse_kafka_address(url: str) -> KafkaAddress:
-    """Parses `kafka://HOST:PORT,.../TOPIC`. Raises BadInput, whose text repeats no part that can hold a password."""
+    """Parses `kafka://HOST:PORT,.../TOPIC`. Raises BadInput; its text repeats nothing that can be a password."""
     place, _, topic = url.removeprefix("kafka://").partition("/")
     if "@" in url:
         raise _invalid_setting(
@@ -88,7 +88,7 @@ def parse_kafka_address(url: str) -> KafkaAddress:
 
 def read_kafka_options(path: str) -> dict[str, str]:
     """Reads librdkafka's options from a TOML file; `security.protocol = "SSL"` and a table `[security]` mean the same.
-    Raises BadInput, which names what is wrong and repeats no value."""
+    Raises BadInput, which names the mistake and repeats no value."""
     try:
         text = Path(path).read_bytes()
         if len(text) > BYTES_MAX:
@@ -126,10 +126,11 @@ def _flatten(table: Mapping[str, Any], before: str) -> dict[str, str]:
 
 
 class KafkaSink:
-    """A `persistence.usage_stream.relay.UsageSink` for Kafka. Without a `lock` it must be the topic's only relay."""
+    """A `persistence.usage_stream.relay.UsageSink` for Kafka. Without a `lock` it must be the only relay of the
+    topic."""
 
     def __init__(self, address: KafkaAddress, options: Mapping[str, str], *, lock: RelayLock | None = None) -> None:
-        """Connects at first use. Raises BadInput for options that librdkafka refuses, and where librdkafka is
+        """Connects only at the first use. Raises BadInput for options that librdkafka refuses, and if librdkafka is
         missing."""
         try:
             import confluent_kafka
@@ -157,7 +158,7 @@ class KafkaSink:
         await asyncio.get_running_loop().run_in_executor(self._worker, self._deliver, messages)
 
     async def close(self) -> None:
-        """Drops rows that are being sent: they are not acknowledged, and are relayed again at the next start."""
+        """Drops rows that are being sent. They are not acknowledged, so they are relayed again at the next start."""
         self._stopping.set()
         await asyncio.get_running_loop().run_in_executor(self._worker, self._discard_producer)
         self._worker.shutdown(wait=False)
@@ -204,7 +205,7 @@ class KafkaSink:
                 self._discard_producer()
 
     def _check_topic(self, producer: Producer) -> None:
-        """Raises Unavailable where the topic is missing, with a clearer reason than a batch's own time-out would
+        """Raises Unavailable if the topic is missing. That is a clearer reason than a batch's own time-out would
         give."""
         for left in range(TOPIC_SLICES - 1, -1, -1):
             try:
@@ -222,8 +223,8 @@ class KafkaSink:
             raise self._unavailable(about, "the topic cannot be used")
 
     def _unavailable(self, error: KafkaError | None, otherwise: str) -> Unavailable:
-        """Makes the error for a failed call; adds the connection's last error where `error` only says that it took too
-        long."""
+        """Returns the error for a failed call. Its text is that of `error`, or `otherwise` if that is None; if this
+        says only that it took too long, the connection's last error is added."""
         vague = error is None or error.code() in (error._MSG_TIMED_OUT, error._TRANSPORT, error._TIMED_OUT)
         why = otherwise if error is None else error.str()
         if vague and self._last_error:

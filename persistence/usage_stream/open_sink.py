@@ -13,8 +13,8 @@ from sessions.model.errors import BadInput
 
 def open_usage_sink(url: str, *, options: str = "", lock_client: Any = None) -> UsageSink:
     """Opens the sink of a URL: `redis://…` or `rediss://…` (`?stream=NAME` names the stream), or
-    `kafka://host:9092/TOPIC` with a file of `options`. `lock_client`, of redis-py, holds the lock of several relays
-    to Kafka. Raises BadInput."""
+    `kafka://host:9092/TOPIC` with `options`, the path of a file of librdkafka's options. `lock_client` is a redis-py
+    client for the lock if several processes relay to Kafka. Raises BadInput."""
     scheme, _, rest = url.partition("://")
     if scheme == "kafka":
         address = parse_kafka_address(url)

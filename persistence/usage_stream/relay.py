@@ -1,4 +1,4 @@
-"""Relays usage rows to a stream, at least once each, the lowest number of those that are there first.
+"""Relays usage rows to a stream, at least once each, in the order of their numbers.
 
     rows without `relayed_at` ─► sink ─► acknowledged ─► `relayed_at`
 
@@ -6,9 +6,9 @@ A row is marked after the sink has acknowledged it, so a crash in between sends 
 (tenant, session, response_id) and keep the first. Nothing is ever skipped: while the sink is away the rows wait in the
 journal, and the relay comes back with pauses that grow.
 
-In a cluster every replica runs a relay. Of those of one sink the holder of a lock (`relay_lock.py`) works: it lies
-beside a stream of Valkey, and for Kafka in the cluster's directory, so that rows come in order and not several times.
-A lock that was lost while rows were on their way costs duplicates, no more.
+In a cluster every replica runs a relay, but only the holder of a lock (`relay_lock.py`) works, so that rows come in
+order and not several times. The lock is in the Valkey of the stream, or for Kafka in that of the cluster's directory. A
+lock that was lost while rows were on their way costs duplicates, no more.
 
 Source: the transactional outbox (Richardson, Microservices Patterns, 2018, ch. 3).
 """
@@ -34,21 +34,21 @@ log = structlog.get_logger(__name__)
 
 
 class UsageSink(Protocol):
-    """The destination of usage rows. Calls raise Unavailable for whatever keeps it from taking rows."""
+    """The destination of usage rows. Its methods raise Unavailable for whatever keeps it from taking rows."""
 
     async def acquire(self) -> bool:
-        """Takes or keeps the relay lock; returns False while another relay has it."""
+        """Takes or keeps the relay lock; returns False if another relay has it."""
         ...
 
     async def send(self, rows: Sequence[UsageEntry]) -> None:
-        """Sends rows; returns when every row is acknowledged. Some may have been taken when it raises."""
+        """Sends rows; returns when every row is acknowledged. If it raises, some of them may have arrived."""
         ...
 
     async def close(self) -> None: ...
 
 
 class UsageRelay:
-    """Passes a store's usage rows on to a sink; runs until it is cancelled."""
+    """Passes a store's usage rows on to a sink. `run` ends only by cancellation."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class UsageRelay:
             await self._sink.close()
 
     async def relay_batch(self) -> bool:
-        """Relays one batch; returns True when there may be more at once. Raises Unavailable, OutcomeUnknown."""
+        """Relays one batch; returns True if more rows may be waiting. Raises Unavailable, OutcomeUnknown."""
         if not await self._sink.acquire():
             return False
         rows = await self._usage.unrelayed(limit=self._batch)

@@ -2,9 +2,9 @@
 
     SET name me NX PX  ─► mine          held by me  ─► longer          held by another  ─► not mine
 
-The key ends by itself, so that a relay that died releases it after `LOCK_MS`. It orders work and guards nothing:
-a relay whose key ended while it was sending has sent, and another may send the same. What is done under it must bear
-being done twice.
+The key expires by itself, so that the lock of a relay that died is free after `LOCK_MS`. The lock orders work and does
+not guard it: if it expires while its relay is sending, another relay may send the same rows. What is done under it must
+be harmless when done twice.
 
 Does not know what is relayed, nor where to.
 """
@@ -40,7 +40,7 @@ class ValkeyRelayLock:
         self._failures: tuple[type[BaseException], ...] = (redis.RedisError, OSError, TimeoutError)
 
     async def acquire(self) -> bool:
-        """Takes or keeps the lock; returns False while another relay has it. Raises Unavailable."""
+        """Takes or keeps the lock; returns False if another relay has it. Raises Unavailable."""
         return await shield_call(self._acquire())
 
     async def _acquire(self) -> bool:
@@ -61,6 +61,6 @@ class ValkeyRelayLock:
 
 
 async def shield_call(call: Coroutine[Any, Any, T]) -> T:
-    """Awaits a call of redis-py, which has been seen to swallow a cancellation: when the caller is cancelled, the call
-    is left to end by itself (its sockets have time-outs), and the cancellation reaches the caller."""
+    """Awaits a call of redis-py, which has been seen to swallow a cancellation. If the caller is cancelled, the call
+    ends by itself (its sockets have time-outs), and the cancellation reaches the caller."""
     return await asyncio.shield(asyncio.ensure_future(call))

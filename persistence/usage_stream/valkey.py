@@ -1,6 +1,6 @@
 """Usage rows on a stream of Valkey or Redis: each row an entry with the field `row`, a JSON object.
 
-Whoever reads the stream trims it. Does not know who marks rows, nor what a row means.
+Whoever reads the stream trims it. This module does not know how rows are marked as relayed, nor what a row means.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ValkeySink:
     """A `persistence.usage_stream.relay.UsageSink` for a stream of Valkey or Redis."""
 
     def __init__(self, url: str, *, stream: str = "sessile:usage") -> None:
-        """Connects at first use. Raises BadInput for an invalid URL."""
+        """Connects only at the first use. Raises BadInput for an invalid URL."""
         import redis.asyncio as redis
 
         self._stream = stream

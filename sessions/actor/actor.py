@@ -6,12 +6,13 @@
 
 Invariants. One append at a time, in step order; nothing is published or answered before its append is durable (I2).
 When an append is refused (I1) the actor is fenced: it shows nothing more and throws its state away. When the journal is
-away, emission stops; what was stepped is tried again (`sessions.actor.journal_writer`), and commands are answered so.
+away, nothing is published; steps that are not durable yet are tried again (`sessions.actor.journal_writer`), and
+commands are answered with `journal_unavailable`.
 
-States: WARM → SEALED (by a hand-off: no new commands; what is here is finished) → GONE, or WARM again;
-WARM → PARKING (by a passivation: the same, and a snapshot) → GONE; FENCED from each of them, terminal. Only one of the
-two takes an actor out of WARM. Once it has come to rest in either, nothing wakes it: the log's end is promised to the
-hand-off's target, and a passivation's snapshot is the only append under way.
+States: WARM → SEALED (by a hand-off: no new commands; what is here is finished) → GONE, or WARM again; WARM → PARKING
+(by a passivation: the same, and a snapshot) → GONE; FENCED can follow each of them and is the end. Either a hand-off or
+a passivation takes an actor out of WARM, never both. Once it has come to rest in SEALED or PARKING, nothing wakes it:
+the hand-off's target relies on the log's end, and a passivation's snapshot is the only append under way.
 
 Around it: `RunningTurns` writes answers, `Compactor`, `Titles`, `ToolRunner` and `KvHints` are the background work. All
 of it comes back through `post` or `ready`, as inputs of the machine like any other.
@@ -83,7 +84,7 @@ class Phase(enum.Enum):
 
 
 class Actor:
-    """One session in memory. Made by the runtime after its grant has committed and its log is loaded. It is large
+    """One session in memory. The runtime makes it once its grant is committed and its log is loaded. It is large
     because order is its whole task: every command, effect and end of a session passes through its one mailbox. What
     needs no order is in objects of its own (`Mailbox`, `RunningTurns`, `Titles`, `KvHints`)."""
 
@@ -129,7 +130,8 @@ class Actor:
 
     @property
     def busy(self) -> bool:
-        """Whether there is a reason to stay in memory."""
+        """Whether the actor must stay in memory: a turn is open and not paused, or commands, outputs or appends are in
+        work."""
         return bool(self._machine.at_work or self._mailbox or self._released or self._drain)
 
     def _is_warm(self) -> bool:
@@ -142,22 +144,22 @@ class Actor:
 
     @property
     def open(self) -> tuple[ResponseId, ...]:
-        """Ids of the open responses, whether or not an engine runs for them."""
+        """The ids of the open responses, whether or not an engine runs for them."""
         return tuple(self._machine.state.open)
 
     @property
     def is_attended(self) -> bool:
-        """Whether some open response is written for a client that waits."""
+        """Whether at least one open response is written for a client that waits for it."""
         return any(is_attended(open_.body.request) for open_ in self._machine.state.open.values())
 
     @property
     def in_turn(self) -> bool:
-        """Whether some turn is open: answers are written, or wait, or tools run."""
+        """Whether at least one turn is open: answers are written, or wait, or tools run."""
         return self._machine.state.busy
 
     @property
     def is_generating(self) -> bool:
-        """Whether an engine has produced a token for any open response."""
+        """Whether an engine has produced a token for at least one open response."""
         return self._turns.is_generating
 
     @property
@@ -166,9 +168,9 @@ class Actor:
         return self._turns.generated
 
     async def ledgers(self) -> list[array[int]]:
-        """Returns the prompts, as token ids, that the session's KV is worth keeping for: one for each open response
-        that this replica's model writes (a smaller model's KV stays where it is), else that of the newest branch.
-        Raises BadInput where one does not fit the window."""
+        """Returns the prompts, as token ids, for which the session's KV is worth keeping: one for each open response
+        that this replica's model writes (a smaller model's KV stays where it is), or, if there is none, that of the
+        newest branch. Raises BadInput if one does not fit the context window."""
         state = self._machine.state
         written = [open_ for open_ in state.open.values() if not self._machine.other_model(open_)]
         if written:
@@ -180,10 +182,12 @@ class Actor:
         return self._machine.state.user
 
     async def execute(self, request: Request, *, keep_model: str = "") -> cm.Ok:
-        """Runs a command to its journaled answer. Raises its error, ActorStopped when the actor is leaving, ModelSwitch
-        where the session is to go to another model first, unless `keep_model` says why not.
+        """Runs a command and returns its journaled answer. Raises the command's error, ActorStopped when the actor is
+        leaving, and ModelSwitch if the session must go to another model first. `keep_model`, if not empty, is the
+        reason why it could not go; then no switch is tried.
 
-        Cancelling this call does not take the command back (I5: repeat it by its id)."""
+        Cancelling this call does not take the command back (I5: repeat it by its id).
+        """
         if self.phase is not Phase.WARM:
             raise ActorStopped
         if self._appending.away:
@@ -200,9 +204,9 @@ class Actor:
         """Takes no more commands, finishes those that are here, and stops turns where they are; does nothing if the
         actor is leaving already.
 
-        Afterwards the log is at rest under this fence, with everything in it that turns had released; open responses
-        are open in it. What turns, timers and readers ask for meanwhile waits. `unseal`, or leaving memory, must
-        follow.
+        Afterwards nothing more is appended under this fence; the log has everything that turns had released, and open
+        responses are still open in it. Inputs from turns, timers and readers wait meanwhile. The caller must then call
+        `unseal`, or end the actor.
         """
         if self.phase is Phase.WARM:
             self.phase = Phase.SEALED
@@ -210,7 +214,7 @@ class Actor:
             await self._stop_writing()
 
     async def _stop_writing(self) -> None:
-        """Stops the work of an actor that is no longer WARM; returns when everything that it released is durable."""
+        """Stops the turns of an actor that is no longer WARM; returns when everything that they released is durable."""
         self._stop_extras()
         self._turns.stop_all()
         await self._turns.join()
@@ -227,7 +231,7 @@ class Actor:
             await self._turns.join()
 
     def unseal(self) -> None:
-        """Goes on after a seal: open responses are generated further from where the log ends."""
+        """Goes on after a seal: open responses are continued from the end of the log."""
         if self.phase is Phase.SEALED:
             self.phase = Phase.WARM
             self._at_rest = False
@@ -238,8 +242,8 @@ class Actor:
             self._settle()
 
     async def settled(self) -> None:
-        """Returns when it is decided whether a sealed actor goes on here, or a parking one has left. Raises Overloaded
-        when too many wait."""
+        """Waits until a sealed actor goes on here or has ended, or a parking one has ended; returns at once for others.
+        Raises Overloaded when too many callers wait."""
         if self.phase in (Phase.SEALED, Phase.PARKING):
             if len(self._sealed_off) >= self._context.limits.mailbox_commands:
                 raise mailbox_full_error()
@@ -263,13 +267,14 @@ class Actor:
         self._end(Phase.FENCED)
 
     async def written(self) -> None:
-        """Returns when no answer is being written here and everything that was is durable."""
+        """Waits until no answer is being written here and everything written is durable."""
         while tasks := [*self._turns.tasks(), *([self._drain] if self._drain is not None else [])]:
             await asyncio.wait(tasks)
 
     async def passivate(self) -> None:
-        """Leaves memory with everything durable; writes a snapshot when the log has grown, unless a hand-off has
-        sealed it. A second call waits for the same end; cancelling a call does not undo it."""
+        """Leaves memory with everything durable; writes a snapshot when the log has grown. If a hand-off is under way
+        the call waits for its outcome first, and writes no snapshot if it succeeds. A second call waits for the first
+        one to end; cancelling a call does not undo it."""
         if self._passivation is None:
             self._passivation = self._loop.create_task(self._passivate())
         await asyncio.shield(self._passivation)
@@ -295,11 +300,13 @@ class Actor:
         self._appending.snapshots.soon()
 
     def readers_left(self, *, cancel: bool) -> None:
-        """Cancels the open responses, or pauses them: nobody has read for as long as the orphan policy allows."""
+        """Cancels the open responses, or pauses them, because nobody has read them for as long as the orphan policy
+        allows."""
         self.post(inputs_and_effects.Orphaned() if cancel else inputs_and_effects.ResponsesPaused())
 
     def client_left(self) -> None:
-        """Cancels the open responses that a client waited for: nobody reads them, and the client's gateway is gone."""
+        """Cancels the open responses that a client waited for, because nobody reads them and the client's gateway is
+        gone."""
         self.post(inputs_and_effects.Orphaned(attended_only=True))
 
     def readers_back(self) -> None:
@@ -328,7 +335,7 @@ class Actor:
             self._wakeup.set_result(None)
 
     def _wake_to_leave(self) -> None:
-        """Wakes a waiting drain so that it ends if nothing is left to wait for."""
+        """Wakes the drain task, if there is one, so that it ends when nothing is left to do."""
         if self._drain is not None:
             self._wake()
 
@@ -374,7 +381,8 @@ class Actor:
                 self._compactor.resume()
 
     def _take_released(self, step: Step | None) -> Step | None:
-        """Returns `step` with everything that engines have released so far behind it; None if there is neither."""
+        """Returns `step`, extended by everything that engines have released so far; None if there is no step and
+        nothing was released."""
         now = self._context.now_ms()
         while self._released:
             item = self._released.popleft()
@@ -423,8 +431,8 @@ class Actor:
             self._compactor.undone(None)
 
     async def _step_command(self, request: Request, keep_model: str) -> Step:
-        """Prepares a command (filters, tokens) and steps it. A repeated command is answered without preparing
-        anything."""
+        """Prepares a command (filters, tokens) and has the machine apply it. A repeated command is answered without
+        preparing anything."""
         machine, principal, command = self._machine, request.principal, request.command
         input = inputs_and_effects.Command(principal, command, request.digest)
         if not machine.is_visible_to(principal):  # nothing of it is looked at
@@ -451,7 +459,7 @@ class Actor:
         return observed_step(input, machine, self._context, self._log, self._context.now_ms())
 
     def _stop_extras(self) -> None:
-        """Stops the summaries and titles that are being written."""
+        """Stops the summaries and titles that are being written. (They are extras: the turns do not need them.)"""
         self._compactor.stop()
         self._titles.stop()
 
@@ -466,8 +474,9 @@ class Actor:
     async def _commit(self, step: Step, envelope: Envelope | None = None) -> None:
         """Makes a step durable, publishes it, then performs its effects.
 
-        Where nothing has to stop first, engines start beside the append: what they make waits here behind it (I2), and
-        is thrown away with the actor if it is refused."""
+        If nothing has to be stopped first, engines already start while the append is under way. Their output waits
+        until the step is durable (I2), and is thrown away with the actor if the append is refused.
+        """
         effects, cached = step.effects, list[ResponseId]()
         if self._results is not None and effects:
             cached = await self._results.look_up(step)
@@ -495,8 +504,8 @@ class Actor:
         self._perform_all(effects)
 
     async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
-        """Adds cached answers to the step that begins their responses, as far as they come within CACHED_PATIENCE_S.
-        Returns the effects that they ask for."""
+        """Adds the outputs of cached answers to the step that begins their responses, as far as they are ready within
+        CACHED_PATIENCE_S. Returns the effects that these outputs ask for."""
         if tasks := self._turns.tasks(responses):
             await asyncio.wait(tasks, timeout=CACHED_PATIENCE_S)
         answer, step.answer, step.effects = step.answer, None, []
@@ -555,7 +564,8 @@ class Actor:
         self._turns.start(run, start.behind, self)
 
     def _end(self, phase: Phase) -> None:
-        """Ends the actor for good: turns stop, and waiting senders have to look the session up again."""
+        """Ends the actor for good: turns stop, and senders whose commands wait get ActorStopped, so that they look the
+        session up again."""
         if self.phase in (Phase.GONE, Phase.FENCED):
             return
         self.phase = phase

@@ -3,30 +3,29 @@
     forecast (engine) + target (limits file) ──> let in now · let in, waiting, with its place · refused, with a time
 
 A turn that the queue has no place for is refused, with targets or without. With targets, a turn is let in as long as it
-is expected to begin its answer within its priority's TTFT target and answers go on
-within its TPOT target. One that is not is refused before anything of it is written (`overloaded`, `retry_after_ms`):
-whoever waits in vain costs those who do not their targets, and goodput, the turns that meet theirs, is what counts.
+is expected to begin its answer within its priority's TTFT target and answers go on within its TPOT target. One that is
+not is refused before anything of it is written (`overloaded`, `retry_after_ms`): a turn that waits in vain makes others
+miss their targets, and goodput, the number of turns that meet theirs, is what counts.
 
-A turn that finds the engine idle is let in however long its own prompt takes: it would be as late whenever it came. So
-is one that finds room beside others and waits for nobody, but only one in the time that its prompt takes: on an engine
-that is never idle it would be refused for ever.
+A turn that finds the engine idle is let in however long its own prompt takes: it would be as late whenever it came. A
+turn that finds room beside others and waits for nobody is let in, too, because on an engine that is never idle it would
+be refused for ever; but only one such turn in the time that its prompt takes.
 
 Brownout, where the limits file says so: when too many turns of a stretch were refused, answers do without something a
-step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly
-any are, for several stretches, they get it back. What applies to a response stands in it (`service`).
+step at a time (fewer tokens, no log probabilities, nothing warmed ahead), so that more find a place; when hardly any
+are refused, for several stretches, answers get it back. What applied to a response is shown in its `service`.
 
-At a step with `smaller_model` a turn that the model would be too late for, or might be, is judged by the smaller one's
-forecast, and written by that: it takes what would be refused and little else. If it took all turns, the model would
-stand idle and its forecast would say that all is well: the level would flap. So what goes up a level is what nobody
-could take, and what comes down again is judged by the model alone: hardly any turn would have missed its target with
-it. But both run on one device, and what the smaller one computes makes the model late: that alone can hold a level up
-when the load has long gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021). So when nobody
-was refused for a minute, the level before is tried; a trial that fails doubles the time until the next.
-(Switching models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
+At a step with `smaller_model` a turn for which the model would, or might, be too late is judged by the smaller model's
+forecast, and written by that one: it takes what would be refused and little else. If it took all turns, the model would
+be idle and its forecast would say that all is well: the level would flap. So the level goes up by the turns that
+neither model could take, and comes down when hardly any turn would have missed its target with the model alone. But
+both run on one device, and what the smaller one computes makes the model late: that alone can keep the level up when
+the load has long gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS 2021). So when no turn was
+refused for a minute, the next lower level is tried; a trial that fails doubles the time until the next. (Switching
+models under load: Zhang et al., "Model-Switching", HotCloud 2020.)
 
 Invariants: a repeat is never judged (its answer is known); a refusal says when to come back and touches no log; a level
-changes by one step a stretch.
-Does not know engines, clocks, tenants' names.
+changes by one step a stretch. Does not know engines, clocks, tenants' names.
 """
 
 from __future__ import annotations
@@ -77,15 +76,15 @@ class Brownout:
         self._until: float | None = None
 
     def seen(self, now: float, levels: int, *, refused: bool, missed: bool = False) -> None:
-        """Counts one turn, refused or not. `missed`: the model would have been too late, whichever model took the
-        turn."""
+        """Counts one turn that came at the time `now`, and whether it was refused. `missed`: the replica's own model
+        would have been too late for it, whichever model took it. `levels` is how many levels the limits file has."""
         self.advance(now, levels)
         self._turns += 1
         self._refused += refused
         self._missed += refused or missed
 
     def advance(self, now: float, levels: int) -> None:
-        """Judges the stretches of STRETCH_S seconds that have passed by `now`; each moves the level by one at most."""
+        """Judges the stretches of STRETCH_S seconds that have passed by `now`; each moves the level by at most one."""
         if self._until is None:
             self._until = now + STRETCH_S
         if now >= self._until:
@@ -143,8 +142,9 @@ class Admission:
         self._look(limits())
 
     def admit(self, key: SessionKey, input: Command, new_tokens: int, *, expected: bool = True) -> Command:
-        """Returns the command as it may be applied: with its `service`, its answer shortened or given to the smaller
-        model where brownout says so. Raises Overloaded with `retry_after_ms`."""
+        """Returns the command as it may be applied: with its `service`, and its answer shortened or given to the
+        smaller model if brownout requires it. `new_tokens` is the length of what it adds to the prompt. Raises
+        Overloaded with `retry_after_ms`."""
         limits = self._limits()
         self._look(limits)
         share = limits.share(input.principal)
@@ -191,8 +191,7 @@ class Admission:
         return msgspec.structs.replace(judged, model=model)
 
     def _look(self, limits: Limits) -> None:
-        """Warns, once for each limits file, of a brownout step that needs a smaller model where this replica has
-        none."""
+        """Warns, once for each limits file, of brownout steps that use a smaller model if this replica has none."""
         if limits is self._looked_at:
             return
         self._looked_at = limits
@@ -204,7 +203,7 @@ class Admission:
 
     @property
     def gives_extras(self) -> bool:
-        """Whether work that nobody waits for (such as warming KV ahead of a turn) is done at the moment."""
+        """Whether the present brownout level allows work that nobody waits for, such as warming KV ahead of a turn."""
         return self._limits().browned(self.level)[1].extras
 
     @property
@@ -233,8 +232,9 @@ class Admission:
 
 
 def _missed(forecast: Forecast, target: Target, *, sure: bool = False) -> str:
-    """Returns what a turn would miss: a place in the "queue", the target "ttft" or "tpot", or "" for none. `sure`: with
-    a margin for the pace too, which is a mean; for turns that another model can take."""
+    """Returns what a turn would miss: a place in the queue ("queue"), the target for the first token ("ttft") or that
+    for later tokens ("tpot"); "" for nothing. With `sure` the forecast for later tokens, which is only a mean, must
+    keep a margin, too; that is for turns that another model can take."""
     if forecast.full:
         return "queue"
     if forecast.ttft_s > MARGIN * target.ttft_ms / 1000:
@@ -248,8 +248,8 @@ def _late_s(forecast: Forecast, target: Target) -> float:
 
 
 def admitted(admission: Admission | None, key: SessionKey, input: Command, *, expected: bool = True) -> Command:
-    """Returns the command as it may be applied, or with its error in `refused`. `expected`: whether an engine surely
-    writes its answer."""
+    """Returns the command as `admission` lets it in, or with its error in `refused`; unchanged if it begins no answer.
+    `expected`: it is certain that an engine will write the answer."""
     if admission is None or input.refused is not None or not _begins(input.command):
         return input
     whole = (input.prepared, *input.prepared_items)
@@ -261,8 +261,8 @@ def admitted(admission: Admission | None, key: SessionKey, input: Command, *, ex
 
 
 def _begins(command: cm.ActorCommand) -> bool:
-    """Returns whether a command begins an answer of its own. What goes on with an admitted turn is not judged
-    (`Machine.continues_turn`)."""
+    """Returns whether a command begins an answer that must be admitted. Commands that go on with an admitted turn are
+    not judged (`Machine.continues_turn`)."""
     match command:
         case cm.TurnCreate():
             return command.respond and generates(command.request)

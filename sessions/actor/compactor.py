@@ -1,21 +1,21 @@
 """Summarises a session's older messages while nobody waits for it, once the shorter context is prefilled.
 
-After an answer, and where the conversation's policy is to compact, the model is given the conversation as it stands
-with an instruction at its end: all but that is in the session's KV, and what is added is cut off again by the turn that
-follows. A turn of the session, or a retraction, breaks it off at once and costs it nothing; the next answer tries
-again. It stands behind everybody in the engine's queue (`PRIORITY`), and brownout spares it. A summary is an output:
-the filters of the tenant's policy judge it, redact it, or have it thrown away. Where there is none, prompts leave the
-oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
+After an answer, and if the conversation's policy is to compact, the model gets the conversation as it is with an
+instruction at its end: all but the instruction is in the session's KV, and the turn that follows cuts off what was
+added. A turn of the session, or a retraction, cancels the summary at once and does not wait for it; after the next
+answer it is tried again. It is behind everybody in the engine's queue (`PRIORITY`), and none is written while brownout
+allows no extras. A summary is an output: the filters of the tenant's policy judge it, redact it, or have it thrown
+away. Without a summary prompts leave the oldest turns out, as they do for everybody (`sessions.turn.context_fitting`).
 
-A summary that is written waits until what prompts begin with under it is prefilled, beside what the session has: until
-then, however busy the engine is, turns go on from the whole conversation, whose KV is there. It does not wait where a
-command requested it, nor where the window is all but full.
+A written summary takes effect only once the beginning of prompts with it is prefilled, beside the session's other KV:
+until then, however busy the engine is, turns go on from the whole conversation, whose KV is there. It takes effect at
+once if a command requested it, or if the context window is nearly full.
 
-What is under way or waits comes to nothing where somebody undoes a summary, for it may have read that one; and where
-the policy becomes another, unless a command requested it.
+A summary that is being written or waits is given up if somebody undoes a summary, because it may have read that one;
+and if the policy changes, unless a command requested it.
 
-Nobody is billed; one that is requested is within the limits of who requests it, with all pieces that it is written in
-and whatever becomes of them. Decides nothing about the log: what it has written is an input of the machine
+Summaries are not billed. One that was requested counts towards its requester's limits, with all the pieces that it is
+written in, even if it is given up. Decides nothing about the log: what it has written is an input of the machine
 (`CompactionWritten`).
 """
 
@@ -97,7 +97,9 @@ class Compactor:
             self.consider(effect.principal)
 
     def consider(self, principal: Principal | None = None, *, prefill: bool = False) -> None:
-        """Starts a compaction if one is due. `prefill`: if none is, computes the KV of the newest branch instead."""
+        """Starts a compaction if one is due, in place of one that is under way. With `prefill`, if none is due, it
+        computes the KV of the newest branch. `principal` is in whose name the engine runs; None: that of the last
+        call."""
         self.stop()
         self._principal = principal or self._principal
         compacts = self._ledger.policy == "compact"
@@ -115,8 +117,8 @@ class Compactor:
             self._task = None
 
     def resume(self) -> None:
-        """Starts the requested compaction again, or the prefill that a summary waits for, where a command that began no
-        answer has cancelled it or the turn before it has ended."""
+        """Starts the requested compaction again, or the prefill that a summary waits for, if it was cancelled, or put
+        off by a turn that has ended. Does nothing while a turn is open."""
         if self._state.busy:
             return
         idle = self._task is None or (self._task.done() and self._requested is not None)
@@ -133,8 +135,8 @@ class Compactor:
         self._leaving = False
 
     def undone(self, name: ItemId | None) -> None:
-        """Gives up the compaction under way, which may have read a summary that is undone. `name`: the id in an undo
-        that named no summary in force; then only a requested compaction of that id is given up."""
+        """Gives up the compaction under way, which may have read the summary that was undone. If the undo named a
+        summary that is not in force, `name` is its id, and only a requested compaction with this id is given up."""
         if name is None or (self._requested is not None and name == self._requested.compaction_id):
             self._abandon("It was undone before it was in force.")
 
@@ -174,8 +176,8 @@ class Compactor:
             await self._prefill(await self._ledger.whole(self._state.newest))
 
     async def _put_in_force(self) -> bool:
-        """Puts the waiting summary in force once its prompts are prefilled. Returns False if none waits that still
-        holds."""
+        """Puts the waiting summary in force once its prompts are prefilled. Returns False if no summary waits, or it
+        does not hold any more; True if it is in force or goes on waiting."""
         state, waiting = self._state, self._waiting
         if waiting is None:
             return False
@@ -195,7 +197,7 @@ class Compactor:
 
     async def _prefill(self, prompt: Tokens) -> bool:
         """Computes the KV of a prompt, for up to PREFILL_WAIT_S; a turn that comes cancels it. Returns whether the KV
-        is there. Raises nothing: the turn itself reports what fails."""
+        is there. Raises nothing, because the turn itself reports what fails."""
         key, loop = self._state.key, asyncio.get_running_loop()
         pause, until_s = Backoff(PREFILL_RETRY_S, PREFILL_RETRY_MAX_S), loop.time() + PREFILL_WAIT_S
         try:
@@ -221,7 +223,7 @@ class Compactor:
         self._give_up(error)
 
     def _give_up(self, error: SessileError) -> None:
-        """Reports why the requested compaction does not come, if one was requested."""
+        """Gives up the requested compaction, if there is one, and reports `error` as the reason."""
         requested, spent = self._requested, self._spent
         self._requested, self._spent = None, Usage(0, 0)
         if requested is not None:
@@ -308,8 +310,8 @@ def _sum(one: Usage, other: Usage) -> Usage:
 
 
 def cleaned(text: str, *, cut_short: bool) -> str:
-    """Returns a summary without the model's thoughts, what follows in other channels and repeated sentences, "" for a
-    tool call. One that was cut short ends with a whole sentence."""
+    """Returns a summary without the model's thoughts, texts in other channels and repeated sentences; "" if it is a
+    tool call. A summary that was cut short is cut back to its last whole sentence."""
     text = _MARK.split(_THOUGHT.sub("", text), maxsplit=1)[0]
     if "<tool_call>" in text:
         return ""

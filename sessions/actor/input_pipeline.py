@@ -33,8 +33,8 @@ Preparable = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutpu
 
 
 async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext) -> Command:
-    """Returns the command as it is to be applied, with its tokens, or with its error in `refused`: what
-    `InputPreparation` raises, or Overloaded when it took too long."""
+    """Returns the command as it is to be applied, filtered and with its tokens; or with its error in `refused`, which
+    is what `InputPreparation` raises, or Overloaded if the preparation took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
     preparation = InputPreparation(
@@ -93,8 +93,8 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
 
 
 def _check_sampling(command: cm.TurnCommand, engine: Engine) -> None:
-    """Raises BadInput for a field that the engine would drop. OpenAI's endpoints send `turn.create`, and name those
-    about thoughts in a `Warning`."""
+    """Raises BadInput for a field that the engine would ignore. For `turn.create`, which OpenAI's endpoints send,
+    ignored fields about thoughts are no error: those endpoints name them in a `Warning` header."""
     sampling, info = cm.sampling_of(command), engine.info
     names = unhonoured_fields(sampling, info.sampling)
     if not isinstance(command, cm.TurnCreate):
@@ -106,8 +106,8 @@ def _check_sampling(command: cm.TurnCommand, engine: Engine) -> None:
 
 
 class InputPreparation:
-    """Filters and tokenises one command's texts. Raises TooLarge `content_too_large`, BadInput `content_filter` or
-    `context_length_exceeded`."""
+    """Filters and tokenises one command's texts. Its methods raise TooLarge `content_too_large`, BadInput
+    `content_filter` or `context_length_exceeded`."""
 
     def __init__(
         self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
@@ -141,8 +141,8 @@ class InputPreparation:
         return command, await ledger.prepare(ChatMessage(role=role, text=text))
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
-        """Filters and tokenises every item of a turn. An answer with calls has no tokens here (None): it is rendered
-        as a whole when it is needed."""
+        """Filters and tokenises every item of a turn. An answer with calls gets no tokens here (None), because it is
+        rendered as a whole when it is needed."""
         command = await self._settings(command)
         if self.filter.active:
             self.filter.follow(self._before(command))
@@ -180,8 +180,8 @@ class InputPreparation:
         return await self.filter.about(settings, self._ledger.tools)
 
     async def memories(self, read: MemoryReader | None, command: cm.ActorCommand) -> tuple[str, ...]:
-        """Returns the sender's memories, filtered, if the command begins a conversation of theirs; those that filters
-        refuse are left out. Raises Unavailable."""
+        """Returns the sender's memories, filtered, if the command creates a session for them; else none. Memories that
+        filters refuse are left out. Raises Unavailable."""
         made = cm.session_settings_of(command)
         if read is None or self._principal.user is None or made is None or self._ledger.begun:
             return ()
@@ -197,8 +197,8 @@ class InputPreparation:
         return tuple(kept)
 
     async def blocks(self, text: str) -> bool:
-        """Returns whether filters refuse a text, by itself or behind the newest message; their findings are in
-        `filter`."""
+        """Returns whether filters refuse a text, by itself or together with the messages before it. What they found is
+        in `filter.findings`."""
         if self.filter.active:
             self.filter.follow(texts_before(self._ledger.state, None))
         try:

@@ -1,13 +1,14 @@
-"""Making steps durable: one append after another under one fence, each tried until it is known whether it stands.
+"""Makes steps durable: one append after another under one fence, each tried until it is known whether it is in the
+journal.
 
     Unavailable   the journal is away, or nobody knows: (fence, top) are read before it is tried again
     Overloaded    nothing happened, and the journal is there: it is tried again, silently
     TooLarge      a snapshot is derived: the append goes without it, and the next one is made later
     Fenced        another owner
 
-Nothing is written twice. Records move the top, so that it shows whether they stand; what stands beside them is
-idempotent, but for rows of the audit log: an append that has such rows and no records leaves a mark among the session's
-commands, under a principal that nobody can be, which shows it.
+Nothing is written twice. An append with records moves the top, which shows whether it was written. Its other rows are
+idempotent, except those of the audit log: an append that has such rows and no records also leaves a mark among the
+session's commands, under a principal that nobody can be, which shows it.
 
 Does not know: what a step is for, who waits for it.
 """
@@ -45,14 +46,15 @@ class JournalWriter:
         self._marks = 0
 
     async def step(self, step: Step, state: State, *, on_away: Callable[[], None]) -> None:
-        """Appends a step, which led to `state`; returns when it is durable. Raises Fenced, or Unavailable or
-        Overloaded when patience ends. `on_away` is called at each failure of the journal."""
+        """Appends a step that led to `state`; returns when it is durable. Raises Fenced, or Unavailable or Overloaded
+        when patience ends. `on_away` is called each time that the journal fails."""
         append = self._append(step, self.snapshots.due(step, state))
         await self._persist(append, on_away)
         self.top += len(append.records)
 
     async def leave(self, state: State) -> None:
-        """Writes a snapshot if the log has grown; one that cannot be stored is left out."""
+        """Writes a snapshot if the log has grown since the last one. If it cannot be stored, that is logged and nothing
+        is raised."""
         if self.top == state.top and self.snapshots.worth(state):
             append = self._append(Step(), self.snapshots.take(state))
             try:
@@ -126,7 +128,7 @@ class JournalWriter:
 
     async def _stands(self, append: Append) -> bool:
         """Returns whether an append whose outcome is unknown was written. Raises Fenced. If the top is neither the old
-        one nor the new one, appending again finds out that the session has another owner."""
+        nor the new one the result is False, and appending again then finds that the session has another owner."""
         journal, key = self._context.journal, append.key
         head = await journal.head(key)
         if head is None or head.fence != append.fence:
@@ -139,7 +141,7 @@ class JournalWriter:
         return mark is not None and mark.digest == append.commands[-1].digest
 
     def _left_out(self, append: Append) -> Append:
-        """Returns the append without its snapshot, which is too large; counts and logs that."""
+        """Returns the append without its snapshot, which is too large, and counts and logs that."""
         assert append.snapshot is not None
         self.snapshots.left_out()
         self._context.metrics.snapshots_left_out.add()

@@ -1,4 +1,4 @@
-"""Tells the engine when one session's next turn is near, so that KV which made room for others is back before it."""
+"""Informs the engine when one session's next turn is near, so that KV which made room for others is back before it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = structlog.get_logger(__name__)
 
 
 class KvHints:
-    """Tells the engine when one session's next turn is near. A hint may fail or come too late: the turn itself computes
-    what is not there."""
+    """Informs the engine when one session's next turn is near. A hint may fail or come too late: the turn itself
+    computes what is missing."""
 
     def __init__(self, state: State, ledger: Ledger, context: ActorContext, is_warm: Callable[[], bool]) -> None:
-        """`is_warm`: whether the actor serves its session."""
+        """`is_warm` returns whether the actor serves its session, and is not leaving."""
         self._state = state
         self._ledger = ledger
         self._context = context
@@ -31,15 +31,16 @@ class KvHints:
         self._timer: asyncio.TimerHandle | None = None  # before tools' outputs are there
 
     def turn_expected(self) -> None:
-        """Restores or computes the session's KV: a client says that a turn is near, or a tool's output on its way."""
+        """Restores or computes the session's KV, because a client has announced a turn, or a tool's output is on its
+        way."""
         if self._state.awaiting:
             self._restore()
         else:
             self._warm()
 
     def tools_called(self, response_id: ResponseId) -> None:
-        """Lets the engine use the memory of the session's KV for others while its tools run, and plans when to restore
-        it."""
+        """Lets the engine use the memory of the session's KV for others while the tools that `response_id` called are
+        running, and plans when to restore the KV."""
         waiting = self._state.awaiting.get(response_id)
         if waiting is None or not self._is_warm():
             return
@@ -50,13 +51,13 @@ class KvHints:
             self._timer = asyncio.get_running_loop().call_later(after_s, self._restore)
 
     def cancel(self) -> None:
-        """Cancels the restore that `tools_called` has planned: the turn is there, or the session leaves."""
+        """Cancels the restore that `tools_called` has planned, because the turn has come, or the session leaves."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _restore(self) -> None:
-        """Brings the session's KV back to the device unless it is there."""
+        """Brings the session's KV back to the device unless it is there already."""
         if self._context.engine.place(self._state.key).tier != "device":
             self._warm()
 

@@ -1,6 +1,6 @@
-"""An actor's mailbox, the requests in it, and the errors that their senders get in place of an answer.
+"""An actor's mailbox, the requests in it, and the errors that senders get if their request is not carried out.
 
-Every accepted request is answered exactly once (I7), whatever happens to the actor that carries it.
+Every accepted request is answered exactly once (I7), whatever happens to the actor that has it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ CONTROL: Final = cm.ResponseCancel | cm.ResponseSteer | cm.SessionWarm
 
 
 class ActorStopped(Exception):
-    """Raised when the actor takes no commands any more; senders look the session up again."""
+    """Raised when the actor takes no commands any more; senders then look the session up again."""
 
 
 class ModelSwitch(Exception):
-    """Raised where a turn is for another model: the session goes there first (`plan`), then its sender repeats it."""
+    """Raised if a turn is for another model: the session is moved there first, by `plan`, and then the command is sent
+    again."""
 
     def __init__(self, plan: ModelSwitchPlan) -> None:
         super().__init__(plan.model)
@@ -38,7 +39,7 @@ class Envelope(msgspec.Struct, frozen=True):
     keep_model: str = ""  # why its turn must stay with this model
 
     def reply(self, answer: Ok | BaseException) -> None:
-        """Completes the sender's wait; no effect when it was answered before or gave up."""
+        """Gives the sender its answer or error. Does nothing if it has one already, or does not wait any more."""
         if self.answer.done():
             return
         if isinstance(answer, BaseException):
@@ -48,11 +49,11 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class Mailbox:
-    """The requests that wait for one actor: those of the control lane (cancel, steer, warm) before those of the data
-    lane."""
+    """The requests that wait for one actor. Those of the control lane (cancel, steer, warm) come before those of the
+    data lane."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: requests in each lane."""
+        """`capacity` is the number of requests that each lane holds."""
         self._capacity = capacity
         self.control: deque[Envelope] = deque()
         self.data: deque[Envelope] = deque()
@@ -80,7 +81,7 @@ def mailbox_full_error() -> Overloaded:
 
 
 def error_for_sender(error: BaseException) -> Exception:
-    """Returns the error that a request's sender is given if the request could not be carried through."""
+    """Returns the error that a request's sender gets if `error` prevented the request."""
     if isinstance(error, Fenced | asyncio.CancelledError):
         return ActorStopped()
     if isinstance(error, ModelSwitch):

@@ -1,8 +1,10 @@
-"""Directs a session's turns to models: looks at the session, its pools and what KV is where, and has `decision` decide.
+"""Directs a session's turns to models: it collects the facts of the session, its pools and its KV, and has
+`sessions.routing.decision` decide.
 
-One per replica. What it decides stands in the log as the response's receipt (`service.routing`); a switch first leaves
-its reason there (`session.updated`), then the session moves (`actors.handoff.model_switch`) and the same command comes
-again at the new place, where it is not decided anew. Does not know how sessions move, nor files.
+One per replica. Its decision is in the log as the response's receipt (`service.routing`). If the session must switch,
+the reason is written to the log first (`session.updated`), then the session moves (`actors.handoff.model_switch`) and
+the same command is sent again at the new replica, where it is not decided anew. Does not know how sessions move, nor
+files.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ log = structlog.get_logger(__name__)
 
 
 class ModelSwitchPlan(NamedTuple):
-    """The plan to move a session to a replica of another model. `routing` None: back to the model that it was made
-    with."""
+    """The plan to move a session to a replica of another model. `routing` is the reason, to be written to the log; None
+    if the session only goes back to the model that its log names."""
 
     model: str
     routing: ev.SessionRouting | None
@@ -64,8 +66,8 @@ class Directed(NamedTuple):
 
 
 class ModelRouter:
-    """Chooses the models for the turns of one replica's sessions. `states`: the pools by model, this replica's own
-    among them; `count` counts switches, by reason."""
+    """Chooses the models for the turns of one replica's sessions. `states` returns the pools by model, this replica's
+    own among them; `count` counts switches, by reason."""
 
     def __init__(
         self,
@@ -85,8 +87,9 @@ class ModelRouter:
         self._count = count
 
     def direct(self, machine: Machine, request: Request, *, keep_model: str = "") -> Directed | None:
-        """Decides which model a command is for; None if routing has nothing to say. `keep_model`: why the session
-        could not leave just now, so that a switch is not tried again."""
+        """Decides which model a command is for; returns None if the session stays as it is and nothing is to be
+        recorded. `keep_model`, if not empty, is why the session could not leave just now; then no switch is tried
+        again."""
         state, command = machine.state, request.command
         pools, info = self._pools(), state.info
         named = command.model if isinstance(command, cm.ModelTurn) and info is not None else None
@@ -123,7 +126,7 @@ class ModelRouter:
         choice: ModelChoice | None,
         keep_model: str,
     ) -> Directed | None:
-        """Returns the decision for a turn that names another model, or alias, than its session's. Raises NotFound,
+        """Returns the decision for a turn that names another model, or alias, than its session has. Raises NotFound,
         Conflict."""
         here, alias = self._engine.info.model, choice if choice is not None and choice.alias else None
         model = asked if alias is not None else self._model_of(asked)
@@ -149,7 +152,8 @@ class ModelRouter:
         return directed
 
     def _model_of(self, name: str) -> str | None:
-        """Returns the model that a name means, its own or another one of its replicas'; None: no such model exists."""
+        """Returns the model that a name means, which is its own name or an alias that its replicas announce; None if no
+        such model exists."""
         own = self._engine.info
         if name == own.model or name in own.aliases:
             return own.model
@@ -159,7 +163,8 @@ class ModelRouter:
         return next((model for model, state in states.items() if name in state.aliases), None)
 
     def _of_named(self, info: ev.SessionInfo, keep_model: str) -> Directed | None:
-        """Returns the decision for a session whose named model is not the one served here; None if it stays."""
+        """Returns the decision for a session whose model was named, not chosen by an alias, and is not the one served
+        here: a switch or a refusal. Returns None if the session stays."""
         if alias_of(info) or info.model == self._engine.info.model:
             return None
         if info.model in self._states() and not keep_model and info.model in self._pools().file.models:
@@ -236,7 +241,7 @@ class ModelRouter:
 
 
 def with_receipt(input: Command, directed: Directed | None) -> Command:
-    """Returns the command with routing's receipt, names and refusal in it."""
+    """Returns the command with what routing has decided: the receipt, the names of model and alias, and the refusal."""
     if directed is None:
         return input
     service = input.service

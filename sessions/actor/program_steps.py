@@ -1,6 +1,8 @@
-"""What a program is run on from, out of the log, and what its next call adds to the chain that proves it.
+"""Finds in the log the point from which a program is to be resumed, and the hash that its next call adds to the
+program's chain.
 
-Pure. A snapshot whose chain does not hold is left out: the program is then run anew on the recorded answers.
+Pure. The chain proves that a program's snapshot is genuine. A snapshot whose chain is broken is not used: the program
+is then run from its beginning on the recorded answers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def identifier(name: str) -> str:
 
 
 def callable_tools(program: ServerTool, named: Sequence[Tool], find: Find) -> dict[str, str]:
-    """Returns the session's other server tools that a program may call, as names of tools by names of functions."""
+    """Returns the session's other server tools that a program may call: from the function names in the program to the
+    tools' names."""
     functions = {}
     for tool in named:
         there = find(tool.name) if tool.server is True else None
@@ -40,7 +43,8 @@ def callable_tools(program: ServerTool, named: Sequence[Tool], find: Find) -> di
 def program_step(
     request: ToolRequest, server: ServerCalls, program: ServerTool, named: Sequence[Tool], find: Find
 ) -> ProgramStep:
-    """Returns how far a program has come, by the log: its answered calls, and the point to resume from, if any."""
+    """Returns how far a program has come by the log: its answered calls, and the point to resume from; None as the
+    point if the program must begin anew."""
     functions = {}
     for function, name in callable_tools(program, named, find).items():
         tool = next(each for each in named if each.name == name)
@@ -61,7 +65,8 @@ def program_step(
 
 
 def next_point(arguments: str, made: Sequence[ServerCall], came_to: ProgramSuspended, name: str) -> ProgramPoint:
-    """Returns the point at which a program waits that has reached its next call."""
+    """Returns the point at which a program now waits: `came_to` is its state at its next call, of the tool `name`, and
+    `made` are its earlier calls."""
     digest = snapshot_hash(came_to.snapshot)
     before, answered = _end(arguments, made)
     return ProgramPoint(
@@ -80,8 +85,8 @@ def _end(arguments: str, made: Sequence[ServerCall]) -> tuple[bytes, tuple[str, 
 
 
 def _holds(arguments: str, made: Sequence[ServerCall]) -> bool:
-    """Returns whether the chain of calls is whole: each link is the hash of what stands before it, and the newest
-    call's hash is its snapshot's."""
+    """Returns whether a program's chain is unbroken: each call's link is the hash of everything before it, and the
+    digest in the newest call is that of its snapshot."""
     for index, call in enumerate(made):
         if call.point is None:
             return False
@@ -105,6 +110,6 @@ def snapshot_hash(snapshot: bytes) -> bytes:
 def next_link(
     before: bytes, answered: tuple[str, bool] | None, version: str, digest: bytes, name: str, arguments: str
 ) -> bytes:
-    """Returns the hash of the chain at the next call, over the answer of the call before and the state that the program
-    has reached."""
+    """Returns the hash that the next call adds to the chain. It covers the chain so far (`before`), the answer of the
+    call before, and the state that the program has reached."""
     return sha256(msgspec.msgpack.encode((before, answered, version, digest, name, arguments))).digest()

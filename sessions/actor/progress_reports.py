@@ -1,8 +1,9 @@
-"""Passes on how far a call of a server tool has come: not too often, not too much, and the newest of what waits.
+"""Passes on the progress that a server tool reports for a call: not too often, not too much, and the newest report of
+those that wait.
 
-A tool may report as often as it likes. One report is under way at a time, a pause lies between two, and those that come
-meanwhile replace each other: what a reader sees is late by the pause at most, and the log grows by `REPORTS_MAX` rows a
-call at most.
+A tool may report as often as it likes. One report is passed on at a time, with a pause between two, and those that come
+meanwhile replace each other: what a reader sees is late by at most the pause, and the log grows by at most
+`REPORTS_MAX` rows a call.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class ProgressReports:
-    """Passes on the progress reports of one tool call while its `async with` is open; `put` may be called anywhere in
-    its loop."""
+    """Passes on the progress reports of one tool call while its `async with` is open. `put` may be called from each
+    task of the same event loop."""
 
     def __init__(self, report: Report, spawn: Spawn, *, pause_s: float = PAUSE_S) -> None:
         self._report = report
@@ -43,7 +44,7 @@ class ProgressReports:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drops a report that still waits: the call has ended, which says more."""
+        """Drops a report that still waits, because the call's end says more."""
         self._open = False
         if self._task is not None:
             self._task.cancel()

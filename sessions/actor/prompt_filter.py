@@ -1,12 +1,12 @@
-"""Filters every string of a command that can reach a prompt, whoever is said to have written it.
+"""Filters every string of a command that can reach a prompt, whoever has written it by the command's word.
 
 The one place that knows what a model reads: messages of all roles, histories that stateless clients bring (answers,
 calls, outputs), instructions, tools with their schemas, and the schema of the answer. Where a new field can reach a
 prompt it passes here, or `tests/attacks/test_markers.py` fails.
 
-Texts are also judged where they meet: the end of what stands before on the branch with the beginning of what comes,
-once as it is and once with a space between, and likewise beside what the same author wrote before. So a phrase that is
-split over messages is found. What is found there can be taken out of the newer text only.
+Texts are also judged where they meet: the end of the texts before on the branch together with the beginning of the new
+one, once directly joined and once with a space between, and likewise only with what the same author wrote before. So a
+phrase that is split over messages is found. Only its part in the newer text can be taken out.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ Tools = tuple[Tool, ...]
 
 
 class Before(NamedTuple):
-    """The end of the text that stands before another one, and how the two are joined."""
+    """The end of the texts that precede another one, and how the two are joined."""
 
     end: str
     joint: str
     trimmed: bool  # whether marks of continuation ("1/2", dots) are left out of both
 
     def join(self, text: str) -> tuple[str, int]:
-        """Returns this end joined with the beginning of `text`, and the index in `text` where that begins."""
+        """Returns this end joined with the beginning of `text`, and the index in `text` at which the joined part
+        begins."""
         begin = _begin(text) if self.trimmed else 0
         return self.end + self.joint + text[begin : begin + NEIGHBOURS_REACH], begin
 
 
 class Neighbours:
-    """The ends of the texts that stand before a new one: of all that the model reads, and of those by the same author;
-    each as it is, and without marks of continuation (dots, hyphens, quotes, numbers of parts)."""
+    """The ends of the texts that precede a new one: of all that the model reads, and of those by the same author; each
+    as it is, and also without marks of continuation (dots, hyphens, quotes, numbers of parts)."""
 
     def __init__(self, before: Iterable[PromptText] = ()) -> None:
         self._ends: dict[tuple[bool | None, str, bool], str] = {}  # by author (by_model; None: all), joint, trimmed
@@ -78,14 +79,15 @@ class Neighbours:
                     self._ends[author, joint, trimmed] = joined[-NEIGHBOURS_REACH:]
 
     def ends(self, by_model: bool) -> Iterator[Before]:
-        """Yields the ends that a text of this author is to be judged with."""
+        """Yields the ends together with which a text is to be judged. `by_model`: its author is the model, else a
+        person or tool."""
         for (author, joint, trimmed), end in self._ends.items():
             if author is None or author == by_model:
                 yield Before(_trimmed(end) if trimmed else end, joint, trimmed)
 
 
 def _begin(text: str) -> int:
-    """Returns the index in a text behind the marks of continuation that it begins with."""
+    """Returns the index in a text behind the marks of continuation at its beginning; 0 if it has none."""
     marks = _BEGINNING.match(text, 0, NEIGHBOURS_REACH)
     return marks.end() if marks is not None else 0
 
@@ -97,8 +99,8 @@ def _trimmed(end: str) -> str:
 
 
 class PromptFilter:
-    """Filters one command's texts. Raises BadInput `content_filter` and TooLarge `content_too_large`; what was found
-    is in `findings`."""
+    """Filters one command's texts. Its methods raise BadInput `content_filter` and TooLarge `content_too_large`;
+    `findings` are what the filters found so far."""
 
     def __init__(self, principal: Principal, filters: FilterSet, bytes_max: int, filters_s: Histogram) -> None:
         self._principal = principal
@@ -110,15 +112,16 @@ class PromptFilter:
 
     @property
     def active(self) -> bool:
-        """Whether anything is filtered at all."""
+        """Whether there are any filters."""
         return bool(self._filters)
 
     def follow(self, before: Iterable[PromptText]) -> None:
-        """Sets the texts that the next one stands behind."""
+        """Sets the texts that precede the next one in the prompt."""
         self._near = Neighbours(before)
 
     async def text(self, text: str, *, by_model: bool = False) -> str:
-        """Returns the filtered text of a message, an answer or an output; the next text stands behind it."""
+        """Returns the filtered text of a message, an answer or an output, which then precedes the next text.
+        `by_model`: the prompt shows it as the model's."""
         text = await self.alone(text)
         if self._filters:
             text = await self._beside(text, by_model)
@@ -126,13 +129,13 @@ class PromptFilter:
         return text
 
     async def alone(self, text: str) -> str:
-        """Returns a filtered text that is judged by itself, without neighbours."""
+        """Returns a filtered text that is judged by itself, without texts before it."""
         self._within(text)
         return await self._checked(text, "content") if self._filters else text
 
     async def call(self, call: cm.NewCall) -> cm.NewCall:
-        """Returns the filtered call of an answer that a client brings along: its arguments may be redacted, its names
-        not."""
+        """Returns the filtered call of an answer that a client sends as part of its history. Its arguments may be
+        redacted; a finding in a name refuses the command."""
         self._within(call.arguments)
         if not self._filters:
             return call
@@ -147,15 +150,15 @@ class PromptFilter:
         return msgspec.structs.replace(call, arguments=text[len(names) :])
 
     async def output(self, output: str, unknown: str = "") -> str:
-        """Returns a tool's filtered output. `unknown`: the id of its call, which is judged too, if no call has that
-        id."""
+        """Returns a tool's filtered output. `unknown` is the id of a call that does not exist in the conversation,
+        which the client made up; it is judged too. "" if the call is known."""
         if unknown and self._filters and await self._checked(unknown, "content") != unknown:
             raise _refused("content")
         return await self.text(output)
 
     async def about(self, settings: Named, present: Tools = ()) -> Named:
-        """Returns a session's settings with title, instructions and tools filtered. `present`: tools that were judged
-        before."""
+        """Returns a session's settings with title, instructions and tools filtered. Tools that equal `present`, the
+        session's own, were judged before and are not judged again."""
         for name in ("title", "instructions"):
             original = getattr(settings, name)
             if isinstance(original, str) and self._filters and (text := await self.alone(original)) != original:
@@ -167,14 +170,15 @@ class PromptFilter:
         return settings
 
     async def tools(self, tools: Tools, present: Tools = ()) -> Tools:
-        """Returns filtered functions that the model may call: each is judged as one text, with all strings of its
-        schema."""
+        """Returns functions that the model may call, filtered: each is judged as one text, with all strings of its
+        schema. Tools that equal `present` are returned as they are."""
         if not self._filters or not tools or tools == present:
             return tools
         return tuple([await self._tool(tool) for tool in tools])
 
     async def format(self, options: Any) -> None:
-        """Filters the schema that an answer is held to, whose words are written and read later. Raises BadInput."""
+        """Judges the schema that an answer must follow, because its words reach the answer. Raises BadInput if a filter
+        acts on it."""
         schema_format = options.format if options is not None else None
         if self._filters and schema_format and len(schema_format) > 1:
             text = "\n".join(strings_of(schema_format))
@@ -198,7 +202,8 @@ class PromptFilter:
         return await self._tool(redacted)
 
     async def _redacted(self, value: Any, *, prose: bool) -> Any:
-        """Returns a schema with its prose redacted; raises BadInput where anything else would have to be."""
+        """Returns a schema or value in which prose is redacted. Raises BadInput if a filter would redact a string that
+        is not prose."""
         if isinstance(value, dict):
             for key in value:
                 await self._redacted(key, prose=False)
@@ -233,7 +238,7 @@ class PromptFilter:
         return text
 
     async def _beside(self, text: str, by_model: bool) -> str:
-        """Returns a text, filtered together with the end of what stands before it."""
+        """Returns a text after it was filtered together with the end of the texts before it."""
         known: set[str] = set()
         for before in self._near.ends(by_model) if text else ():
             joined, begin = before.join(text)
@@ -258,7 +263,7 @@ class PromptFilter:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Yields every string of a JSON value in order, names of fields and numbers too."""
+    """Yields every string of a JSON value in order, including names of fields, and numbers as text."""
     rest = [value]
     while rest:
         match rest.pop():

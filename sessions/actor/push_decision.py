@@ -1,8 +1,9 @@
-"""Decides which step its user's devices are told of: an answer that has ended, tools that wait for somebody's outputs,
-or a call that waits for somebody to agree.
+"""Decides which steps a user's devices are notified of: an answer that has ended, tools that wait for somebody's
+outputs, or a call that waits for approval.
 
-Who cancelled an answer knows of it, and a session that is not listed has no page to open. An answer whose calls the
-server itself carries out has not ended for its user: the turn goes on by itself, or asks.
+Whoever cancelled an answer knows of its end, and a session that is not listed has no page to open, so neither gives a
+notice. An answer whose calls the server itself carries out has not ended for its user: the turn goes on by itself, or
+waits for approval.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ _ENDS = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 def concerns_user(step: Step) -> bool:
-    """Returns whether a step is worth a look by `push_notice`; cheap, for most steps are deltas."""
+    """Returns whether a step may have a notice, so that `push_notice` must look at it. It is cheap, because most steps
+    are deltas."""
     return bool(step.usage) or any(isinstance(record.event, ToolApprovalRequested) for record in step.records)
 
 
 def push_notice(step: Step, state: State) -> PushNotice | None:
-    """Returns the notice that a step, which led to `state`, has for the session's user: the last of several, None for
-    none."""
+    """Returns the notice that a step, which led to `state`, has for the session's user; the last one if there are
+    several, None if there is none."""
     if state.user is None or not state.listed or state.deleted:
         return None
     for record in reversed(step.records):

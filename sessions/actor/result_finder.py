@@ -1,8 +1,9 @@
-"""Looks answers of one session up in the result cache before its engine is asked, and has new ones kept.
+"""Looks answers of one session up in the result cache before its engine runs, and has new ones stored.
 
 A response is looked up once, in the step that begins it, after admission and before the append: `response.created` says
-whether its answer was there, and the append has the whole answer. A run that goes on with a response later is its
-engine's. An answer is kept once its end is durable; what the session takes back is forgotten.
+whether its answer was in the cache, and the append has the whole answer. Later runs that continue the response are not
+looked up. An answer is stored once its end is durable; when text of the session is retracted, its stored answers are
+forgotten.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class ResultFinder:
         self._lookups: dict[ResponseId, tuple[ResultLookup, Open, int]] = {}  # of open responses, with their run
 
     def may_find(self, command: cm.ActorCommand) -> bool:
-        """Returns whether the cache may have the answer that a command begins."""
+        """Returns whether the cache could have the answer to a command: the command begins one that is deterministic,
+        and the tenant uses the cache."""
         info = self._machine.state.info
         if not isinstance(command, cm.TurnCommand) or not self._results.serves(self._key.tenant):
             return False
@@ -42,7 +44,7 @@ class ResultFinder:
         return command.seed is not None or (standing if command.temperature is None else command.temperature) == 0
 
     async def look_up(self, step: Step) -> list[ResponseId]:
-        """Looks up the responses that a step begins. Returns those whose answers are there."""
+        """Looks up the responses that a step begins. Returns those whose answers are in the cache."""
         state, cached = self._machine.state, list[ResponseId]()
         starts = [effect for effect in step.effects if isinstance(effect, Start)]
         if not starts or not self._results.serves(self._key.tenant):
@@ -72,7 +74,8 @@ class ResultFinder:
         return await self._results.find(self._key, name, plan)
 
     def lookup_of(self, start: Start) -> ResultLookup | None:
-        """Returns what was looked up for a run; None, and forgotten, where another run goes on with the response."""
+        """Returns the lookup that was made for a response's first run. For a later run of the response it returns None
+        and drops the lookup, so that the answer is not stored."""
         lookup, _, generation = self._lookups.get(start.response_id, (None, None, 0))
         if lookup is not None and generation != start.generation:
             del self._lookups[start.response_id]
@@ -80,8 +83,8 @@ class ResultFinder:
         return lookup
 
     def after(self, step: Step) -> None:
-        """Stores the answers that ended in a durable step; forgets the session's answers if the step takes text
-        back."""
+        """Stores the answers that ended in a durable step. If the step retracts text, the session's stored answers are
+        forgotten."""
         for row in step.usage:
             lookup, open_, _ = self._lookups.pop(row.response_id, (None, None, 0))
             if lookup is not None and open_ is not None and row.status == "completed" and lookup.recorded is not None:
@@ -91,7 +94,8 @@ class ResultFinder:
             self._context.spawn(self._results.forget_session(self._key))
 
     def _texts_before(self, open_: Open) -> list[str]:
-        """Returns all texts, by people, tools and models, that an answer was made from."""
+        """Returns the texts from which an answer was made: those by people, tools and models, and the session's
+        settings."""
         state = self._machine.state
         texts = [prompt_text(item).text for item in item_tree.branch(state, open_.body.parent_id)]
         if state.info is not None:

@@ -21,7 +21,7 @@ class RunningTurns:
     """The tasks that write the open responses of one actor: starts, stops and awaits them."""
 
     def __init__(self, ledger: Ledger, context: ActorContext, log: Any, on_end: Callable[[], None]) -> None:
-        """`on_end` is called when a task is over."""
+        """`on_end` is called each time that a task has ended."""
         self._ledger = ledger
         self._context = context
         self._log = log
@@ -34,21 +34,21 @@ class RunningTurns:
 
     @property
     def is_generating(self) -> bool:
-        """Whether an engine has produced a token for any open response."""
+        """Whether an engine has produced a token for at least one open response."""
         return any(turn.begun for turn in self._turns.values())
 
     @property
     def generated(self) -> int:
-        """How many tokens the runs under way have produced."""
+        """How many tokens the runs under way have produced in all."""
         return sum(turn.generated for turn in self._turns.values())
 
     def tasks(self, responses: Iterable[ResponseId] | None = None) -> list[asyncio.Task[None]]:
-        """Returns the tasks of these responses (None: all) that are under way."""
+        """Returns the running tasks of these responses; those of all if `responses` is None."""
         return [task for name in (self._tasks if responses is None else responses) if (task := self._tasks.get(name))]
 
     def start(self, run: GenerationRun, behind: ResponseId | None, inbox: Inbox) -> None:
-        """Starts to write a response into `inbox`, once the engine has let go of the one that it goes on from
-        (`behind`), if any: it finds that one's KV then."""
+        """Starts to write a response into `inbox`. `behind` is the response whose text it goes on from, None if there
+        is none; the run begins only once the engine has let go of that one, whose KV it then finds."""
         context = self._context
         turn = GenerationTask(
             run,
@@ -75,8 +75,8 @@ class RunningTurns:
             self.stop(response_id)
 
     async def join(self) -> None:
-        """Waits until the engine has let go of all runs. One that takes too long is left behind: nothing of it is
-        taken."""
+        """Waits until the engine has let go of all runs. A run that takes too long is not waited for any more, and its
+        output is dropped."""
         if self._tasks:
             late = (await asyncio.wait(list(self._tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:

@@ -1,9 +1,8 @@
 """Decides when a snapshot of a session's state is written beside its log.
 
-It rides along with an append that is made anyway: with the end of a response once the log has grown by so many events,
-and with the next append of any kind when another replica is about to load the log. It is derived: the log is whole
-without it. Where one was too large to be stored, the log has to grow by twice as much until the next is tried, whoever
-asks for it.
+It is part of an append that is made anyway: of the end of a response once the log has grown by `_events`, or of the
+next append when another replica is about to load the log. It is derived: the log is whole without it. If one was too
+large to be stored, the log has to grow by twice as much before the next is tried, even if it was asked for.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _ENDS: Final = (ResponseCompleted, ResponseIncomplete, ResponseFailed)
 
 
 class SnapshotPolicy:
-    """The rule for when one session's snapshots are due. `_at` is the offset of the last one, `_events` how far the
-    log grows between two."""
+    """The rule for when one session's snapshots are due. `_at` is the offset of the last one, `_events` by how many
+    events the log grows between two."""
 
     __slots__ = ("_at", "_events", "_fit", "_soon")
 
@@ -31,7 +30,7 @@ class SnapshotPolicy:
         self._fit = True
 
     def soon(self) -> None:
-        """Has the next append carry a snapshot, whatever it is."""
+        """Has the next append of any kind carry a snapshot, unless the last snapshot was too large."""
         self._soon = self._fit
 
     def due(self, step: Step, state: State) -> Snapshot | None:
@@ -44,16 +43,17 @@ class SnapshotPolicy:
         return self.take(state)
 
     def worth(self, state: State) -> bool:
-        """Returns whether an actor that leaves memory is to leave a snapshot behind."""
+        """Returns whether an actor that leaves memory should write a snapshot."""
         return state.top > self._at and (self._fit or self._grown(state))
 
     def take(self, state: State) -> Snapshot:
-        """Returns a snapshot of `state`, and counts from its offset."""
+        """Returns a snapshot of `state`; from now on the log's growth is counted from its offset."""
         self._at = state.top
         return Snapshot(state.top, pack_state(state))
 
     def left_out(self) -> None:
-        """Notes that the last snapshot was too large to be stored, and doubles how far the log grows until the next."""
+        """Notes that the last snapshot was too large to be stored, and doubles how far the log grows until the next
+        one."""
         self._fit = False
         self._events *= 2
 

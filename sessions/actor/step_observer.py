@@ -1,7 +1,7 @@
-"""Counts, logs and audits what happens in a step: findings of filters by place, rule and score, never by text; these,
-deletions and retractions go into the audit log, with the step's own append.
+"""Counts, logs and audits what happens in a step. Findings of filters are recorded by place, rule and score, never by
+text; findings, deletions and retractions go into the audit log, with the step's own append.
 
-A delta that no filter has a word about costs two looks here.
+A delta without findings costs two comparisons here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WITH_FINDINGS = (
 
 
 def observed_step(input: Input, machine: Machine, context: ActorContext, log: Any, now: UnixMs) -> Step:
-    """Steps the machine; the returned step also carries the audit rows that it causes. Counts and logs findings."""
+    """Steps the machine and returns the step, with the audit rows that it causes. Counts and logs findings."""
     if isinstance(input, Command):
         record_findings(input, context.metrics, log)
         step = machine.step(input, now)
@@ -76,8 +76,8 @@ def _audit(
     user: str | None,
     answer: Output | GenerationFinished | GenerationFailed | GenerationStopped | None = None,
 ) -> None:
-    """Adds audit rows to a step. `by` gave the command; None: the step is about `answer`, which an engine wrote for
-    `user`."""
+    """Adds audit rows to a step. `by` is who sent the command; None if the step is about `answer`, which an engine
+    wrote for `user`."""
     state = machine.state
     about = state.user if state.user is not None else user
 
@@ -114,8 +114,8 @@ def _audit(
 
 
 def record_findings(input: Input, metrics: Metrics, log: Any) -> None:
-    """Counts and logs the findings in a message, a tool's output or an answer; other inputs have none. `log` knows the
-    session. An appeal's were counted when its message was refused."""
+    """Counts and logs the findings in a message, a tool's output or an answer; other inputs have none. `log` is bound
+    to the session. Findings of an appeal are skipped, because they were counted when its message was refused."""
     if not isinstance(input, _WITH_FINDINGS) or not input.findings:
         return
     if isinstance(input, Command):

@@ -1,13 +1,14 @@
-"""Writes a title for a session that has none, after one of its first answers: by its model, or of its first words.
+"""Writes a title for a session that has none, after one of its first answers: the model's, or else the first words of
+the question.
 
-The model is given the conversation as its next turn would have it, so that nearly all of the prompt is in the session's
-KV, and what is added there is cut off again by the turn that follows. It runs behind everybody (`PRIORITY`), not at all
-where turns wait or brownout spares extras, and is broken off when a turn of the session comes; the next answer tries
-again. Nobody is billed for it. A title is an output: the filters of the tenant's policy judge it, and what they act on
-is thrown away. Where the model gives none, the beginning of the first question serves, which filters have let in.
+The model gets the conversation as its next turn would have it, so that nearly all of the prompt is in the session's KV,
+and the turn that follows cuts off what was added. It runs behind everybody (`PRIORITY`), not at all while turns wait or
+brownout allows no extras, and is cancelled when a turn of the session comes; after the next answer it is tried again.
+It is not billed. A title is an output: the filters of the tenant's policy judge it, and a title on which they act is
+thrown away. If the model gives none, the beginning of the first question is taken, which filters have let in.
 
-Decides nothing about the log: `TitleWritten` is one input of the machine among others, and a title that a user gave
-meanwhile stands.
+Decides nothing about the log: `TitleWritten` is one input of the machine among others, and a title that a user has set
+meanwhile is kept.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ log = structlog.get_logger(__name__)
 
 
 def calls_for_title(state: State, written: Sequence[Record]) -> bool:
-    """Returns whether a session is to get a title now that these records end one of its answers. Not after an answer
-    that was requested over OpenAI's API, whose clients keep no list that shows titles."""
+    """Returns whether a session is to get a title now, because these records end one of its answers. After answers
+    requested over OpenAI's API it gets none, since those clients show no list with titles."""
     info = state.info
     if info is None or info.title is not None or not state.listed or state.deleted or state.busy:
         return False
@@ -67,7 +68,7 @@ def calls_for_title(state: State, written: Sequence[Record]) -> bool:
 
 
 class Titles:
-    """Has a session's title written behind its answers. Belongs to its actor; `post` takes what was written."""
+    """Has a session's title written after its answers, for its actor. `post` is called with the written title."""
 
     def __init__(self, writer: TitleWriter, post: Callable[[TitleWritten], None]) -> None:
         self._writer = writer
@@ -101,8 +102,8 @@ class TitleWriter(msgspec.Struct, frozen=True):
     context: ActorContext
 
     async def write(self, principal: Principal) -> TitleWritten | None:
-        """Returns a title by the model, or else of the question's first words; None if there are none. Raises only
-        when cancelled."""
+        """Returns a title by the model, or else from the question's first words; None if there are none. Raises nothing
+        but CancelledError."""
         at, title, source = self.state.top, "", "model"  # or: words
         try:
             async with asyncio.timeout(TITLE_S):
@@ -160,12 +161,12 @@ class TitleWriter(msgspec.Struct, frozen=True):
 
 
 async def passes(filters: FilterSet, principal: Principal, title: str) -> bool:
-    """Returns whether the output filters let a whole text through unchanged."""
+    """Returns whether the output filters let a whole title through unchanged."""
     return await screened(filters, principal, title) == title
 
 
 def cleaned(text: str) -> str:
-    """Returns the first line of a model's text as a title, without label and markup; "" if that is no title."""
+    """Returns the first line of a model's text as a title, without label and markup; "" if it is no title."""
     line = next((line for line in text.splitlines() if line.strip()), "")
     title = _EMPHASIS.sub("", _one_line(_LABEL.sub("", line))).strip(_AROUND)
     if _ODD.search(title) or not any(char.isalnum() for char in title):

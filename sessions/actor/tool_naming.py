@@ -1,7 +1,8 @@
-"""Puts the server's own tools where a command names them: with what they are for and what they take, as they are now.
+"""Adds the server's own tools to a command that names them: with their present descriptions and parameters.
 
-What the tools file, or an MCP server, says of them reaches the prompt from here, and passes the input filters behind
-this like what a client says of its own tools. An MCP server that is named stands for the tools that it has.
+What the tools file, or an MCP server, says of the tools reaches the prompt this way, and afterwards passes the input
+filters like what a client says of its own tools. If a command names an MCP server, that stands for all tools of the
+server.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ TOOLS_MAX: Final = 256  # of a session, with those that MCP servers have
 async def with_server_tools(
     command: cm.ActorCommand, tools: ServerTools | None, tenant: TenantId, *, takes_tools: bool
 ) -> cm.ActorCommand:
-    """Returns the command with the full definitions of the server tools that it names, and of those that all sessions
-    of the tenant have. Raises NotFound for an unknown tool, BadInput for too many or for two of one name, Unavailable
+    """Returns the command with the full definitions of the server tools that it names, and of those that every session
+    of the tenant has. Raises NotFound for an unknown tool, BadInput for too many tools or two of one name, Unavailable
     for an MCP server that is away."""
     if not isinstance(command, cm.SessionCreate | cm.SessionUpdate | cm.TurnCreate):
         return command
@@ -105,8 +106,8 @@ def _as_named(found: ServerTool, named: McpSource) -> Tool:
 
 
 def with_listings(command: cm.TurnCreate, present: tuple[Tool, ...]) -> cm.TurnCreate:
-    """Returns the command with what its MCP servers list now in the request that the response shows, unless the
-    session has these tools (`present`) already."""
+    """Returns the command with the present tool lists of its MCP servers in its `request`, which the response shows.
+    Returns it unchanged if its tools equal those that the session has already (`present`)."""
     request = command.request
     tools = (
         command.tools if command.tools is not UNSET else command.create.tools if command.create is not None else None

@@ -4,8 +4,8 @@
 
 After a crash the log says how far each call came. One without an intent begins like a new one. One with an intent and
 without an output may have had its effect: it is sent again under its key where its tool takes keys, else its output is
-that the outcome is not known. Two owners never both send a call whose tool takes no keys: the intent stands in the
-fenced log before the first sends it, and the second reads that.
+that the outcome is not known. Two owners never both send a call whose tool takes no keys: the intent is in the fenced
+log before the first one sends it, and the second one reads it there.
 
 Does not know: HTTP, the tools file, how many calls run at once.
 """
@@ -53,7 +53,7 @@ _FAILED = "tool_failed: carrying this call out failed on our side."
 
 
 class ToolRunner:
-    """Carries out the calls of server tools of one actor; `post` tells the machine what has become of a call."""
+    """Carries out the calls of server tools of one actor. `post` passes the machine what has become of a call."""
 
     def __init__(self, state: State, ledger: Ledger, context: ActorContext, post: Callable[[Input], None]) -> None:
         self._state = state
@@ -67,7 +67,7 @@ class ToolRunner:
         self._calls = context.metrics.counter("tool_calls", about, "tool", "outcome")
 
     def run(self, response_id: ResponseId) -> None:
-        """Carries on every call of a response that has no output, from where the log says that it stands."""
+        """Continues every call of a response that has no output, each from the state that it has in the log."""
         waiting = self._state.awaiting.get(response_id)
         if self._closed or waiting is None or waiting.server is None:
             return
@@ -88,7 +88,7 @@ class ToolRunner:
         self._spawn(response_id, call_id, self._send(waiting, waiting.server, call))
 
     def arm_deadline(self, effect: ArmToolDeadline) -> None:
-        """Tells the machine when the outputs that a response waits for are overdue."""
+        """Starts the time after which the machine is informed that a response's tool outputs are overdue."""
         due_s = (effect.since - self._context.now_ms()) / 1000 + self._context.limits.tool_deadline_s
         self._deadlines[effect.response_id] = asyncio.get_running_loop().call_later(
             max(due_s, 0.0), self._post, ToolDeadline(effect.response_id)
@@ -109,7 +109,7 @@ class ToolRunner:
             deadline.cancel()
 
     async def leave(self, patience_s: float) -> None:
-        """Stops beginning calls, waits `patience_s` for those that run, then cancels them."""
+        """Begins no more calls, waits up to `patience_s` for those that run, then cancels them."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=patience_s)
@@ -156,7 +156,7 @@ class ToolRunner:
             self._spawn(response_id, call.call_id, self._begin(waiting, call, tool))
 
     def _asked_of_programs(self, call: ServerCall) -> bool:
-        """Returns whether a program's call is of a tool that the session's client wants to approve calls of."""
+        """Returns whether a call was made by a program, and the session's client wants to approve calls of its tool."""
         info = self._state.info
         if call.program is None or info is None:
             return False
@@ -207,7 +207,7 @@ class ToolRunner:
     async def _run_program(
         self, waiting: Awaiting, server: ServerCalls, call: ServerCall, tool: ServerTool, request: ToolRequest
     ) -> None:
-        """Runs a program on, to its end or to its next call, which is written before it is sent."""
+        """Runs a program to its end or to its next call. That call is written to the log before it is sent."""
         tools, info, tenant = self._context.tools, self._state.info, self._state.key.tenant
         assert tools is not None
         named, find = (info.tools if info is not None else ()), partial(tools.find, tenant)
@@ -227,7 +227,8 @@ class ToolRunner:
         )
 
     def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
-        """Returns a function that posts a call's progress with its message filtered; a refused message is left out."""
+        """Returns a function that posts a call's progress with its message filtered. A message that filters refuse is
+        left out."""
         context = self._context
 
         async def report(progress: ToolProgress) -> None:
@@ -252,7 +253,7 @@ class ToolRunner:
         return report
 
     async def _answer(self, waiting: Awaiting, call: ServerCall, result: ToolResult) -> None:
-        """Filters a tool's output as a user's words are, tokenises it, and posts it."""
+        """Filters a tool's output like a user's text, tokenises it, and posts it."""
         assert waiting.server is not None
         output, failed, context = result.output, result.outcome != "done", self._context
         if result.outcome == "unknown":

@@ -1,4 +1,5 @@
-"""How an actor's helpers call it without keeping it: an actor that is let go is free at once."""
+"""Lets an actor's helpers call the actor without keeping it in memory: once nothing else refers to the actor, it is
+freed at once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ T = TypeVar("T")
 
 
 def weakly(method: Callable[P, T]) -> Callable[P, T | None]:
-    """Returns a function that calls a bound method while its object is there, and returns None afterwards."""
+    """Returns a function that calls a bound method as long as its object exists, and afterwards does nothing and
+    returns None."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T | None:

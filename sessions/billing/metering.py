@@ -1,9 +1,9 @@
-"""What was used: rows, sums and the outbox. One row per response stands in the journal since the transaction of its
+"""What was used: rows, sums and the outbox. The journal has one row per response, written in the transaction of its
 terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
 
 `UsageStore` is a port beside `Journal`, on the same store: every driver of `persistence` implements it, and
-`tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`. What has no session
-(embeddings) has its rows by `record`, under a name that no session has.
+`tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`. Usage without a
+session (embeddings) gets its rows by `record`, under a name that no session has.
 
 Sums of money are whole picos (`sessions.billing.prices`): a sum of sums is the sum of the rows, whatever the paging.
 """
@@ -29,8 +29,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = ("day", "user", "model")
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """A usage row with its number and its session. Numbers are given when transactions begin to write: where several
-    write at once (PostgreSQL), a smaller number may appear after a larger one."""
+    """A usage row with its number and its session. A row gets its number when its transaction begins to write, so if
+    several transactions write at once (PostgreSQL), a smaller number may appear after a larger one."""
 
     seq: int
     key: SessionKey
@@ -38,7 +38,7 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query of usage rows with since <= at < until. None: not narrowed down."""
+    """A query of usage rows with since <= at < until. A field that is None does not restrict it."""
 
     tenant: TenantId
     user: str | None = None
@@ -49,8 +49,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageGroup(msgspec.Struct, frozen=True, order=True):
-    """The dimensions of a sum, and the position of a page. A dimension that was not requested is empty, as is a user
-    or currency that does not exist."""
+    """The dimensions of a sum, and the position of a page. A dimension that was not requested is empty, as is a user or
+    currency that a row does not have."""
 
     day: int = -1  # days since 1970
     user: str = ""
@@ -72,19 +72,19 @@ class UsageTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageStore(Protocol):
-    """The usage rows of a journal. All methods raise Unavailable; those that write also OutcomeUnknown. Callers limit
-    pages."""
+    """The usage rows of a journal. All methods raise Unavailable; those that write also OutcomeUnknown. The callers
+    limit the size of pages."""
 
     async def record(self, key: SessionKey, row: UsageRow) -> None:
-        """Adds a row for usage without an append (embeddings). Idempotent by its response: the first row stays."""
+        """Adds a row for usage without an append (embeddings). If the response has a row already, that one stays."""
         ...
 
     async def totals(self, query: UsageQuery, *, after: UsageGroup | None, limit: int) -> list[UsageTotal]:
-        """Returns sums in the order of their groups; `after` is exclusive."""
+        """Returns sums in the order of their groups, from behind the group `after` on."""
         ...
 
     async def entries(self, query: UsageQuery, *, after: int, limit: int) -> list[UsageEntry]:
-        """Returns rows with seq > after, in order. `by` has no effect here."""
+        """Returns rows with seq > after, in order. The query's `by` has no effect here."""
         ...
 
     async def of_session(self, key: SessionKey) -> list[UsageEntry]: ...
@@ -94,15 +94,16 @@ class UsageStore(Protocol):
         ...
 
     async def without_log(self) -> int:
-        """Returns how many rows are of purged sessions, or of none: there is no log to compare them with."""
+        """Returns how many rows belong to purged sessions or to none, so that there is no log to compare them with."""
         ...
 
     async def unrelayed(self, *, limit: int) -> list[UsageEntry]:
-        """Returns rows that no relay has passed on yet, by number, of all tenants; none is ever skipped."""
+        """Returns rows that no relay has passed on yet, of all tenants, in the order of their numbers; none is ever
+        skipped."""
         ...
 
     async def mark_relayed(self, seqs: Sequence[int], *, at: UnixMs) -> None:
-        """Marks rows as relayed and acknowledged. Idempotent; the first time stays."""
+        """Marks rows as relayed and acknowledged. Idempotent: a row keeps the first time."""
         ...
 
 
@@ -185,8 +186,8 @@ def day_text(day: int) -> str:
 
 
 def entry_public(entry: UsageEntry) -> dict[str, Json]:
-    """Returns a row as the API shows it and the outbox relays it. `response_id` with tenant and session is its lasting
-    name."""
+    """Returns a row as the API shows it and the outbox relays it. Its `response_id`, together with tenant and session,
+    identifies it for good."""
     row = entry.row
     cost: Json = None
     if row.price_version:

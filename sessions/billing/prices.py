@@ -14,8 +14,8 @@ decimals is a whole number of them per token, so nothing is ever rounded and sum
 hash of what it says, not of how it is written.
 
 A list that is malformed is refused as a whole, with what is wrong in it; a `PriceBook` then keeps the one that it had.
-A model that no price is given for costs nothing and carries no version: not the same as a price of zero. Pure;
-does not know files.
+A response of a model without a price has no cost and no version of the list, which is not the same as a price of zero.
+Pure; does not know files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BadPrices(Exception):
 
 
 class Price(msgspec.Struct, frozen=True):
-    """The prices of a model from a time on, in picos per token."""
+    """The prices of a model from some time on, in picos per token."""
 
     since: UnixMs
     input: int
@@ -66,7 +66,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """The cost of a response, with the version of the price list."""
+    """The cost of a response in picos of a currency, with the version of the price list."""
 
     picos: int
     currency: str
@@ -77,14 +77,15 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def amount(picos: int) -> str:
-    """Returns an amount as a decimal without exponent and trailing zeros: exact, without floats."""
+    """Returns an amount as a decimal of the currency, without exponent and trailing zeros: exact, without floats."""
     whole, part = divmod(abs(picos), PICOS)
     digits = f"{part:012}".rstrip("0")
     return f"{'-' if picos < 0 else ''}{whole}{'.' if digits else ''}{digits}"
 
 
 def sum_public(costs: Iterable[Mapping[str, Any]]) -> dict[str, Json] | None:
-    """Adds up costs as the API shows them; None for none. All are of one request, so of one currency."""
+    """Adds up costs in the form that the API shows; returns None if there are none. All must be of one request, and so
+    of one currency."""
     shown = list(costs)
     if not shown:
         return None
@@ -121,7 +122,7 @@ class PriceBook:
         return self.current.cost(model, usage, at) if self.current is not None else None
 
     def public(self, model: str, at: UnixMs) -> dict[str, Json] | None:
-        """Returns the price of a model as `/v1/models` shows it; None if the list has none."""
+        """Returns the price of a model as `/v1/models` shows it; None if the list has none for it at that time."""
         price = self.current.price(model, at) if self.current is not None else None
         if self.current is None or price is None:
             return None
@@ -175,7 +176,8 @@ def _price(where: str, table: dict[str, Any]) -> tuple[str, Price]:
 
 
 def _rate(where: str, given: Any) -> int:
-    """Converts a price per million tokens into picos per token. Raises BadPrices."""
+    """Converts `given`, a price per million tokens, into picos per token. Raises BadPrices, which names it as
+    `where`."""
     if isinstance(given, bool) or not isinstance(given, int | Decimal):
         raise BadPrices(f"{where} = {given!r}: a number is needed, per million tokens")
     price = Decimal(given)

@@ -1,11 +1,11 @@
-"""Holds the usage rows against the logs: every response that ended has one row, and the row says what the log says.
+"""Compares the usage rows with the logs: every response that ended has one row, and the row says what the log says.
 
-The log is the authority. From its events alone each response's usage is computed again: what its terminal event says,
-and, independently of that, the token ids that its deltas carry. Rows are read before the log, and once more where the
-log knows an end that the rows did not, so that a server may go on working meanwhile.
+The log is the authority. Each response's usage is computed again from its events alone: what its terminal event says,
+and, independently of that, the token ids in its deltas. Rows are read before the log, and once more if the log has an
+end that the rows did not have, so that a server may go on working meanwhile.
 
-A response that was cancelled while it waited never ran: it has an end and no row. Rows of purged sessions have nothing
-left to be held against; they are counted.
+A response that was cancelled while it waited never ran: it has an end and no row. Rows of purged sessions have no log
+to be compared with any more; they are counted.
 
 Changes nothing. Does not know where rows and logs are kept.
 """
@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class ReconciliationReport(msgspec.Struct):
-    """The outcome of a reconciliation: `billed` sums the usage rows, `logged` the logs. They agree if there are no
+    """The outcome of a reconciliation. `billed` sums the usage rows, `logged` the logs; they agree if there are no
     differences."""
 
     sessions: int = 0

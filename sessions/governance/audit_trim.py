@@ -1,12 +1,14 @@
-"""Taking away from the audit log what is not kept any longer, so that what stays can still be checked.
+"""Deletes from the audit log the rows that are not kept any longer, so that the rest can still be checked.
 
-What goes is the front of a chain, up to the first row that is still kept; a row behind that one waits for it, however
-old it says it is. In one transaction the floor moves (`sessions.model.audit`), the row "audit.trimmed" says how many
-rows went, up to when, and the last one's MAC, and the rows are deleted. It dies whole or not at all.
+The front of a chain is deleted, up to the first row that is still kept; a row behind that one stays as long as it,
+however old its time is. In one transaction the floor moves (`sessions.model.audit`), the row "audit.trimmed" records
+how many rows were deleted, up to which time, and the last one's MAC, and the rows are deleted: all of it happens, or
+nothing.
 
-* A row is checked before it goes. A chain that is broken keeps all it has from there on: it is evidence.
-* Rows about trimming go with others, never for themselves: a chain that nobody writes to does not trim for ever.
-* Two replicas that trim at once: one finds that the floor has moved, and leaves it.
+* A row is checked before it is deleted. A broken chain keeps everything from the break on, as evidence.
+* Rows about trimming are deleted with others, never alone: else a chain that nobody writes to would be trimmed for
+  ever.
+* If two replicas trim at once, one finds that the floor has moved, and does nothing.
 
 Does not know how long rows are kept (`sessions.governance.retention`), nor where they are stored.
 """
@@ -29,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs) -> int:
-    """Deletes the rows of a tenant's audit log from before `before`; returns how many. Raises Unavailable,
+    """Deletes the rows of a tenant's audit log that are older than `before`; returns how many. Raises Unavailable,
     OutcomeUnknown."""
     trimmed = 0
     for _ in range(STEPS_MAX):
@@ -41,7 +43,7 @@ async def trim(audit: AuditLog, tenant: TenantId, *, before: UnixMs, now: UnixMs
 
 
 async def _step(audit: AuditLog, tenant: TenantId, before: UnixMs, now: UnixMs) -> int:
-    """Deletes as many rows as one transaction may; returns how many."""
+    """Deletes as many rows as one transaction may; returns how many, 0 when none is left to delete."""
     expected = await audit.floor(tenant)
     check = AuditVerifier(audit.sealer, tenant, floor=expected)
     start = check.after

@@ -1,8 +1,9 @@
-"""Whether a chain of the audit log is as it was written, from its floor on to its head. Pure, but for `verify`'s reads.
+"""Checks whether a chain of the audit log is as it was written, from its floor on to its head. Pure, except for
+`verify`'s reads.
 
-Found are: a row that was changed, left out, put elsewhere or written twice; rows missing at the end, or at the front
+It detects a row that was changed, left out, put elsewhere or written twice; rows missing at the end, or at the front
 without a floor that says so; a floor that was changed, moved, made up, or put back (it must be what the last
-"audit.trimmed" row of the chain says). Rows that a floor took away are out of reach: so is an anchor among them.
+"audit.trimmed" row of the chain says). Rows that were deleted behind a floor cannot be checked, nor anchors among them.
 
 Does not know where rows are stored, nor how long they are kept.
 """
@@ -25,10 +26,12 @@ _TRIES: Final = 8  # a floor moves about once an hour
 
 class AuditVerification(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking a chain. `first_broken` is the number of the first row that is not as it was written;
-    `anchor` is to be kept elsewhere. `weak` rows are proven by the stored secret alone, though a key file is in use.
+    `anchor` is the chain's end, for the caller to keep elsewhere. `weak` counts rows that only the stored secret
+    proves, though a key file is in use.
 
-    `rows` rows exist and were checked, behind `trimmed` ones that were deleted because their time was over,
-    the latest of them from `trimmed_until`. `unchecked` anchors are of deleted rows: they prove nothing any more."""
+    `rows` rows exist and were checked, behind `trimmed` ones that were deleted because their time was over, the latest
+    of them from `trimmed_until`. `unchecked` anchors are of deleted rows: they prove nothing any more.
+    """
 
     tenant: TenantId
     intact: bool
@@ -53,7 +56,8 @@ class AuditVerifier:
         anchors: Mapping[int, str] | None = None,
         floor: AuditFloor | None = None,
     ) -> None:
-        """`anchors`: hexadecimal MACs, by row number."""
+        """`anchors` are hexadecimal MACs by row number, as recorded elsewhere. `floor` is the chain's, None if it has
+        none."""
         self._sealer = sealer
         self._tenant = tenant
         self._floor = floor
@@ -83,7 +87,7 @@ class AuditVerifier:
 
     @property
     def after(self) -> int:
-        """The number of the last row that proved to be as it was written."""
+        """The number of the last row that was as it was written; reading goes on behind it."""
         return self._seq
 
     def take(self, rows: Iterable[AuditRow]) -> None:
@@ -142,7 +146,7 @@ class AuditVerifier:
         return self._misplaced() or self._unmet()
 
     def _misplaced(self) -> tuple[int, str] | None:
-        """Returns what is wrong with the floor, if the chain records none or another one."""
+        """Returns what is wrong with the floor, if the chain records none or another one; else None."""
         floor, recorded = self._floor, self._recorded_floor
         if floor is None:
             return None if recorded is None else (recorded[0], "was trimmed, says a later row, and there is no floor")

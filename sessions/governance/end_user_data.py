@@ -4,10 +4,10 @@
               usage, rows of the audit log
     erasure   requested ─► sessions deleted ─► KV erased at every replica ─► keys destroyed ─► logs purged ─► done
 
-An erasure is of what was there when it was requested: later sessions are not part of it. It is a row that stands
-until all is done, so whatever dies in between, a replica goes on; each of its steps can be done again. The row keeps
-the user's name until then, and a pseudonym afterwards (`sessions.model.audit`). What outlives it: usage without the
-name, and the audit log, which never had it.
+An erasure is of what existed when it was requested: later sessions are not part of it. Its row exists until all is
+done, so whatever dies in between, a replica goes on; each of its steps can be repeated. The row has the user's name
+until then, and a pseudonym afterwards (`sessions.model.audit`). What remains is usage without the name, and the audit
+log, which never had it.
 
 Who carries it out: `actors.maintenance.erasure`. Who may ask for it: `sessions.model.authorization`.
 """
@@ -39,8 +39,8 @@ RECORD_BYTES: Final = 1024 * 1024
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """The erasure of one end user. `user` is their name until it is done, then a pseudonym. `released`: the replicas
-    that have no KV of theirs any more."""
+    """The erasure of one end user. `user` is their name until it is done, then a pseudonym. `released` are the replicas
+    that have erased their KV of the user."""
 
     tenant: TenantId
     user: str
@@ -51,19 +51,20 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndUserStore(Protocol):
-    """The end users in the journal's database. All methods raise Unavailable; those that write, OutcomeUnknown too."""
+    """The end users in the journal's database. All methods raise Unavailable; those that write also OutcomeUnknown."""
 
     async def heads(self, tenant: TenantId, user: str, *, after: SessionKey | None, limit: int) -> list[Head]:
         """Returns all stored sessions of an end user, deleted and unlisted ones too, in key order."""
         ...
 
     async def request_erasure(self, erasure: Erasure, audited: Audited) -> Erasure:
-        """Writes down an erasure with its audit row; one that is under way is returned as it is. The user's memories
-        are deleted at once, since sessions that are created before it is done would begin with them."""
+        """Stores an erasure with its audit row, and returns it; if one is under way, that one is returned unchanged.
+        The user's memories are deleted at once, because sessions that are created before it is done would begin with
+        them."""
         ...
 
     async def find(self, tenant: TenantId, user: str) -> Erasure | None:
-        """Returns the newest erasure of an end user, by their name; None for none."""
+        """Returns the newest erasure of an end user, by their name; None if there is none."""
         ...
 
     async def pending(self, *, limit: int) -> list[Erasure]:
@@ -85,7 +86,7 @@ class EndUserStore(Protocol):
     async def change_memory(
         self, tenant: TenantId, user: str, memory_id: MemoryId, *, text: str, at: UnixMs
     ) -> UserMemory | None:
-        """Changes a memory's text. Returns the memory as it is then; None if it does not exist."""
+        """Changes a memory's text. Returns the changed memory; None if it does not exist."""
         ...
 
     async def remove_memory(self, tenant: TenantId, user: str, memory_id: MemoryId) -> bool:
@@ -94,8 +95,8 @@ class EndUserStore(Protocol):
 
     async def finish(self, erasure: Erasure, audited: Audited) -> None:
         """Completes an erasure: takes the user's name out of usage, then, in one transaction, out of API keys (active
-        ones are revoked) and of the erasure, deletes late memories, and writes the audit row. Does nothing if it is
-        done."""
+        ones are revoked) and of the erasure, deletes memories that were added meanwhile, and writes the audit row. Does
+        nothing if the erasure is done already."""
         ...
 
 
@@ -125,8 +126,8 @@ async def export_user_data(
     audit: AuditLog,
     at: UnixMs,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yields the objects of an export, one for each line; the last one has their counts, so that a stream that was cut
-    off shows. Retractions are applied: retracted text is nobody's any more. Raises Unavailable."""
+    """Yields the objects of an export, one for each line. The last one has the counts of the others, which shows
+    whether the stream was cut off. Retracted text is left out. Raises Unavailable."""
     yield {"object": "user.export", "tenant": tenant, "user": user, "at": at}
     kinds = ("sessions", "items", "memories", "push_subscriptions", "files", "responses", "audit_rows")
     counts = dict.fromkeys(kinds, 0)
@@ -180,13 +181,14 @@ async def _files_of(files: FileStore, tenant: TenantId, user: str, now: UnixMs) 
 
 
 def file_fields(file: StoredFile) -> dict[str, Any]:
-    """Returns a file as its user is shown it."""
+    """Returns a file in the form that its user sees."""
     names = ("id", "filename", "purpose", "media_type", "size", "sha256", "created_at", "expires_at")
     return {name: getattr(file, name) for name in names}
 
 
 async def _state(journal: Journal, key: SessionKey) -> State | None:
-    """Returns the state of a session by its whole log; None if it was purged meanwhile, or nothing was ever written."""
+    """Returns the state of a session from its whole log; None if it was purged meanwhile, or nothing was ever
+    written."""
     state: State | None = None
     while True:
         page = await journal.read(
@@ -205,7 +207,7 @@ async def _state(journal: Journal, key: SessionKey) -> State | None:
 
 
 def memory_fields(memory: UserMemory) -> dict[str, Any]:
-    """Returns a memory as its user is shown it."""
+    """Returns a memory in the form that its user sees."""
     return {
         "id": memory.id,
         "text": memory.text,
@@ -215,8 +217,8 @@ def memory_fields(memory: UserMemory) -> dict[str, Any]:
 
 
 def push_fields(subscription: PushSubscription) -> dict[str, Any]:
-    """Returns a subscription as its user is shown it: of an address only the push service's name, of a token nothing,
-    for whoever has all of it can take over the device."""
+    """Returns a subscription in the form that its user sees. It has only the push service's name of an address, and
+    nothing of a token, because who knows all of it can take over the device."""
     quiet, target = subscription.quiet, subscription.target
     kind = kind_of(target)
     return {

@@ -1,4 +1,5 @@
-"""The port of what encrypts the journal: its keys, how far rows are under them, and what operators do about them.
+"""The port for the encryption of the journal: its keys, how many rows are encrypted with them, and what operators do
+about them.
 
 `persistence.at_rest` implements it; the operator's API and the command line call it.
 """
@@ -42,13 +43,13 @@ class EncryptionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalEncryption(Protocol):
-    """The encryption of the journal, as operators see it. Every call raises Unavailable."""
+    """The encryption of the journal, as operators see it. Every method raises Unavailable."""
 
     async def status(self) -> EncryptionStatus: ...
 
     async def act(self, action: EncryptionAction, tenant: TenantId | None) -> EncryptionChange:
-        """Carries out an operator's action for one tenant, or all. `rotate`: a new key encrypts from now on. `rewrap`:
-        every key is wrapped by the present wrapper. `stop`, `resume`: the sweeps of older rows. `destroy`: the
-        tenant's keys, and so everything encrypted with them, in every copy. Raises BadInput for an action that lacks
-        its tenant."""
+        """Carries out an operator's action for one tenant, or for all if `tenant` is None. `rotate`: a new key encrypts
+        from now on. `rewrap`: every key is wrapped by the present wrapper. `stop`, `resume`: the sweeps of older rows.
+        `destroy`: the tenant's keys, and so everything encrypted with them, in every copy. Raises BadInput for an
+        action that lacks its tenant."""
         ...

@@ -1,4 +1,4 @@
-"""Reads what a user wants a new session to begin with, where their tenant has memories on."""
+"""Reads the memories with which a user's new session begins, if their tenant has memories on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LimitsInForce(Protocol):
 
 
 def memory_reader(store: EndUserStore, limited: LimitsInForce | None) -> MemoryReader | None:
-    """Returns a function that reads an end user's memories if their tenant has them on; it raises Unavailable.
-    `limited` None: no limits file, so there are no memories, and None is returned."""
+    """Returns a function that reads an end user's memories, none if their tenant has memories off; it raises
+    Unavailable. Returns None if `limited` is None: without a limits file there are no memories."""
     if limited is None:
         return None
     limits = limited.now

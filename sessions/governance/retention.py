@@ -1,10 +1,10 @@
 """How long sessions and the audit log are kept, per tenant: what a retention file says, and what is due by it. Pure.
 
-A session goes when the first of its times is over, so deleting one never makes it stay for longer. An idle session is
-one without an open turn and without activity: it goes silently, as if it had been deleted.
+A session is purged when the first of its times is over, so deleting one never makes it stay for longer. An idle session
+is one without an open turn and without activity: it is purged without notice, as if it had been deleted.
 
-Rows of the audit log go by whole hours, so that a chain gets one row about it in an hour and not one every few minutes:
-a row stays up to an hour longer than configured. The installation's own chain is kept as the default says.
+Rows of the audit log are deleted by whole hours, so that a chain gets one row about it in an hour and not one every few
+minutes: a row stays up to an hour longer than configured. The default periods hold for the installation's own chain.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Tenant = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a tenant's data is kept, in days. `idle_days` None: sessions stay until they are deleted.
-    `audit_texts`: the audit log holds what filters found as text, not only as a hash; it cannot be removed from there.
-    `audit_days` None: audit rows stay for ever."""
+    """How long a tenant's data is kept, in days. `idle_days` None: sessions stay until they are deleted. `audit_days`
+    None: audit rows stay for ever. `audit_texts`: the audit log has what filters found as text, not only as a hash; an
+    erasure does not remove that."""
 
     deleted_days: Days = 30.0
     unlisted_days: Days = 1.0
@@ -46,7 +46,7 @@ class RetentionPeriods(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
     def audit_before(self, now: UnixMs) -> UnixMs | None:
-        """Returns the time before which audit rows are not kept; None: all are kept."""
+        """Returns the time before which audit rows are not kept; None if all are kept."""
         if self.audit_days is None:
             return None
         ago = _ago(now, self.audit_days)
@@ -64,7 +64,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def trims_audit(self) -> bool:
-        """Whether audit rows of any tenant are ever deleted."""
+        """Whether audit rows of at least one tenant are ever deleted."""
         return any(kept.audit_days is not None for kept in (self.default, *self.tenants.values()))
 
     def due(self, now: UnixMs) -> Iterator[Due]:

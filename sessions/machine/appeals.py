@@ -1,7 +1,7 @@
 """Opens review cases of messages, takes appeals, and records what reviewers decided.
 
-The part of the session machine that is about `sessions.model.reviews`. An appeal is decided here, so that it can be
-made once: the log remembers it. Whether filters refuse its text was checked just before
+The part of the session machine that is about `sessions.model.reviews`. Whether an appeal is allowed is decided here,
+since the log records it and each case has only one. Whether filters refuse its text was checked just before
 (`sessions.actor.input_pipeline`).
 """
 
@@ -20,8 +20,8 @@ from sessions.model.verdicts import Finding
 
 
 def open_message_cases(build: StepBuilder, input: Command, item_id: ItemId | None) -> None:
-    """Opens the review cases that findings in a command's texts require. `item_id` None: it was refused, or made no
-    item."""
+    """Opens the review cases that findings in a command's texts require. `item_id` is the message's item; None if the
+    command was refused, or added no item."""
     if isinstance(input.command, cm.ReviewAppeal) or not any(finding.review for finding in input.findings):
         return
     state = build.state
@@ -38,8 +38,8 @@ def open_message_cases(build: StepBuilder, input: Command, item_id: ItemId | Non
 
 
 def appeal(build: StepBuilder, input: Command, command: cm.ReviewAppeal) -> cm.Ok:
-    """Opens a review case against what was withheld of an answer, or against a message's refusal; one appeal for each
-    case."""
+    """Opens a review case against the withholding of an answer, or against a message's refusal. Each case has at most
+    one appeal. Raises BadInput, Conflict, Limited."""
     state = build.state
     if (command.response_id is None) == (command.content is None):
         raise BadInput("invalid_request", "An appeal names a response, or says what was refused.", param="content")
@@ -80,7 +80,7 @@ def _withheld(state: State, response_id: ResponseId) -> Finding | None:
 
 
 def record_decision(build: StepBuilder, command: cm.ReviewNotify) -> cm.Ok:
-    """Writes a review case's decision into the log, once, however often it is sent."""
+    """Writes a review case's decision into the log. A decision that is sent again is not written again."""
     state = build.state
     review = state.reviews.get(command.review_id)
     known = review is not None and review.decision >= command.decision

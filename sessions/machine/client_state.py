@@ -1,6 +1,6 @@
 """Shows a session's state to a client that has none of it: what a new device needs.
 
-Pure; what is not shown here no reader gets with a snapshot.
+Pure. No reader gets anything with a snapshot that is not shown here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _SHOWN_OF_ANSWER: Final = ("status", "model", "created_at", "completed_at", "usa
 
 
 def _approvals(waiting: Awaiting) -> dict[str, Any]:
-    """Returns the ids of calls that wait for approval, as a part of the client's object; {} for none."""
+    """Returns the ids of calls that wait for approval, as a part of the client's `state` object; an empty object if
+    there are none."""
     calls = waiting.server.calls.values() if waiting.server is not None else ()
     pending = [call.call_id for call in calls if call.approval == "asked" and waiting.is_due(call)]
     return {"approval": pending} if pending else {}

@@ -1,12 +1,12 @@
 """Compaction: a summary takes the place of a conversation's older messages in its prompts, and only there.
 
-Functions over a `StepBuilder`. The log and the item tree keep every message; a summary is no item of the tree and
-stands on no branch. Invariants: a summary holds only where all that its model had read still stands, unchanged: what is
-taken back takes the summary with it, text and all, and a branch that leaves before the last message that it read goes
-on without it. It begins and ends between turns, so a call never parts from its output. None takes effect while an
-answer is under way, whose prompt must be the same after a failure.
+Functions over a `StepBuilder`. The log and the item tree keep every message; a summary is no item of the tree and on no
+branch. Invariants: a summary is used only while everything that its model has read exists unchanged. If some of that is
+retracted, the summary and its text are retracted too; a branch that leaves before the last message that was read is
+continued without it. A summary begins and ends between turns, so a call is never separated from its output. None takes
+effect while an answer is under way, whose prompt must be the same after a failure.
 
-Does not know tokens: what is summarised, and when, is reckoned in `sessions.turn.context_fitting`.
+Does not know tokens: `sessions.turn.context_fitting` computes what is summarised, and when.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PINNED_MAX: Final = 64
 
 
 def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact) -> cm.Ok:
-    """Requests a summary. Raises NotFound for an unknown item, Conflict while an answer is under way."""
+    """Requests a summary for a command. Raises NotFound for an unknown item, Conflict while an answer is under way."""
     state = build.state
     if command.item_id is not None and command.item_id not in state.items:
         raise _item_not_found(command.item_id)
@@ -40,7 +40,7 @@ def request(build: StepBuilder, principal: Principal, command: cm.SessionCompact
 
 
 def undo(build: StepBuilder, command: cm.CompactionUndo) -> cm.Ok:
-    """Takes a summary out of force. Raises NotFound, and Conflict while an answer is under way."""
+    """Takes a summary out of prompts. Raises NotFound, and Conflict while an answer is under way."""
     state, name = build.state, command.compaction_id
     _check_idle(state)
     if name is None:
@@ -67,8 +67,8 @@ def pin(build: StepBuilder, command: cm.ItemPin) -> cm.Ok:
 
 
 def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
-    """Puts a summary in force, unless what it was made of has changed or an answer has begun; then a command that was
-    promised this summary is answered with `compaction_failed` in the log."""
+    """Puts a summary in force. Does nothing if what it was made from has changed, or an answer has begun; if a command
+    was promised this summary, `context.compaction_failed` is then written into the log."""
     state = build.state
     if state.info is None or state.deleted or input.compaction_id in state.compactions:
         return
@@ -107,7 +107,7 @@ def write_summary(build: StepBuilder, input: CompactionWritten) -> None:
 
 
 def give_up(build: StepBuilder, input: CompactionGivenUp) -> None:
-    """Writes into the log why a requested compaction does not come."""
+    """Writes into the log why a requested compaction will not be made."""
     if build.state.info is None or build.state.deleted:
         return
     error = {"code": input.error.code, "message": input.error.public_message}

@@ -1,10 +1,9 @@
 """Turns released pieces of an answer into Responses events, for one open response.
 
-Text opens a message item with one text part, which stands behind the part of the thoughts that came before it; a call
-opens a function_call item; a refusal becomes a part of its own kind. Events are made against the response's drafts as
-they stand; each is applied before the next is made, which is why `write` and `close_drafts` are generators: their
-caller applies every event that they yield
-(sessions.machine.machine).
+Text opens a message item with one text part, behind the part of the thoughts that came before it; a call opens a
+function_call item; a refusal becomes a part of its own kind. Each event depends on the response's drafts after the one
+before it. So `write` and `close_drafts` are generators, and their caller (`sessions.machine.machine`) applies every
+event before it asks for the next.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ _DELTAS: Final = (ev.OutputTextDelta, ev.RefusalDelta, ev.ReasoningDelta, ev.Arg
 
 
 def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) -> Iterator[ev.AnyEvent]:
-    """Yields the events that `piece` becomes. The caller applies each before it asks for the next. `tools`: the
-    session's; a call says whether the server carries it out."""
+    """Yields the events that `piece` becomes. The caller applies each before it asks for the next. `tools` are the
+    session's, by which a call's item says whether the server carries it out."""
     match piece:
         case Text():
             if not _writing_message(open_):
@@ -125,8 +124,8 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
 
 
 def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | ev.ReasoningDelta | None:
-    """Returns the one event of a piece that only goes on with the present text or thoughts, as nearly all do; else
-    None."""
+    """Returns the delta event for a single piece that continues the present text or thoughts, as nearly all pieces do;
+    None if it does not, or there are several pieces."""
     if len(pieces) != 1 or not _writing_message(open_):
         return None
     piece, draft = pieces[0], open_.drafts[-1]
@@ -159,7 +158,7 @@ def reasoning_delta(open_: Open, draft: Draft, piece: Thought) -> ev.ReasoningDe
 
 
 def _reasoning_done(open_: Open) -> Iterator[ev.AnyEvent]:
-    """Yields the done events of thoughts that end here, if some do."""
+    """Yields the done events of the thoughts that end here; nothing if none end."""
     draft = open_.drafts[-1]
     if not draft.is_thinking:
         return
@@ -187,7 +186,7 @@ def _part_done(open_: Open, draft: Draft, index: int, part: ContentPart) -> ev.C
 
 
 def carries(piece: Piece, event: ev.AnyEvent) -> bool:
-    """Returns whether `event`, of those that `piece` became, is the one that carries the piece's tokens."""
+    """Returns whether `event`, one of those that `piece` became, is the one to which the piece's tokens belong."""
     if isinstance(piece, CallBegin):
         return isinstance(event, ev.OutputItemAdded)
     return isinstance(event, _DELTAS)

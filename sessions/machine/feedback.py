@@ -1,7 +1,7 @@
-"""Takes what people think of answers, and opens a review case for what they think badly of.
+"""Takes people's ratings of answers, and opens a review case for a bad one.
 
-One rating for each who rates, and changeable. A person's first thumbs-down opens a case; a later one changes its note
-for as long as nobody has decided it.
+Everybody has one rating for each answer, which they can change. A person's first thumbs-down opens a case; later ones
+change its note until somebody has decided the case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RATERS_MAX: Final = 16  # of one answer
 
 
 def set_feedback(build: StepBuilder, principal: Principal, command: cm.FeedbackSet) -> cm.Ok:
-    """Writes a rating if it differs from the one before. Raises Conflict, NotFound, Limited."""
+    """Writes a rating if it differs from the rater's one before. Raises Conflict, NotFound, Limited."""
     state, response_id = build.state, command.response_id
     check_note(command.reason, "reason")
     if response_id in state.open:

@@ -1,4 +1,4 @@
-"""What goes into the session machine and what comes out of it: inputs, effects and the step that binds them.
+"""The inputs and outputs of the session machine: inputs, effects, and the step that combines what an input results in.
 
 An input is something that happened (a client's command, an engine's output, a deadline); a step is one atomic advance.
 """
@@ -31,7 +31,8 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A client's command. `digest` is of the command as it was sent; filters may have changed `command` since."""
+    """A client's command. `digest` is that of the command as it was sent; filters may have changed `command` since
+    then."""
 
     principal: Principal
     command: cm.ActorCommand
@@ -56,8 +57,8 @@ class GenerationInput(msgspec.Struct, frozen=True):
 
 
 class Output(GenerationInput, frozen=True):
-    """Reports what a generation has released since its last report: pieces, their whole token ids, and the tail behind
-    them."""
+    """Reports what a generation has released since its last report: pieces, all their token ids (packed), and the raw
+    text `tail` behind these."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -78,7 +79,7 @@ class GenerationFinished(GenerationInput, frozen=True):
 
 
 class GenerationFailed(GenerationInput, frozen=True):
-    """Reports that a generation cannot go on: the response fails, or runs again if the engine was lost."""
+    """Reports that a generation cannot go on: the response fails, or gets another run if the engine was lost."""
 
     error: SessileError
     usage: Usage
@@ -86,7 +87,7 @@ class GenerationFailed(GenerationInput, frozen=True):
 
 
 class GenerationStopped(GenerationInput, frozen=True):
-    """Reports that a generation was stopped from outside, with the findings that no `Output` has carried."""
+    """Reports that a generation was stopped from outside, with the findings that no `Output` has reported."""
 
     findings: tuple[Finding, ...]
 
@@ -136,7 +137,7 @@ class ToolProgressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports the output of a server tool's call; `whole` False: the call's outcome is not known."""
+    """Reports the output of a server tool's call. `whole` is False if the call's outcome is not known."""
 
     response_id: ResponseId
     call_id: CallId
@@ -158,14 +159,15 @@ class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphaned(msgspec.Struct, frozen=True):
-    """Reports that nobody has read the open responses for as long as the policy allows. `attended_only`: only those
-    are ended whose clients wait for them."""
+    """Reports that nobody has read the open responses for as long as the policy allows, so that they are to end. With
+    `attended_only`, only those end whose clients wait for them."""
 
     attended_only: bool = False
 
 
 class ResponsesPaused(msgspec.Struct, frozen=True):
-    """Reports that nobody reads and the policy is to wait: open responses stay open, their engines stop."""
+    """Reports that nobody reads the open responses and the policy is to pause: they stay open, and their engines
+    stop."""
 
 
 class ResponsesResumed(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ class ResponsesResumed(msgspec.Struct, frozen=True):
 
 
 class TitleWritten(msgspec.Struct, frozen=True):
-    """A title for a session that had none, made of what stood in the log up to `at`."""
+    """A title for a session that had none, made from the log up to the offset `at`."""
 
     title: str
     at: int
@@ -186,7 +188,8 @@ class ModelChosen(msgspec.Struct, frozen=True):
 
 
 class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of the first `items` items of the branch that ends in `read`, as the log stood at `at`."""
+    """A summary of the first `items` items of the branch that ends in `read`, made from the log up to the offset
+    `at`."""
 
     compaction_id: ItemId
     at: int
@@ -203,7 +206,7 @@ class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionGivenUp(msgspec.Struct, frozen=True):
-    """Reports that a compaction that a command requested cannot be made."""
+    """Reports that a compaction that a command requested will not be made."""
 
     compaction_id: ItemId
     error: SessileError
@@ -263,20 +266,20 @@ class RunTools(msgspec.Struct, frozen=True):
 
 
 class SendToolCall(msgspec.Struct, frozen=True):
-    """Asks to send a call, whose intent stands in the log."""
+    """Asks to send a call whose intent is in the log."""
 
     response_id: ResponseId
     call_id: CallId
 
 
 class StopTools(msgspec.Struct, frozen=True):
-    """Asks to stop a response's tool calls: nobody waits for their outputs any more."""
+    """Asks to stop a response's tool calls, because nobody waits for their outputs any more."""
 
     response_id: ResponseId
 
 
 class Erase(msgspec.Struct, frozen=True):
-    """Asks to erase the session's KV and to end the actor: the session is deleted."""
+    """Asks to erase the session's KV and to end the actor, because the session is deleted."""
 
 
 class Compact(msgspec.Struct, frozen=True):
@@ -289,14 +292,15 @@ class Compact(msgspec.Struct, frozen=True):
 
 
 class ShortenedContext(msgspec.Struct, frozen=True):
-    """Tells that prompts have another beginning from here on: its KV may be computed, or more be summarised."""
+    """Informs that prompts have another beginning from here on, so that their KV may be computed, or more be
+    summarised."""
 
 
 Effect = Start | Stop | ArmToolDeadline | RunTools | SendToolCall | StopTools | Erase | Compact | ShortenedContext
 
 
 class Step(msgspec.Struct):
-    """One atomic advance: `records`, and what stands beside them, must be durable before anything else is done."""
+    """One atomic advance. `records`, and the other rows to append, must be durable before anything else is done."""
 
     records: list[ev.Record] = []
     commands: list[CommandRecord] = []
@@ -315,7 +319,7 @@ class Step(msgspec.Struct):
         return bool(self.records or beside)
 
     def then(self, later: Step) -> None:
-        """Adds the next step of the same atomic write; only the last one may carry an answer."""
+        """Adds the next step of the same atomic write. Of all these steps only the last may have an answer."""
         self.records += later.records
         self.commands += later.commands
         self.usage += later.usage

@@ -1,4 +1,4 @@
-"""Reads the item tree: what blocks a branch, what stands last in its queue, what an answer answers.
+"""Reads the item tree: what blocks a branch, which response is last in its queue, which question an answer belongs to.
 
 Pure functions of a `State`; none changes it.
 """
@@ -24,7 +24,7 @@ def busy_conflict(code: str) -> Conflict:
 
 
 def parent_of(state: State, parent_id: ItemId | None | UnsetType) -> ItemId | None:
-    """Returns the item that a command names as its parent; the newest where it names none. Raises NotFound."""
+    """Returns the item that a command names as its parent; the newest item if it names none. Raises NotFound."""
     if parent_id is UNSET:
         return state.newest
     if parent_id is not None and parent_id not in state.items:
@@ -48,12 +48,13 @@ def ancestors(state: State, leaf: ItemId | None) -> Iterator[Item]:
 def blocker(
     state: State, parent: ItemId | None, *, implied: bool, answering: ResponseId | None = None
 ) -> tuple[ResponseId, str] | None:
-    """Returns the response to wait for before the branch that ends in `parent` goes on, and the code that says why (an
-    open response, a turn whose tools run); None if the branch is free. The turn of `answering`, whose tool outputs are
-    at hand, does not block.
+    """Returns the response that must end before the branch that ends in `parent` can be continued, and the code of the
+    reason (an open response, or a turn whose tools run); None if the branch is free. The turn of `answering`, whose
+    tool outputs the caller has, does not block.
 
-    A parent that merely precedes an open response is free (a sibling), unless the client named none: then the
-    newest item with an answer on the way counts as that answer's.
+    If the client named `parent`, an open response below it does not block, because the new one is its sibling. If the
+    client named none (`implied`), such a response blocks when nothing of it is written yet: the client means to
+    continue after it.
     """
     if not state.open and not state.awaiting and not state.queue:
         return None
@@ -81,7 +82,8 @@ def blocker(
 
 
 def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
-    """Returns the last response in the queue behind a response: the one that a newcomer waits for."""
+    """Returns the last response in the queue behind a response, for which a new one must wait; the response itself if
+    none waits."""
     for waiting in state.queue:
         if waiting.after == response_id:
             response_id = waiting.body.id
@@ -89,14 +91,14 @@ def last_in_line(state: State, response_id: ResponseId) -> ResponseId:
 
 
 def steering_behind(state: State, response_id: ResponseId) -> Queued | None:
-    """Returns the steering message that waits for a response, which stands in the queue before all others; None for
-    none."""
+    """Returns the steering message that waits for a response, None if there is none. Steering messages come before all
+    others that wait for it."""
     return next((waiting for waiting in state.queue if waiting.after == response_id and waiting.steers), None)
 
 
 def question(state: State, item_id: ItemId) -> ItemId | None:
-    """Returns the item that the answer at `item_id` answers: responding again without a parent regenerates that
-    answer."""
+    """Returns the item that the answer at `item_id` belongs to. A command to respond that names no parent regenerates
+    the answer to that item."""
     at: ItemId | None = item_id
     while at is not None:
         made_by = state.made_by.get(at)

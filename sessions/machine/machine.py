@@ -1,17 +1,17 @@
 """The pure session machine: `step(input) -> Step`, no I/O, no clock, no chance, no await.
 
-Decides everything that happens in a conversation: what a command does to the item tree, when a response may
-start, what each engine output becomes in the log, what is left to do after a crash. The shell (sessions.actor.actor)
-runs a step in order: first makes its records durable (I2), then gives the answers, then starts and stops engines.
+Decides everything that happens in a conversation: what a command does to the item tree, when a response may start, what
+each engine output becomes in the log, what is left to do after a crash. The shell (sessions.actor.actor) runs a step in
+order: first makes its records durable (I2), then gives the answers, then starts and stops engines.
 
 Invariants: every accepted command gets exactly one answer (I5, I7); each response ends in exactly one terminal event;
-at most one open response per branch; after a response ended nothing is written for it. `step` advances the
-state in place: when its append turns out to be refused, the whole machine is thrown away with it.
+at most one open response per branch; after a response ended nothing is written for it. `step` advances the state in
+place: when its append turns out to be refused, the whole machine is thrown away with it.
 
-Ids are derived from (session, principal, command id), so a command that is applied by two activations in turn makes
-the same ids; where one of them stands already, the command was applied once, though its answer is forgotten, and
-is refused. Does not know: tokens' meaning, engines, filters, storage, who reads.
-After: etcd/raft's step function; the actor model of Hewitt; OpenAI's Responses for what a response is.
+Ids are derived from (session, principal, command id), so a command that is applied by two activations one after the
+other makes the same ids. If one of them exists already, the command was applied before, though its answer is forgotten,
+and it is refused. Does not know: tokens' meaning, engines, filters, storage, who reads. After: etcd/raft's step
+function; the actor model of Hewitt; OpenAI's Responses for what a response is.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _NAMING = cm.MessageCreate | cm.MessageEdit | cm.ResponseCreate | cm.ResponseSte
 
 
 class Machine:
-    """The machine of one session. Owned by its actor; not thread-safe; see the module's docstring."""
+    """The machine of one session. It belongs to its actor and is not thread-safe; see the module's docstring."""
 
     def __init__(
         self,
@@ -171,34 +171,36 @@ class Machine:
 
     @property
     def at_work(self) -> bool:
-        """Whether some turn is open, and not only because all its answers are paused."""
+        """Whether at least one turn is open that has something to do, which an answer paused by the orphan policy has
+        not."""
         state = self.state
         paused = state.open and self._runs.paused.issuperset(state.open)
         return state.busy and (bool(state.awaiting) or not paused)
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None:
-        """Keeps the size of a response's prompt, in tokens, for the usage of a response that is cut short."""
+        """Keeps the size of a response's prompt, in tokens, for the usage of a response that ends early."""
         self._runs.prompts[response_id] = Usage(input_tokens, 0, cached_tokens)
 
     def other_model(self, open_: Open) -> str:
-        """Returns the model that writes a response; "" where it is the session's own."""
+        """Returns the model that writes a response if it is not the session's own; else ""."""
         return responses.other_model(self.state, open_)
 
     # -- applied commands ----------------------------------------------------------------------------------------
 
     def known(self, principal: Principal, command_id: CommandId) -> CommandRecord | None:
-        """Returns the record of a command if it was applied before."""
+        """Returns the record of a command if it was applied before; else None."""
         return self._applied.get((principal.id, command_id))
 
     def remember(self, record: CommandRecord) -> None:
-        """Adds the record of a command, just applied or read from the journal; forgets the oldest of too many."""
+        """Adds the record of a command that was just applied, or that was read from the journal. Beyond the bound the
+        oldest is dropped."""
         self._applied[(record.principal_id, record.command_id)] = record
         if len(self._applied) > COMMANDS_LOADED_MAX:
             del self._applied[next(iter(self._applied))]
             self.forgetful = True
 
     def continues_turn(self, command: cm.ActorCommand) -> bool:
-        """Returns whether a command only goes on with a turn that was let in when it began."""
+        """Returns whether a command only continues a turn that was admitted when it began."""
         return turn_commands.continues_turn(self.state, command)
 
     def is_visible_to(self, principal: Principal) -> bool:
@@ -235,7 +237,7 @@ class Machine:
         out.commands.append(record)
 
     def _patch_head(self, out: Step) -> None:
-        """Adds the head's descriptive columns to the step if they changed."""
+        """Adds the head's descriptive columns to the step if they have changed."""
         state = self.state
         if state.info is None:
             return
@@ -253,7 +255,8 @@ class Machine:
 
 
 def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
-    """Applies a new command (repeats were answered before). Raises its refusal, with nothing written."""
+    """Applies a new command (repeats were answered before). Raises the error that refuses it; then nothing was
+    written."""
     state, principal, command = build.state, input.principal, input.command
     if isinstance(command, cm.SessionCreate):
         return session_commands.create_session(build, input, command)
@@ -312,7 +315,7 @@ def apply_command(build: StepBuilder, input: Command) -> cm.Ok:
 
 
 def _stands(state: State, principal: Principal, command: cm.ActorCommand) -> bool:
-    """Returns whether something in the log, or the session itself, has an id that follows from this command's id."""
+    """Returns whether the log already has a response, item or session whose id is derived from this command's id."""
     response_id = responses.response_id_of(state.key, principal, command.id)
     if response_id in state.open or response_id in state.answers:
         return True

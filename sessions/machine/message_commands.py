@@ -1,7 +1,7 @@
 """Applies the commands of a chat client: send or edit a message, respond, cancel, give a tool's output.
 
-Functions over a `StepBuilder`. A response that cannot begin yet, because its branch is busy, waits in the session's
-queue where the client asks for that (`queue`), and is a Conflict otherwise.
+Functions over a `StepBuilder`. If a response cannot begin yet because its branch is busy, it waits in the session's
+queue if the client has asked for that (`queue`), and is a Conflict otherwise.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _new_response(build: StepBuilder, input: Command, command: _Responding, pare
 def _respond(
     build: StepBuilder, input: Command, command: _Responding, parent: ItemId | None, *, item: Message | None = None
 ) -> cm.Ok:
-    """Begins the response to `parent`, if the command has one. The answer's offset is that of `item`, which was just
-    added, or else of the response."""
+    """Begins the response to `parent`, if the command asks for one. The returned offset is that of `item`, which was
+    just added, or that of the response if there is no item."""
     offset, response_id = build.state.top, None
     if input.adopts:
         adopt_model(build, input.adopts)
@@ -130,7 +130,8 @@ def _queue(
     blocked: tuple[ResponseId, str],
     item: Message | None,
 ) -> cm.Ok:
-    """Queues a response behind the one that blocks its branch; raises Conflict where the client asks for no queue."""
+    """Queues a response behind the one that blocks its branch. Raises Conflict if the client has not asked for the
+    queue."""
     after, code = blocked
     if not command.queue:
         raise busy_conflict(code)
@@ -154,7 +155,8 @@ def _queue(
 
 
 def cancel_response(build: StepBuilder, command: cm.ResponseCancel) -> cm.Ok:
-    """Ends a response, or the turn that waits for its tools; one that has ended already is left as it is."""
+    """Ends a response, or the turn that waits for its tools. A response that has ended already is not changed. Raises
+    NotFound."""
     state, response_id = build.state, newest_of(build.state, command.response_id)
     open_ = state.open.get(response_id)
     queued = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)

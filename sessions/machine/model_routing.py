@@ -1,9 +1,10 @@
-"""Writes into a session's log that it leaves for another model, arrives there, and what its model is called.
+"""Writes into a session's log that it leaves for another model, that it arrives there, and its model's name.
 
 A session changes its model because routing decided so, within its alias, or because a turn named another one.
 
-Functions over a `StepBuilder`. The one that leaves writes down where to and why, before the session moves; whoever is
-active next makes it true, or writes that the pool was lost. Does not know who decides (`sessions.routing.decision`).
+Functions over a `StepBuilder`. The activation that the session leaves writes the target and the reason before the
+session moves. The next activation then changes the session's model, or writes that the pool was lost. Does not know who
+decides (`sessions.routing.decision`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ ROUTING_NOTE: Final = "sessile.routing"  # of a response's `metadata`: its recei
 
 
 def alias_of(info: ev.SessionInfo) -> str:
-    """Returns the alias among whose models a session's turns are routed; "" where its model was named."""
+    """Returns the alias among whose models a session's turns are routed; "" if its model was named directly."""
     return "" if info.routing is UNSET else info.routing.alias
 
 
 def head_model_of(info: ev.SessionInfo) -> str:
-    """Returns the model, or alias, that the session's head names; placement goes by it."""
+    """Returns the model, or alias, that the session's head names, by which placement chooses replicas."""
     return head_model(alias_of(info), info.model)
 
 
@@ -39,8 +40,8 @@ def leave_for_model(build: StepBuilder, routing: ev.SessionRouting) -> None:
 
 
 def arrive_at_model(build: StepBuilder) -> bool:
-    """Gives a session the model of the replica where it is active, if it was sent there or its pool was lost. Returns
-    whether its model has changed."""
+    """Gives a session the model of the replica where it is active, if it was sent there or its own model's pool was
+    lost. Returns whether its model has changed."""
     info, here = build.state.info, build.config.default_model
     if info is None or info.routing is UNSET or info.model == here:
         return False
@@ -57,7 +58,7 @@ def arrive_at_model(build: StepBuilder) -> bool:
 
 
 def adopt_model(build: StepBuilder, name: str) -> None:
-    """Renames the session's model from here on: to the replica's own model, or to an alias that has it."""
+    """Changes the name of the session's model: to this replica's own model, or to an alias that includes it."""
     info = build.state.info
     assert info is not None
     here = build.config.default_model

@@ -1,9 +1,9 @@
-"""Programs that call the session's other server tools: their calls in the log, and what they are answered.
+"""Programs that call the session's other server tools: their calls in the log, and the answers to them.
 
-Functions over a `StepBuilder`. A call of a program is a server call like any other (approval, intent, sending), but
-for two things: it stands in no branch, for the model has not made it, and its output goes to the program. Invariants:
-that a program has come to a call stands in the log, with what it needs to go on, before anything is sent; a program has
-one call at a time; what one was answered is journaled before the program reads it.
+Functions over a `StepBuilder`. A call of a program is a server call like any other (approval, intent, sending), except
+that it is on no branch, because the model has not made it, and that its output goes to the program. Invariants: before
+a program's call is sent, the log has the call, and what the program needs to be resumed; a program has one call at a
+time; an answer is journaled before the program reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId
 
 
 def call_tool(build: StepBuilder, input: ProgramCalling) -> None:
-    """Writes, once, that a program has come to a call of its own."""
+    """Writes that a program has come to a call of its own; a repeat of the input writes nothing."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or waiting.server is None or call is None or not waiting.is_due(call) or not call.execution_id:
@@ -36,7 +36,7 @@ def call_tool(build: StepBuilder, input: ProgramCalling) -> None:
 
 
 def put_answer(build: StepBuilder, response_id: ResponseId, call_id: CallId, output: str, *, is_error: bool) -> None:
-    """Writes the answer to a program's call; the program goes on."""
+    """Writes the answer to a program's call, and has the program go on."""
     returned = ev.ProgramReturned(response_id=response_id, call_id=call_id, is_error=is_error)
     build.put(returned, ev.Private(output=output))
     build.out.effects.append(RunTools(response_id))

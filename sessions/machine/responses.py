@@ -1,8 +1,8 @@
 """The life of a response: how it begins, is written, ends, and lets the next one begin.
 
-Functions over a `StepBuilder`; what engines report and what the log left unfinished comes here. Invariants: a response
-ends in exactly one terminal event; a run that is not the response's present one writes nothing; ending a response
-starts the first of those that waited for it, in the same step.
+Functions over a `StepBuilder`, for the reports of engines and for what the log shows as unfinished. Invariants: a
+response ends in exactly one terminal event; a run that is not the response's present one writes nothing; the end of a
+response starts the first of those that waited for it, in the same step.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _TERMINAL: dict[str, type[ev.ResponseCompleted] | type[ev.ResponseIncomplete] | 
 
 
 def derive(prefix: str, *parts: str) -> str:
-    """Returns an id made from `parts`; 80 bits of their hash, so that no two of a tenant's meet by chance."""
+    """Returns an id made from `parts`: 80 bits of their hash, so that no two ids of a tenant are equal by chance."""
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
     return f"{prefix}_{b32encode(digest).decode()[:24].lower()}"
 
@@ -91,7 +91,7 @@ def compaction_id_of(key: SessionKey, principal: Principal, command_id: str) -> 
 
 
 def continuation_id_of(key: SessionKey, response_id: ResponseId) -> ResponseId:
-    """Returns the id of the response that goes on with this one behind the outputs of server tools."""
+    """Returns the id of the response that goes on with a turn once server tools have answered this response's calls."""
     return ResponseId(derive("resp", key.tenant, key.session, response_id, "continued"))
 
 
@@ -144,13 +144,14 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin(build: StepBuilder, new: NewResponse) -> None:
-    """Creates a response and starts its first generation. Draws the seed where the client gave none."""
+    """Creates a response and starts its first generation."""
     create(build, new)
     _start(build, build.state.open[new.id], behind=new.behind)
 
 
 def create(build: StepBuilder, new: NewResponse) -> None:
-    """Creates a response without a generation; the caller decides whether an engine writes it."""
+    """Creates a response without a generation; draws the seed if the client gave none. The caller decides whether an
+    engine writes it."""
     sampling = _with_defaults(new, build.state)
     if sampling.seed is None:
         sampling = msgspec.structs.replace(sampling, seed=drawn_seed(new.id))
@@ -168,8 +169,8 @@ def create(build: StepBuilder, new: NewResponse) -> None:
 
 
 def _with_defaults(new: NewResponse, state: State) -> Sampling:
-    """Returns the response's sampling, with the session's settings where the command names none. A brownout only
-    shortens."""
+    """Returns the response's sampling. Values that the command does not set are the session's. A brownout's limit is
+    used only if it is shorter."""
     sampling, info = new.sampling, state.info
     assert info is not None
     if info.temperature is not UNSET and sampling.temperature is None:
@@ -183,7 +184,8 @@ def _with_defaults(new: NewResponse, state: State) -> Sampling:
 
 
 def new_body(build: StepBuilder, new: NewResponse, status: Literal["queued", "in_progress"]) -> ev.ResponseBody:
-    """Returns the body of a response that begins. A smaller model is named in `service` only if this replica has it."""
+    """Returns the body of a response that begins. `service` names a smaller model as its writer only if this replica
+    has that model."""
     info = build.state.info
     assert info is not None
     service, model = dict(new.service or {}), new.model
@@ -228,8 +230,8 @@ def start_all(build: StepBuilder) -> None:
 
 
 def note_lookup(state: State, step: Step, response_id: ResponseId, outcome: str) -> None:
-    """Notes in `service` of a response that a step begins whether the result cache had its answer. `step` is not
-    appended yet, so the state must show the same body as the step's `response.created`."""
+    """Writes into `service` of a response that a step begins whether the result cache had its answer. `step` is not
+    appended yet; the state gets the same body as its `response.created`."""
     for index, record in enumerate(step.records):
         if isinstance(record.event, ev.ResponseCreated) and record.event.response_id == response_id:
             service = {**(record.event.response.service or {}), "cache": outcome}
@@ -242,7 +244,7 @@ def note_lookup(state: State, step: Step, response_id: ResponseId, outcome: str)
 
 
 def other_model(state: State, open_: Open) -> str:
-    """Returns the model that writes a response; "" where it is the session's own."""
+    """Returns the model that writes a response if it is not the session's own; else ""."""
     assert state.info is not None
     return "" if open_.body.model == state.info.model else open_.body.model
 
@@ -251,7 +253,8 @@ def other_model(state: State, open_: Open) -> str:
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a response ends: with `reason` it is incomplete, with `error` it failed. `successor` goes on in its place."""
+    """How a response ends: incomplete if it has a `reason`, failed if it has an `error`, else completed. `successor` is
+    the response that goes on in its place."""
 
     usage: Usage
     reason: IncompleteReason | None = None
@@ -276,13 +279,14 @@ def end_incomplete(
     go_on: bool = True,
     successor: ResponseId | None = None,
 ) -> None:
-    """Ends an open response as incomplete, with what was released; its generation, if one runs, is stopped."""
+    """Ends an open response as incomplete, with what was released. Its generation, if one runs, is stopped. `go_on`:
+    the next response in the queue begins; `successor`: the response that goes on in its place."""
     build.out.effects.append(Stop(open_.id))
     end(build, open_, Ending(_used(build, open_), reason, successor), go_on=go_on)
 
 
 def _shown_error(error: SessileError) -> dict[str, Json]:
-    """Returns the `error` of a response that failed."""
+    """Returns the `error` object that a failed response shows for an error."""
     shown: dict[str, Json] = {"code": error.code, "message": error.public_message}
     return shown if error.retry_after_ms is None else {**shown, "retry_after_ms": error.retry_after_ms}
 
@@ -313,8 +317,8 @@ def end_queued(
 
 
 def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) -> None:
-    """Closes an open response: writes the ends of its drafts, its one terminal event and its usage; starts the next
-    response in line."""
+    """Closes an open response: writes the ends of its drafts, its one terminal event and its usage, and with `go_on`
+    starts the next response in the queue."""
     status, usage, config = ending.status, ending.usage, build.config
     for event in event_writer.close_drafts(open_, "completed" if status == "completed" else "incomplete"):
         build.put(event)
@@ -368,7 +372,8 @@ def end(build: StepBuilder, open_: Open, ending: Ending, *, go_on: bool = True) 
 
 
 def next_in_line(build: StepBuilder, ended: ResponseId, last: ItemId | None) -> None:
-    """Starts the first response that waited for `ended`, below `last`; others that waited for it wait for that one."""
+    """Starts the first response that waited for `ended`, below the item `last`. The others that waited for `ended` then
+    wait for that response."""
     first = next((waiting for waiting in build.state.queue if waiting.after == ended), None)
     if first is None:
         return
@@ -400,8 +405,8 @@ def _put_waiting(build: StepBuilder, waiting: Queued, parent: ItemId | None) -> 
 
 
 def take_up(build: StepBuilder, turn: ResponseId, last: ItemId, successor: ResponseId) -> ItemId:
-    """Adds the messages that steer a turn below the last of its tools' outputs, for the response `successor` to
-    answer. Returns the id of the last item."""
+    """Adds the messages that steer a turn below `last`, the last of its tools' outputs. The response `successor`
+    answers them. Returns the id of the last item that was added, or `last`."""
     while (waiting := item_tree.steering_behind(build.state, turn)) is not None:
         end_queued(build, waiting, "steered", successor=successor)
         last = _put_waiting(build, waiting, last)
@@ -460,8 +465,8 @@ def put_missing_output(build: StepBuilder, waiting: Awaiting, call_id: CallId, w
 
 
 def continuation(waiting: Awaiting, server: ServerCalls, response_id: ResponseId, parent: ItemId) -> NewResponse:
-    """Returns the response that goes on with a turn behind server tools' outputs. After TOOL_ROUNDS_MAX rounds it
-    calls none."""
+    """Returns the response that continues a turn once the outputs of its server tools are there. After TOOL_ROUNDS_MAX
+    rounds it may call no tools."""
     sampling = free_tool_choice(inherited(waiting.sampling, waiting.response_id))
     if server.round + 1 >= TOOL_ROUNDS_MAX:
         sampling = msgspec.structs.replace(sampling, tool_choice="none")
@@ -482,14 +487,15 @@ def continuation(waiting: Awaiting, server: ServerCalls, response_id: ResponseId
 
 
 def current(build: StepBuilder, response_id: ResponseId, generation: int) -> Open | None:
-    """Returns the response if it is open and `generation` is its present run; None for a run that reports too late."""
+    """Returns the response if it is open and `generation` is its present run; None if it has ended, or the report is by
+    an earlier run."""
     if build.runs.current.get(response_id) != generation:
         return None
     return build.state.open.get(response_id)
 
 
 def write_output(build: StepBuilder, input: Output) -> None:
-    """Writes the events of what a generation released; nothing if the run is not the response's present one."""
+    """Writes the events for what a generation released; nothing if the generation is not the response's present one."""
     if input.findings:
         open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
@@ -568,8 +574,8 @@ def finish(build: StepBuilder, input: GenerationFinished) -> None:
 
 
 def fail(build: StepBuilder, input: GenerationFailed) -> None:
-    """Ends a response whose generation failed; if the engine was lost, starts another run, within RECOVERIES_MAX. One
-    that cannot go on from its words is incomplete."""
+    """Ends a response whose generation failed. If the engine was lost it starts another run, at most RECOVERIES_MAX
+    times. A response that cannot be continued from its text ends as incomplete."""
     open_cases(build, input)
     open_ = current(build, input.response_id, input.generation)
     if open_ is None:
@@ -592,13 +598,13 @@ def fail(build: StepBuilder, input: GenerationFailed) -> None:
 
 
 def _quarantine(build: StepBuilder, all_open: Iterable[Open]) -> None:
-    """Ends open responses as failed: one of them keeps ending the replica that works on it."""
+    """Ends open responses as failed, because one of them keeps ending the replica that works on it."""
     for open_ in all_open:
         end(build, open_, Ending(_used(build, open_), error=quarantined_error()))
 
 
 def activate(build: StepBuilder, input: Activated) -> None:
-    """Goes on with what the log says is unfinished; a session that keeps ending its replicas is quarantined."""
+    """Continues what the log shows as unfinished. A session that keeps ending its replicas is quarantined."""
     state, config = build.state, build.config
     build.runs.replica = input.replica
     if state.info is None or state.deleted:

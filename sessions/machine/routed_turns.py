@@ -1,6 +1,6 @@
-"""What a session's log says of the decisions about its model: a fold, of which the next decision goes on.
+"""The decisions about a session's model so far, as a fold of its log; the next decision depends on them.
 
-Pure. Written by `sessions.machine.model_routing`, read by `sessions.actor.model_router`.
+Pure. `sessions.machine.model_routing` writes the events, `sessions.actor.model_router` reads the result.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ROUTING: Final = "routing"  # of a response's `service`: which model was chosen,
 
 
 class RoutedTurns(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing of a session so far, by its log. `level` follows the scores of its turns, `calm` counts easy ones in
-    a row; `switched`: its model has changed since the last response; `displaced`: a lost pool or a brownout took its
-    model away."""
+    """The routing of a session so far, by its log. `level` is the smoothed score of its turns, None if none was routed;
+    `calm` is how many easy turns came in a row. `switched`: its model has changed since the last response. `displaced`:
+    a lost pool or a brownout took its model away."""
 
     level: float | None = None
     calm: int = 0

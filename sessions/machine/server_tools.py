@@ -2,7 +2,7 @@
 
 Functions over a `StepBuilder`. Invariants: no call is sent before its intent is durable (`SendToolCall` comes with the
 step that writes it); a call has one output; the last output that was missing begins the turn's next response, in the
-same step. What is sent, and what is sent again after a crash, decides the shell (`sessions.actor.tool_runner`).
+same step. `sessions.actor.tool_runner` decides what is sent, and what is sent again after a crash.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, ItemI
 
 
 def start_call(build: StepBuilder, input: ToolStarting) -> None:
-    """Writes, once, that a call is about to be sent, and has it sent."""
+    """Writes that a call is about to be sent, and asks to send it. A repeat of the input does nothing."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or call.execution_id or not waiting.is_due(call):
@@ -50,7 +50,7 @@ def start_call(build: StepBuilder, input: ToolStarting) -> None:
 
 
 def request_approval(build: StepBuilder, input: ToolApprovalNeeded) -> None:
-    """Writes, once, that a call waits for somebody's approval."""
+    """Writes that a call waits for somebody's approval. A repeat of the input writes nothing."""
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or call.approval or call.execution_id or not waiting.is_due(call):
@@ -59,7 +59,8 @@ def request_approval(build: StepBuilder, input: ToolApprovalNeeded) -> None:
 
 
 def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolApprove) -> cm.Ok:
-    """Has a call carried out that waits for approval, or answers it with a refusal. Raises NotFound, Conflict."""
+    """Approves a call that waits for approval, which is then carried out, or denies it, which answers it with a
+    refusal. Raises NotFound, Conflict."""
     state, call_id = build.state, command.call_id
     of = (each for each in state.awaiting.values() if each.server is not None and call_id in each.server.calls)
     waiting = next((each for each in of if each.server is not None and each.is_due(each.server.calls[call_id])), None)
@@ -152,7 +153,7 @@ def server_call_conflict(call_id: CallId) -> Conflict:
 
 
 def continuations_of(state: State, response_id: ResponseId) -> list[ResponseId]:
-    """Returns the responses that went on with an answer behind server tools' outputs, in order."""
+    """Returns the responses that continued an answer once server tools had given their outputs, in order."""
     names: list[ResponseId] = []
     while (answer := state.answers.get(response_id)) is not None and answer.continued_by is not None:
         response_id = answer.continued_by
@@ -163,13 +164,13 @@ def continuations_of(state: State, response_id: ResponseId) -> list[ResponseId]:
 
 
 def newest_of(state: State, response_id: ResponseId) -> ResponseId:
-    """Returns the newest response of an answer: itself, or the last that went on with it."""
+    """Returns the newest response of an answer: the last one that continued it, or the response itself."""
     return next(iter(reversed(continuations_of(state, response_id))), response_id)
 
 
 def outputs_of(state: State, answer: Answer) -> list[ItemId]:
-    """Returns the ids of the outputs of an answer's server tool calls: those that stand behind it, one below the
-    other. A client's history may have calls of the same ids elsewhere."""
+    """Returns the ids of the outputs of an answer's server tool calls, which are below the answer, one below the other.
+    (A client's history may have calls with the same ids elsewhere.)"""
     calls = {
         item.call_id
         for name in answer.items
@@ -185,7 +186,7 @@ def outputs_of(state: State, answer: Answer) -> list[ItemId]:
 
 
 def arguments_of(state: State, response_id: ResponseId, call_id: CallId) -> str | None:
-    """Returns the arguments of a response's server tool call; None if the call was taken out of the tree."""
+    """Returns the arguments of a response's server tool call; None if the call was deleted from the tree."""
     answer = state.answers.get(response_id)
     for name in answer.items if answer is not None else ():
         item = state.items.get(name)

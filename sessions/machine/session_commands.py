@@ -1,6 +1,6 @@
 """Applies the commands that are about a session as a whole: create, update, delete, and erasing an answer's text.
 
-Functions over a `StepBuilder`. Each looks at everything before it writes anything: what is refused leaves nothing.
+Functions over a `StepBuilder`. Each checks everything before it writes anything, so a refused command writes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAMPLING: Final = ("temperature", "max_output_tokens", "context_policy", "compa
 
 
 def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
-    """Raises BadInput for tools if the model cannot call any: they would be dropped without a word."""
+    """Raises BadInput for tools if the model cannot call them; else they would be ignored silently."""
     if tools and not build.config.takes_tools:
         raise unsupported_tools(build.config.default_model)
 
@@ -54,7 +54,7 @@ def create_session(build: StepBuilder, input: Command, command: cm.SessionCreate
 
 
 def make_session(build: StepBuilder, input: Command, settings: cm.SessionCreate | cm.SessionSettings) -> None:
-    """Writes the session's first event. Raises BadInput for a session id that belongs to another command."""
+    """Writes the session's first event. Raises BadInput for a session id that is derived from another command."""
     named, principal = build.state.key.session, input.principal
     if is_derived_session_id(named) and named != derived_session_id(principal, input.command.id):
         raise BadInput(
@@ -97,7 +97,8 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
 
 
 def set_title(build: StepBuilder, input: TitleWritten) -> None:
-    """Sets a title that the server wrote, unless the session has one by now, or something was taken back meanwhile."""
+    """Sets a title that the server wrote. Does nothing if the session has one by now, or text was retracted after the
+    title was made."""
     state, info = build.state, build.state.info
     if info is not None and info.title is None and not state.deleted and state.retracted_at <= input.at:
         build.put(ev.SessionUpdated(info=msgspec.structs.replace(info, title=input.title, title_made=True)))
@@ -120,8 +121,8 @@ def delete_session(build: StepBuilder, command: cm.SessionDelete) -> cm.Ok:
 
 
 def erase_response(build: StepBuilder, command: cm.ResponseErase) -> cm.Ok:
-    """Retracts all text of an ended answer, and of what went on with it behind server tools; its items stay in the
-    tree, empty. Raises Conflict, NotFound."""
+    """Retracts all text of an ended answer, and of the responses that continued it after server tools; its items stay
+    in the tree, empty. Raises Conflict, NotFound."""
     state, response_id = build.state, command.response_id
     parts = [response_id, *continuations_of(state, response_id)]
     if parts[-1] in state.open:
@@ -157,7 +158,7 @@ _Span = tuple[ItemId, int, int, str]  # item, part, length, what stays
 
 
 def _spans(item: Item) -> list[_Span]:
-    """Returns the spans of all text of an item."""
+    """Returns the spans that cover all text of an item."""
     match item:
         case Message():
             texts = [words_of(part) for part in item.content]
@@ -169,7 +170,8 @@ def _spans(item: Item) -> list[_Span]:
 
 
 def _take_back(build: StepBuilder, response_id: ResponseId, spans: list[_Span], category: str) -> None:
-    """Retracts texts, and a title by the server that may be made of them: the next answer brings another title."""
+    """Retracts texts, and the session's title if the server has made it, because it may quote them; the next answer
+    brings another title."""
     compaction.void(build, [item_id for item_id, *_ in spans])
     for item_id, index, length, left in spans:
         build.put(

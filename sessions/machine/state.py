@@ -1,10 +1,10 @@
-"""A conversation as the fold of its log: nothing here is true that is not in the log.
+"""A conversation as the fold of its log: nothing is here that does not follow from the log.
 
-`apply` advances a `State` by one record and is the only code that changes one; an actor, a reader that needs a
-snapshot and a test all fold the same way, so what a client is shown after a crash is what the actor continues from.
+`apply` advances a `State` by one record and is the only code that changes one; an actor, a reader that needs a snapshot
+and a test all fold the same way, so what a client is shown after a crash is what the actor continues from.
 
-Does not know: who owns the session, what is durable yet, time, engines. `apply` trusts its records: what may
-be written is decided in `sessions.machine.machine`.
+Does not know: who owns the session, what is durable yet, time, engines. `apply` trusts its records: what may be written
+is decided in `sessions.machine.machine`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ COMPACTIONS_MAX = 64  # of one session, on all its branches
 
 
 class Draft(msgspec.Struct, kw_only=True):
-    """An output item that is being written. `text` is a message's text or a call's arguments; `reasoning` is what the
-    model thought before it."""
+    """An output item that is being written. `text` is a message's text or a call's arguments; `reasoning` is the
+    model's thoughts before it."""
 
     item: Message | FunctionCall
     output_index: int
@@ -56,7 +56,7 @@ class Draft(msgspec.Struct, kw_only=True):
     done: bool = False
 
     def so_far(self) -> Message | FunctionCall:
-        """Returns the item with what is written of it, as a snapshot shows it."""
+        """Returns the item with its text so far, as a snapshot shows it."""
         if self.done:
             return self.item
         text = "".join(self.text)
@@ -76,7 +76,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
     @property
     def is_thinking(self) -> bool:
-        """Whether thoughts are being written, with nothing behind them yet."""
+        """Whether thoughts are being written, with no text behind them yet."""
         return bool(self.reasoning) and not (self.part_open or self.refusal or self.done)
 
 
@@ -105,7 +105,7 @@ class Open(msgspec.Struct, kw_only=True):
 
 
 class Queued(msgspec.Struct, kw_only=True):
-    """A response that waits for the response `after` to end; then `item` becomes its user message, and gets a
+    """A response that waits for the response `after` to end. When it begins, `item` becomes its user message and gets a
     parent."""
 
     body: ev.ResponseBody
@@ -120,8 +120,8 @@ class Queued(msgspec.Struct, kw_only=True):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """A response that has ended. Its token ids are `tokens`, then `tail` tokenised; valid under the tokenizer
-    `fingerprint`."""
+    """A response that has ended. Its token ids are `tokens` followed by those of the text `tail`; they are valid only
+    for the tokenizer `fingerprint`."""
 
     items: tuple[ItemId, ...]
     tokens: bytes = b""
@@ -157,7 +157,8 @@ class Review(msgspec.Struct, kw_only=True):
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary that stands in prompts for the first `count` items of every branch that goes on from `read`."""
+    """A summary that prompts have in place of the first `count` items, on every branch that contains the item
+    `read`."""
 
     summary: Message
     model: str
@@ -174,15 +175,15 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSummary(msgspec.Struct, frozen=True):
-    """A summary that is in the log, whether in force or not: the last item that it has read, and its text's length."""
+    """A summary in the log, whether in force or not: the last item that its model has read, and its text's length."""
 
     read: ItemId
     length: int
 
 
 class Awaiting(msgspec.Struct, kw_only=True):
-    """A turn that waits for the outputs of the tools that its last response called. `last` is the newest item of the
-    turn."""
+    """A turn that waits for outputs of the tools that its last response called. `missing` are the calls without output,
+    `last` is the newest item of the turn."""
 
     response_id: ResponseId
     sampling: Sampling
@@ -193,7 +194,7 @@ class Awaiting(msgspec.Struct, kw_only=True):
     server: tool_turns.ServerCalls | None = None  # the calls that the server carries out; None: no call
 
     def is_due(self, call: tool_turns.ServerCall) -> bool:
-        """Returns whether a server tool's call has no output yet, and somebody waits for one."""
+        """Returns whether a server tool's call has no output yet, and the model or a program waits for it."""
         if call.program is not None:
             return call.output is None and call.program in self.missing
         return call.call_id in self.missing
@@ -231,7 +232,7 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def busy(self) -> bool:
-        """Whether some turn is open."""
+        """Whether at least one turn is open."""
         return bool(self.open or self.queue or self.awaiting)
 
 
@@ -325,14 +326,14 @@ def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | Non
 
 
 def _void_compactions(state: State, retracted: ItemId) -> None:
-    """Drops the summaries that have read a retracted item, and a summary that is itself retracted."""
+    """Drops the summaries whose model has read a retracted item, and a summary that is itself retracted."""
     for name in (retracted, *summaries_of(state, [retracted])):
         state.compactions.pop(name, None)
         state.summaries.pop(name, None)
 
 
 def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, StoredSummary]:
-    """Returns the summaries in the log, in force or not, that have read one of these items, by their ids."""
+    """Returns by their ids the summaries in the log, in force or not, whose model has read one of these items."""
     below = set(items)
     if not state.summaries or below.isdisjoint(state.items):
         return {}
@@ -343,8 +344,8 @@ def summaries_of(state: State, items: Collection[ItemId]) -> dict[ItemId, Stored
 
 
 def compaction_of(state: State, leaf: ItemId | None) -> Compaction | None:
-    """Returns the newest summary that holds on the branch ending in `leaf`. One that has read items of another branch
-    does not."""
+    """Returns the newest summary that holds on the branch ending in `leaf`; None if there is none. A summary made from
+    items of another branch does not hold."""
     for compaction in reversed(state.compactions.values()):
         if stands_below(state, leaf, compaction.read):
             return compaction
@@ -456,8 +457,8 @@ def _released(open_: Open, private: ev.Private | None) -> None:
 
 
 def _leave_queue(state: State, response_id: ResponseId, instead: ResponseId | None) -> None:
-    """Takes a response out of the queue. `instead` None: what waited for it waits for its predecessor; else: what
-    waited for its predecessor waits for `instead`."""
+    """Takes a response out of the queue. If `instead` is None, responses that waited for it now wait for the one that
+    it waited for. Else the responses that waited for the same one as it now wait for `instead`."""
     leaving = next((waiting for waiting in state.queue if waiting.body.id == response_id), None)
     if leaving is None:
         return
@@ -475,7 +476,7 @@ def _follow(state: State, after: ResponseId | None, instead: ResponseId) -> None
 
 
 def _end(state: State, event: ev.Terminal, private: ev.Private | None) -> None:
-    """Closes an ended response: its items are final, its token ids stand, its turn may wait for tools."""
+    """Closes an ended response: its items and token ids are final, and its turn may wait for tools."""
     state.recoveries = 0
     waited = next((each for each in state.queue if each.body.id == event.response_id), None)
     _leave_queue(state, event.response_id, None)
@@ -521,7 +522,7 @@ def _add(state: State, item: Item) -> None:
 
 
 def _set(state: State, item: Item) -> None:
-    """Stores an item. It keeps the parent that it had first, so that no log makes a ring."""
+    """Stores an item. An item that exists keeps its first parent, so that no log can make a cycle."""
     there = state.items.get(item.id)
     if there is not None and there.parent_id != item.parent_id:
         item = msgspec.structs.replace(item, parent_id=there.parent_id)
@@ -529,15 +530,15 @@ def _set(state: State, item: Item) -> None:
 
 
 def stands_below(state: State, leaf: ItemId | None, above: ItemId) -> bool:
-    """Returns whether `above` is `leaf`, or one of the items that lead to it."""
+    """Returns whether `above` is `leaf` itself or one of its ancestors."""
     while leaf is not None and leaf != above:
         leaf = state.items[leaf].parent_id
     return leaf is not None
 
 
 def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
-    """Returns the first item of a prompt that goes on from `leaf`: the cut of the last prompt on its line, or None. So
-    what another line needed leaves nothing out here, and an answer keeps the cut that it began with."""
+    """Returns the first item that prompts of the branch ending in `leaf` keep, as the newest prompt on it has set; None
+    if prompts keep all. Cuts of other branches have no effect, and an answer keeps the cut that it began with."""
     while state.cuts and leaf is not None:
         made_by = state.made_by.get(leaf)
         if made_by is not None or leaf in state.cuts:
@@ -547,8 +548,8 @@ def cut_of(state: State, leaf: ItemId | None) -> ItemId | None:
 
 
 def _tool_answered(state: State, item: FunctionCallOutput) -> None:
-    """Notes a tool's output for the turn that waits for it. An output on another branch, which a client repeats,
-    answers nothing here."""
+    """Notes a tool's output for the turn that waits for it. An output on another branch (a client may repeat one) has
+    no effect here."""
     for waiting in state.awaiting.values():
         if item.call_id in waiting.missing and stands_below(state, item.parent_id, waiting.last):
             waiting.missing.remove(item.call_id)
@@ -559,7 +560,7 @@ def _tool_answered(state: State, item: FunctionCallOutput) -> None:
 
 
 def _retract(state: State, event: ev.ContentRetracted) -> None:
-    """Replaces the retracted span wherever it stands: in the item, or in the draft of one that is open."""
+    """Replaces the retracted span in the item, or in the draft of an item that is being written."""
     for open_ in state.open.values():
         for draft in open_.drafts:
             if draft.item.id == event.item_id and not draft.done:
@@ -594,8 +595,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
 
 
 def _remove(state: State, item_id: ItemId) -> None:
-    """Takes an item out of the tree; its children get its parent. A cut that began with it, or was its own, is
-    forgotten: the next prompt of that line is fitted anew."""
+    """Takes an item out of the tree; its children get its parent. A cut at this item, or made for it, is dropped, so
+    that the next prompt of the branch is fitted anew."""
     removed = state.items.pop(item_id, None)
     if removed is None:
         return
@@ -634,7 +635,8 @@ def pack_state(state: State) -> bytes:
 
 
 def unpack_state(body: bytes) -> State | None:
-    """Returns the state in a snapshot's body; None if that is damaged or of another version: then fold the log."""
+    """Returns the state in a snapshot's body; None if it is damaged or of another version, and then the caller folds
+    the log."""
     try:
         state = _decoder.decode(body)
     except (msgspec.DecodeError, ValueError):
@@ -649,7 +651,8 @@ def begin(head: Head, snapshot: State | None) -> State:
 
 
 def of_head(head: Head) -> State:
-    """Returns the state of a session of which only the head can be read: enough to delete it, and for nothing else."""
+    """Returns the state of a session of which only the head can be read. It serves to delete the session, and for
+    nothing else."""
     state = empty(head.key, user=head.user, listed=head.listed)
     state.top, state.at = head.top, head.updated_at
     state.info = ev.SessionInfo(model=head.model, created_at=head.created_at)
@@ -659,8 +662,8 @@ def of_head(head: Head) -> State:
 def replay(loaded: Loaded) -> State:
     """Returns the state that a loaded log describes.
 
-    Raises ValueError when the snapshot cannot be read and the log that it stood for was left out, or part of it: the
-    caller loads the whole log instead.
+    Raises ValueError if the snapshot cannot be read and records that it covers were not loaded; then the caller loads
+    the whole log.
     """
     snapshot = unpack_state(loaded.snapshot.body) if loaded.snapshot is not None else None
     state = begin(loaded.head, snapshot)

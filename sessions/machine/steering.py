@@ -1,11 +1,11 @@
 """Steers an answer: a user's words are taken up while it is written, and what was released stays.
 
-An answer that is text ends as `incomplete` (`steered`) where it is; the words become a message below its last item, and
-a new response, with the same settings, goes on from there: to the branch an ordinary next turn, so its KV is kept. An
-answer that calls tools is let end, for a call without its output leads nowhere: the words wait in the session's queue
-(`steers`) and are laid below the tools' outputs by whatever goes on with the turn (`responses.take_up`).
+An answer that is text ends as `incomplete` (`steered`) where it is. The user's words become a message below its last
+item, and a new response, with the same settings, goes on from there. For the branch that is an ordinary next turn, so
+its KV is kept. An answer that calls tools is not interrupted, because a call needs its output: the words wait in the
+session's queue (`steers`), and are added below the tools' outputs when the turn is continued (`responses.take_up`).
 
-Invariant: one step does all of it, so no reader and no crash sees the one without the other.
+Invariant: one step does all of it, so no reader and no crash sees only a part.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def _turn_to(build: StepBuilder, input: Command, command: cm.ResponseSteer, open
 
 
 def _wait(build: StepBuilder, input: Command, command: cm.ResponseSteer, sampling: Sampling, model: str) -> cm.Ok:
-    """Queues the steering message until the outputs of the response's tools are there. If none come, or it calls no
-    tool after all, the message is answered when the response has ended."""
+    """Queues the steering message until the outputs of the response's tools are there. If no outputs come, or the
+    response calls no tool after all, the message is answered when the response has ended. Raises Overloaded if too many
+    wait."""
     after = command.response_id
     while (waiting := item_tree.steering_behind(build.state, after)) is not None:
         after = waiting.body.id

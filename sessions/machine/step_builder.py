@@ -1,7 +1,7 @@
-"""Builds one step of the session machine: what its functions read, and where they put what they decide.
+"""Builds one step of the session machine: its functions read the state here, and add what they decide.
 
-A `StepBuilder` lives for one step. `put` advances the state and adds the record at once, so whatever is decided next
-sees it. `ActiveRuns` and `MachineConfig` live as long as the machine.
+A `StepBuilder` lives for one step. `put` adds the record and advances the state at once, so later decisions see it.
+`ActiveRuns` and `MachineConfig` live as long as the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MachineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActiveRuns(msgspec.Struct):
-    """The engine runs of one activation. They are numbered; the log does not know them."""
+    """The engine runs of one activation. They are numbered, and the log has nothing of them."""
 
     current: dict[ResponseId, int] = {}  # the number of the present run of each response that has one
     paused: set[ResponseId] = set()  # responses whose runs were stopped because nobody reads
@@ -55,6 +55,6 @@ class StepBuilder(msgspec.Struct):
         self.out.records.append(record)
 
     def put_item(self, item: Item, prepared: Prepared | None) -> None:
-        """Adds a new item, with its token ids where it has some."""
+        """Adds a new item, with its token ids if `prepared` has them."""
         private = ev.Private(tokens=prepared.tokens, fingerprint=prepared.fingerprint) if prepared else None
         self.put(ev.ItemCreated(item=item), private)

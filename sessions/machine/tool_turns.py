@@ -1,4 +1,4 @@
-"""What stands in a session's state of the calls that the server itself carries out.
+"""The part of a session's state about calls that the server itself carries out.
 
 Pure; a part of `sessions.machine.state`, which folds it from the log.
 """
@@ -26,10 +26,12 @@ ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | Prog
 
 
 class ServerCall(Struct, kw_only=True):
-    """One call of a server tool. With an `execution_id` it was about to be sent; whether it was, only its output tells.
+    """One call of a server tool. If it has an `execution_id` it was about to be sent; only an output proves that it
+    was.
 
-    The call of a program has the `program` that made it, with `arguments` and `output` (the model's calls have these in
-    items); `point` is where the program waits for it."""
+    A call that a program made names it in `program` and has its own `arguments` and `output` (those of the model's
+    calls are in items). `point` is the state in which the program waits for the call.
+    """
 
     call_id: CallId
     name: str
@@ -45,7 +47,7 @@ class ServerCall(Struct, kw_only=True):
 
 
 def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Private | None = None) -> None:
-    """Notes in a call's state what an event says of it: sent, asked, approved or answered."""
+    """Updates a call's state by an event: it was sent, waits for approval, was approved or denied, or was answered."""
     if isinstance(event, ProgramCalled):
         if server is not None and event.program_call_id in server.calls:
             _add_programs(server, event, private)
@@ -105,7 +107,8 @@ def _without_listings(request: dict[str, Json]) -> dict[str, Json]:
 
 
 def _calls_of(request: dict[str, Json] | UnsetType) -> tuple[int, int | None]:
-    """Returns how many server tool calls an answer made before this response, and its limit; None: no limit."""
+    """Returns how many server tool calls an answer made before this response, and the answer's limit of them, None if
+    it has none."""
     settings = {} if request is UNSET else request
     before, most = settings.get(TOOL_CALLS_MADE, 0), settings.get("max_tool_calls")
     return before if isinstance(before, int) else 0, most if isinstance(most, int) else None

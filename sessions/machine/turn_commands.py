@@ -1,7 +1,7 @@
 """Applies a whole turn in one command: the session, its history and the answer.
 
-For protocols whose clients know no sessions. Everything is looked at before anything is written: a turn that is refused
-has left nothing behind. Does not know why its caller chose this session and this parent.
+For protocols whose clients know no sessions. Everything is checked before anything is written, so a turn that is
+refused writes nothing. Does not know why its caller chose this session and this parent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from sessions.model.types import (
 
 
 def continues_turn(state: State, command: cm.ActorCommand) -> bool:
-    """Returns whether a command brings all outputs that an open turn waits for: that turn was let in when it began."""
+    """Returns whether a command brings all outputs that an open turn waits for. Such a turn was admitted when it
+    began."""
     if not isinstance(command, cm.TurnCreate):
         return isinstance(command, cm.ToolOutput)
     answers = _answers(command)
@@ -104,8 +105,8 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
 
 
 def _continued(state: State, parent: ItemId | None, command: cm.TurnCreate, *, implied: bool) -> Awaiting | None:
-    """Returns the turn whose tool outputs the command brings, if any. Raises where the branch is busy or an output is
-    missing."""
+    """Returns the waiting turn whose tool outputs the command brings; None if it brings none. Raises Conflict if the
+    branch is busy or an output is for a server tool's call, BadInput if an output is missing."""
     answers = _answers(command)
     turn = next(
         (
@@ -145,9 +146,9 @@ def _update_settings(build: StepBuilder, info: ev.SessionInfo, command: cm.TurnC
 
 
 def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
-    """Returns the last item of a response, from which the turn goes on; the item that it would have answered, if it
-    wrote none. Raises Conflict while it runs, NotFound, and BadInput if it never began: its message stands in no
-    branch."""
+    """Returns the last item of a response, below which the turn goes on. If the response wrote none, returns the item
+    that it was to answer. Raises Conflict while the response runs, NotFound, and BadInput if it never began, because
+    its message is on no branch."""
     response_id = newest_of(state, response_id)
     if response_id in state.open or any(waiting.body.id == response_id for waiting in state.queue):
         raise busy_conflict("response_in_progress")
@@ -163,7 +164,7 @@ def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
 
 
 def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:
-    """Returns the item that a turn brings, as the log holds it."""
+    """Returns an item of the turn as the log has it, with the id `name`."""
     match new:
         case cm.NewMessage():
             parts = cm.content_parts(new.content)
@@ -197,7 +198,8 @@ def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) 
 
 
 def _of_its_context(service: dict[str, Json] | None) -> dict[str, Json] | None:
-    """Returns the part of `service` that is not about admission: a turn that goes on was let in when it began."""
+    """Returns the entries of `service` that are about the prompt's context, without those about admission: the turn is
+    continued, and was admitted when it began."""
     return {ITEMS_LEFT_OUT: service[ITEMS_LEFT_OUT]} if service and ITEMS_LEFT_OUT in service else None
 
 

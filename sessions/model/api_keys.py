@@ -1,12 +1,12 @@
-"""API keys: what one is, how it is written, what of it is stored; and the port of the store.
+"""API keys: their properties and written form, what of them is stored, and the port of the store.
 
 A key is `sk-sessile-ID-SECRET`: a prefix that scanners of leaked secrets can look for, an id that may be shown, and 256
-random bits that are shown once. Stored is the SHA-256 of the secret. A slow hash (bcrypt, Argon2) exists to make
+random bits that are shown once. The SHA-256 of the secret is stored. A slow hash (bcrypt, Argon2) exists to make
 guessing of secrets that people chose expensive; nobody guesses 256 random bits, at any speed, so a slow hash would only
-hand strangers a way to burn our CPU before they are known. A pepper is not needed for the same reason: who reads the
-table learns nothing that lets them in.
+let strangers burn our CPU before they are known. A pepper is not needed for the same reason: who reads the table learns
+nothing with which to get in.
 
-Pure: the random bytes arrive as an argument, and the clock too.
+Pure: random bytes and time are arguments.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KeyState = Literal["active", "expired", "revoked"]
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key as it is stored. `version` is its number in the order of all changes, set by the store: whoever has
-    read up to one version asks for later ones."""
+    """An API key as it is stored. `version` is its number in the order of all changes, set by the store, so that a
+    reader can ask for the changes after those that it knows."""
 
     id: str
     digest: bytes  # SHA-256 of the secret
@@ -93,10 +93,11 @@ their own."""
 def make_api_key(
     request: ApiKeyRequest, random_bytes: bytes, *, now: UnixMs, created_by: str = ""
 ) -> tuple[ApiKey, str]:
-    """Returns a new key and its written form, which is shown once. `random_bytes` has 40. Raises BadInput, which says
-    what is wrong with `request`.
+    """Returns a new key and its written form, which is shown once. `random_bytes` are 40 bytes. Raises BadInput, which
+    says what is wrong with `request`.
 
-    A user's key that names no user is a user of its own: it has the sessions that were made with it."""
+    A user's key that names no user acts for an end user of its own, who has the sessions that were made with it.
+    """
     if len(random_bytes) != SECRET_BYTES + 8:
         raise AssertionError("a key is made of 40 random bytes")
     if request.name and not _NAME.match(request.name):
@@ -122,8 +123,9 @@ def make_api_key(
 
 
 def user_of_key(key_id: str, request: ApiKeyRequest, scopes: Sequence[Scope]) -> str | None:
-    """Returns the end user that a key acts for, if any. A user's key that names none is a user of its own, so that no
-    such key is everybody's. Raises BadInput for properties that no key may have."""
+    """Returns the end user that a key acts for; None if it acts for no particular one. A user's key that names none
+    acts for an end user of its own, because else it could act for everybody. Raises BadInput for properties that no key
+    may have."""
     for name, value in (("tenant", request.tenant), ("user", request.user)):
         if value is not None and not _NAME.match(value):
             raise BadInput("invalid_request", f"{name}: 1 to 128 characters, none of control.", param=name)
@@ -144,7 +146,7 @@ def check_name(name: str) -> bool:
 
 
 def parse_key(written: str) -> tuple[str, str] | None:
-    """Returns a written key's id and secret; None if it is not written like a key."""
+    """Returns a written key's id and secret; None if the text does not have a key's form."""
     match = _KEY.match(written)
     return (match[1], match[2]) if match else None
 
@@ -170,18 +172,18 @@ class ApiKeyStore(Protocol):
     """The store of API keys, in the journal's database. Every method raises Unavailable."""
 
     async def add(self, key: ApiKey, *, audit: Audited | None = None) -> ApiKey:
-        """Stores a new key and returns it with its version; forgets keys that ended long ago. Raises Conflict where
-        the id is taken, Limited where there are `KEYS_MAX`. `audit` goes into the tenant's chain with it."""
+        """Stores a new key and returns it with its version; drops keys that ended long ago. The row `audit` is written
+        to the tenant's chain with it. Raises Conflict if the id is taken, Limited if there are `KEYS_MAX` keys."""
         ...
 
     async def revoke(self, key_id: str, *, at: UnixMs, audit: Audited | None = None) -> ApiKey | None:
-        """Revokes a key; durable when it returns. A key that is revoked already stays as it is, and `audit` is not
-        written; returns None if there is no such key."""
+        """Revokes a key and returns it; durable when the call returns. A key that is revoked already stays as it is,
+        and `audit` is not written. Returns None if there is no such key."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> list[ApiKey]:
-        """Returns the keys whose version is greater than `after`, as they stand, in order of versions. Whoever was
-        given version n was given every change before n: a change that becomes visible later has a later version."""
+        """Returns the keys whose version is greater than `after`, in their present state and in order of versions.
+        Versions become visible in their order, so a caller that knows version n has missed no change before it."""
         ...
 
 

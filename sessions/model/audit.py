@@ -7,21 +7,21 @@ One chain per tenant, and one of the installation (`INSTALLATION`) for what conc
     head:   seq, mac of the last row, seal = HMAC-SHA256(key, "head" | tenant | seq | mac)
 
 So a row that was changed, left out, put elsewhere or moved to another tenant does not fit any more, and the head shows
-when the last ones are missing. What a chain cannot show by itself is that it was put back whole to what it once was:
-for that `Check` takes anchors, (seq, mac) as recorded elsewhere.
+when the last ones are missing. A chain cannot show by itself that all of it was put back to an older state: for that
+`AuditVerifier` takes anchors, (seq, mac) as recorded elsewhere.
 
-What is not kept any longer is taken away from the front (`sessions.governance.audit_trim`), and a floor says up to
-where:
+Rows that are not kept any longer are deleted from the front (`sessions.governance.audit_trim`), and a floor records up
+to which row:
 
     floor:  seq, mac of the last row taken away, until = the latest of their times, key_id,
             seal = HMAC-SHA256(key, "floor" | tenant | seq | mac | until | key_id)
 
-A chain with a floor begins behind it. The row "audit.trimmed" that was written with the floor, in one transaction,
-names the same place; the floor has to be what the last such row says. So neither can be put forward or back alone.
+A chain with a floor begins behind it. The row "audit.trimmed", written in the same transaction, names the same place;
+the floor must be what the last such row says. So neither can be moved alone.
 
-The key is the installation's secret, which the journal keeps, mixed with that of a file where one is given. Texts and
-end users' names stand in rows as HMACs under keys derived from it and bound to the tenant, so whoever sees rows but
-not the key cannot try out names or short texts. Who may write texts themselves decides `texts`.
+The key is the installation's secret, which the journal keeps, mixed with that of a file where one is given. Rows have
+texts and end users' names as HMACs under keys derived from it and bound to the tenant, so whoever sees rows but not the
+key cannot try out names or short texts. `Sealer.texts` says for which tenants rows also have the texts themselves.
 
 Does not know where rows are stored, nor when something has to be written down.
 """
@@ -79,9 +79,12 @@ Action = Literal[
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to write into the audit log. `by` None: the server itself did it, as `role` "system".
+    """Something to write into the audit log. If `by` is None the server itself did it, and the row shows the role
+    "system".
 
-    `user` is the end user whom it is about; `findings` may carry texts, which rows have only as hashes."""
+    `user` is the end user whom it is about. The texts in `findings` are written only as hashes, unless the tenant's
+    rows have texts.
+    """
 
     action: Action
     at: UnixMs
@@ -118,7 +121,7 @@ class AuditRow(NamedTuple):
 
 
 class AuditFloor(NamedTuple):
-    """A record of what was taken away from the front of a chain: all rows up to `seq`, none of them later than
+    """The record of what was deleted from the front of a chain: all rows up to `seq`, none of them later than
     `until`."""
 
     seq: int
@@ -129,7 +132,7 @@ class AuditFloor(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """A row before it has its place in a chain."""
+    """A row before it has its number and place in a chain."""
 
     tenant: TenantId
     at: int
@@ -138,9 +141,10 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog(Protocol):
-    """The store of chains, in the journal's database. Every method raises Unavailable; `record` OutcomeUnknown too.
+    """The store of chains, in the journal's database. Every method raises Unavailable; `record` also OutcomeUnknown.
 
-    What an append carries (`Append.audit`) and what the journal purges it chains by itself, in the same transaction."""
+    The journal itself chains the rows of appends (`Append.audit`) and of its purges, in the same transaction.
+    """
 
     @property
     def sealer(self) -> Sealer: ...
@@ -152,21 +156,21 @@ class AuditLog(Protocol):
     async def rows(
         self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
     ) -> list[AuditRow]:
-        """Returns rows behind number `after`, in order. `about`: only those about these pseudonyms; None: about
-        anybody."""
+        """Returns at most `limit` rows with numbers greater than `after`, in order. `about` restricts them to those
+        about these pseudonyms; None: no restriction."""
         ...
 
     async def head(self, tenant: TenantId) -> AuditHead | None:
-        """Returns the end of a tenant's chain; None if nothing was ever written down."""
+        """Returns the end of a tenant's chain; None if it has no rows."""
         ...
 
     async def floor(self, tenant: TenantId) -> AuditFloor | None:
-        """Returns the floor of a tenant's chain; None if nothing was ever taken away."""
+        """Returns the floor of a tenant's chain; None if no rows were ever deleted from it."""
         ...
 
     async def trim(self, tenant: TenantId, audited: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
-        """Moves the floor, writes `audited`, and takes away the rows up to the floor, in one transaction. Returns
-        False, having done nothing, if the floor is no longer `expected`. Only for `sessions.governance.audit_trim`."""
+        """Moves the floor, writes `audited`, and deletes the rows up to the floor, in one transaction. Returns False,
+        having done nothing, if the floor is no longer `expected`. Only `sessions.governance.audit_trim` may call it."""
         ...
 
     async def tenants(self) -> list[TenantId]:
@@ -175,7 +179,7 @@ class AuditLog(Protocol):
 
 
 def _packed(*fields: str | bytes | int) -> bytes:
-    """Returns fields with their lengths, so that none can lend a byte to its neighbour."""
+    """Returns fields joined with their lengths, so that different fields never give the same bytes."""
     parts = []
     for field in fields:
         raw = field if isinstance(field, bytes) else str(field).encode()
@@ -198,8 +202,8 @@ class _Key:
 
 
 class Sealer:
-    """Makes rows of the audit log and checks them. `stored` is the secret in the journal, `file` that of a file beside
-    it."""
+    """Makes rows of the audit log and checks them. `stored` is the secret in the journal, `file` that of a separate
+    file, None if there is none."""
 
     def __init__(self, stored: bytes, file: bytes | None = None) -> None:
         plain = _Key(_hmac(stored, "stored"))
@@ -214,7 +218,8 @@ class Sealer:
         return self._current.id
 
     def names_key(self, purpose: str) -> bytes:
-        """Returns a key for naming things outside the journal, the same in all processes that share the journal."""
+        """Returns a key for computing keyed names outside the journal. For each `purpose` it is the same in all
+        processes that share the journal."""
         return _hmac(self._stored, "sessile-names", purpose)
 
     # -- making -----------------------------------------------------------------------------------------------------
@@ -249,11 +254,12 @@ class Sealer:
         return row
 
     def pseudonym(self, tenant: TenantId, user: str) -> str:
-        """Returns the name of an end user in rows."""
+        """Returns the name that rows have for an end user, made with the present key."""
         return _named(self._current, tenant, user)
 
     def pseudonyms(self, tenant: TenantId, user: str) -> list[str]:
-        """Returns the names of an end user under every key that rows may have been written with."""
+        """Returns the names that rows may have for an end user: one for every key that rows may have been written
+        with."""
         return [_named(key, tenant, user) for key in self._known.values()]
 
     def text_hash(self, tenant: TenantId, text: str) -> str:
@@ -273,7 +279,8 @@ class Sealer:
         return rows, AuditHead(seq, prev, self._seal(self._current, tenant, seq, prev))
 
     def floor(self, last: AuditRow, until: int) -> AuditFloor:
-        """Returns the sealed floor of a chain whose rows up to `last` are taken away."""
+        """Returns the sealed floor of a chain whose rows up to `last` are deleted; `until` is the latest of their
+        times."""
         bare = AuditFloor(last.seq, last.mac, until, self._current.id, b"")
         return bare._replace(seal=self._floor_seal(self._current, last.tenant, bare))
 
@@ -292,7 +299,7 @@ class Sealer:
     # -- checking ---------------------------------------------------------------------------------------------------
 
     def trouble_of(self, row: AuditRow) -> str | None:
-        """Returns what is wrong with a row by itself, for people; None if nothing is."""
+        """Returns in words what is wrong with a row by itself; None if nothing is."""
         key = self._known.get(row.key_id)
         if key is None:
             return "was written with a key that is not known here, or changed"
@@ -312,6 +319,6 @@ def _named(key: _Key, tenant: TenantId, user: str) -> str:
 
 
 def public(row: AuditRow) -> dict[str, Any]:
-    """Returns a row as its readers see it."""
+    """Returns a row in the form that its readers see."""
     body: dict[str, Any] = msgspec.json.decode(row.body)
     return {"object": "audit.row", "tenant": row.tenant, "seq": row.seq, "at": row.at, **body, "mac": row.mac.hex()}

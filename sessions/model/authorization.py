@@ -1,4 +1,4 @@
-"""Who may do what, and to which session: the one place that says so.
+"""Decides who may do what, and to which session. It is the only place that does.
 
 Three questions, which every transport, every reader and every actor puts to the same functions:
 
@@ -8,14 +8,14 @@ Three questions, which every transport, every reader and every actor puts to the
 
 `acting_for` makes a service's principal one of its end users'; it only ever narrows.
 
-A principal sees the sessions of its tenant. A key that acts for a named end user sees that user's only; service
-and operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
+A principal sees the sessions of its tenant. A key that acts for a named end user sees that user's only; service and
+operator keys see every user's. What may not be seen does not exist: callers answer `session_not_found`, in the same
 words for a session of another tenant, another user and one that never was.
 
 An operator's key opens operators' routes, for every tenant; it does not open other tenants' conversations, nor make
 itself a key that does. In an emergency `break_glass` opens what `demand_custody` guards, with a reason that both
-tenants can read in their audit logs. Pure: whether a credential still stands (revoked, expired) is
-`transport.auth.authenticator`' business.
+tenants can read in their audit logs. Pure: `transport.auth.authenticator` checks whether a credential is revoked or has
+expired.
 """
 
 from __future__ import annotations
@@ -42,27 +42,29 @@ def allows(principal: Principal, scope: Scope) -> bool:
 
 
 def demand(principal: Principal, scope: Scope) -> None:
-    """Raises Forbidden for a key without `scope`; the message names the scope, as the key's holder may know that."""
+    """Raises Forbidden for a key without `scope`. The message names the scope, which the key's holder may know."""
     if not allows(principal, scope):
         raise Forbidden("forbidden", f"This key may not do that: it lacks the scope `{scope}`.")
 
 
 def demand_operator(principal: Principal) -> None:
-    """Raises Forbidden for whoever may not manage all tenants: replicas, hand-off, drain, metrics, other tenants'
-    keys."""
+    """Raises Forbidden for a principal that may not manage all tenants: replicas, hand-off, drain, metrics, other
+    tenants' keys."""
     if principal.role != "operator":
         raise Forbidden("forbidden", "Only operators may do that.")
     demand(principal, "admin")
 
 
 def operates(principal: Principal) -> bool:
-    """Returns whether `demand_operator` lets a principal in: for what is shown to them, never instead of it."""
+    """Returns whether `demand_operator` lets a principal in. It serves to decide what they are shown, never in place of
+    that check."""
     return principal.role == "operator" and allows(principal, "admin")
 
 
 def demand_administrator(principal: Principal, tenant: str | None = None) -> TenantId:
     """Returns the tenant whose own affairs (keys, policies, audit log) are to be managed: `tenant`, or the principal's
-    own. Raises Forbidden for end users, whatever their key says, and for another tenant unless an operator asks."""
+    own if that is None. Raises Forbidden for end users, whatever their key says, and for another tenant's affairs
+    unless the principal is an operator."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "admin")
@@ -70,9 +72,9 @@ def demand_administrator(principal: Principal, tenant: str | None = None) -> Ten
 
 
 def demand_custody(principal: Principal, tenant: str | None, reason: str | None) -> TenantId:
-    """Returns the tenant whose people's words are to be shown or ended, or to be opened to somebody else. One's own
-    tenant needs what `demand_administrator` needs; another's the scope `break_glass` and a reason, and the caller
-    (`is_foreign`) writes that into both audit logs. Raises Forbidden, BadInput."""
+    """Returns the tenant whose users' texts are to be shown, ended, or opened to somebody else. One's own tenant needs
+    what `demand_administrator` needs. Another tenant also needs the scope `break_glass` and a reason, which the caller
+    (`is_foreign`) writes into both audit logs. Raises Forbidden, BadInput."""
     owner = demand_administrator(principal, tenant)
     if is_foreign(principal, owner):
         demand(principal, "break_glass")
@@ -91,8 +93,8 @@ def is_foreign(principal: Principal, tenant: TenantId) -> bool:
 
 
 def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId | None:
-    """Returns the tenant whose review cases the principal may look at; None: all tenants', for operators who name
-    none. To see a case is not to read its session: for that see `demand_visible`. Raises Forbidden."""
+    """Returns the tenant whose review cases the principal may see; None means those of all tenants, for operators who
+    name none. Seeing a case does not allow reading its session: `demand_visible` decides that. Raises Forbidden."""
     if principal.role == "user":
         raise Forbidden("forbidden", "Only services and operators may do that.")
     demand(principal, "review")
@@ -103,17 +105,17 @@ def demand_reviewer(principal: Principal, tenant: str | None = None) -> TenantId
 
 
 def may_grant(principal: Principal, role: Authority, scopes: Iterable[Scope] = ()) -> bool:
-    """Returns whether an administrator may make a key of this role: any but one above their own. `break_glass` is
-    given by those who have it, and first by the command line."""
+    """Returns whether an administrator may make a key of this role, which must not be above their own. Only those who
+    have `break_glass` may grant it; the command line makes the first such key."""
     if "break_glass" in scopes and not allows(principal, "break_glass"):
         return False
     return role != "operator" or principal.role == "operator"
 
 
 def acting_for(principal: Principal, user: str | None) -> Principal:
-    """Returns a service's principal narrowed to one of its tenant's end users, with no more than a user may do. `user`
-    None: the principal itself. Raises Forbidden for a key that is no service's, BadInput for a user's name that cannot
-    be."""
+    """Returns a service's principal narrowed to one of its tenant's end users, with no more than a user may do; the
+    principal itself if `user` is None. Raises Forbidden for a key that is not a service's, BadInput for an invalid
+    user's name."""
     if user is None:
         return principal
     if principal.role != "service":
@@ -125,8 +127,8 @@ def acting_for(principal: Principal, user: str | None) -> Principal:
 
 
 def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
-    """Returns the tenant whose affairs (keys, usage, policies) are requested; None: the principal's own. Only
-    operators may ask for another's. Raises Forbidden, BadInput for what is no name."""
+    """Returns the tenant whose affairs (keys, usage, policies) are requested: `tenant`, or the principal's own if that
+    is None. Raises Forbidden if it is another one and the principal is no operator, BadInput for an invalid name."""
     if tenant is None or tenant == principal.tenant:
         return principal.tenant
     demand_operator(principal)
@@ -145,8 +147,7 @@ def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
 
 
 def demand_visible(principal: Principal, key: SessionKey, user: str | None) -> None:
-    """Checks that a principal may read a session. Raises Forbidden for a key that may read nothing, NotFound for a
-    session that is not theirs."""
+    """Raises NotFound for a session that the principal may not see, and Forbidden for a key that may read nothing."""
     demand(principal, "read")
     if not may_see(principal, key, user):
         raise not_found(key)

@@ -1,7 +1,7 @@
-"""What a client may ask of a session, and what it is answered (PROTOCOL.md §3).
+"""The commands that a client may send to a session, and their answers (PROTOCOL.md §3).
 
-Commands are decoded once, at the edge, into these structs. Each carries the client's `id`, its idempotency key for
-24 h per (principal, session); `command_digest` distinguishes a repeat from a reuse of the id for something else.
+Commands are decoded once, at the edge, into these structs. Each carries the client's `id`, its idempotency key for 24 h
+per (principal, session); `command_digest` distinguishes a repeat from a reuse of the id for something else.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
 
 
 def content_parts(content: Content) -> tuple[InputText | InputFile, ...]:
-    """Returns a user's content as parts; a string becomes one part."""
+    """Returns a user's content as parts; a string becomes a single part."""
     if isinstance(content, str):
         return (InputText(text=content),)
     return tuple(part if isinstance(part, InputFile) else InputText(text=part.text) for part in content)
 
 
 def filtered_content(content: Content, text: str) -> Content:
-    """Returns a content after filtering: all of `text` in its first part. Where a file's text ends in it is no longer
-    known, so files keep their names and lose their texts."""
+    """Returns a content after filtering, with all of `text` in its first part. It is not known which part of `text`
+    came from a file, so files keep their names and lose their texts."""
     files = [] if isinstance(content, str) else [part for part in content if isinstance(part, InputFile)]
     return (InputText(text=text), *(msgspec.structs.replace(file, text="") for file in files))
 
@@ -85,7 +85,7 @@ class TurnCommand(Sampling, frozen=True, kw_only=True):
 
 
 class ModelTurn(TurnCommand, frozen=True, kw_only=True):
-    """Base of a chat client's turns. `model`: the model, or alias, that the session has from this turn on."""
+    """Base of a chat client's turns. `model` is the model, or alias, that the session is to have from this turn on."""
 
     model: str | None = None
 
@@ -114,8 +114,8 @@ class ResponseCancel(SessionCommand, frozen=True, kw_only=True, tag="response.ca
 
 
 class ResponseSteer(SessionCommand, frozen=True, kw_only=True, tag="response.steer"):
-    """Steers an answer that is being written: it ends with what was released, and another one goes on behind the
-    user's words. An answer that calls tools may end first; then the words stand behind the tools' outputs."""
+    """Steers an answer that is being written: it ends with what was released, and another answer follows the user's
+    words. An answer that calls tools may end by itself first; then the words come behind the tools' outputs."""
 
     response_id: ResponseId
     content: Content
@@ -135,7 +135,7 @@ class ToolApprove(SessionCommand, frozen=True, kw_only=True, tag="tool.approve")
 
 
 class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.update"):
-    """Changes settings of a session: fields that are absent stay; null clears."""
+    """Changes settings of a session. Fields that are absent stay as they are; null clears a field."""
 
     title: Title | None | UnsetType = UNSET
     metadata: Metadata | None | UnsetType = UNSET
@@ -152,11 +152,11 @@ class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.dele
 
 
 class SessionWarm(SessionCommand, frozen=True, kw_only=True, tag="session.warm"):
-    """A hint that a turn is near: brings the actor and its KV up. Journals nothing."""
+    """Hints that a turn is near, so that the session and its KV are brought into memory. Journals nothing."""
 
 
 class SessionCompact(SessionCommand, frozen=True, kw_only=True, tag="session.compact"):
-    """Has all but the newest `keep_turns` turns of a conversation summarised now. `ok` names the compaction, and
+    """Has a conversation summarised now, except for its newest `keep_turns` turns. `ok` names the compaction, and
     `context.compacted` or `context.compaction_failed` follows."""
 
     keep_turns: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1
@@ -164,22 +164,23 @@ class SessionCompact(SessionCommand, frozen=True, kw_only=True, tag="session.com
 
 
 class CompactionUndo(SessionCommand, frozen=True, kw_only=True, tag="compaction.undo"):
-    """Takes a summary out of prompts, which hold its messages again; None: the summary in force on the newest
-    branch."""
+    """Takes a summary out of prompts, which then have its messages again. If it names none, that is the summary in
+    force on the newest branch."""
 
     compaction_id: ItemId | None = None
 
 
 class ItemPin(SessionCommand, frozen=True, kw_only=True, tag="item.pin"):
-    """Pins an item, which then stays in prompts word by word, or unpins it; a call and its output go together."""
+    """Pins an item, so that it stays in prompts word by word, or unpins it. A call and its output are pinned
+    together."""
 
     item_id: ItemId
     pinned: bool = True
 
 
 class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal"):
-    """Asks for a person to review what was withheld of a response, or a message that was refused: then `content` is
-    its text, for nothing of it is stored. Exactly one of the two is given."""
+    """Asks for a person's review of what was withheld of a response, or of a message that was refused. Exactly one of
+    `response_id` and `content` is given; `content` is the refused message's text, because that was not stored."""
 
     response_id: ResponseId | None = None
     content: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -187,7 +188,7 @@ class ReviewAppeal(SessionCommand, frozen=True, kw_only=True, tag="review.appeal
 
 
 class FeedbackSet(SessionCommand, frozen=True, kw_only=True, tag="feedback.set"):
-    """Rates an answer that has ended, with a reason; rating None takes the sender's earlier rating back."""
+    """Rates an answer that has ended, with a reason. With `rating` None it takes the sender's earlier rating back."""
 
     response_id: ResponseId
     rating: Rating | None
@@ -233,12 +234,11 @@ NewItem = NewMessage | NewCall | NewOutput
 
 
 class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
-    """Does all that a stateless client's request needs at once: the session, its history, the answer.
+    """Does everything that a stateless client's request needs in one command: the session, its history, the answer.
 
-    `create` says how the session is made where there is none; without it there must be one. `instructions`, `tools` and
-    the context settings change those of a session, where they differ. The items are laid one below the other
-    under `parent_id`, or the last item of `after_response`. `metadata` and `request` are the response's, to be shown
-    with it.
+    `create` has the settings of the session if it does not exist; without `create` it must exist. `instructions`,
+    `tools` and the context settings replace those of an existing session. The items are added one below the other,
+    below `parent_id` or the last item of `after_response`. `metadata` and `request` are shown with the response.
     """
 
     create: SessionSettings | None = None
@@ -255,14 +255,14 @@ class TurnCreate(TurnCommand, frozen=True, kw_only=True, tag="turn.create"):
 
 
 class ResponseErase(SessionCommand, frozen=True, kw_only=True, tag="response.erase"):
-    """Retracts all text of a response, the arguments of its calls included, as category `deleted`; it stays in the
-    tree, empty."""
+    """Retracts all text of a response, and the arguments of its calls, with the category `deleted`; its items stay in
+    the tree, empty."""
 
     response_id: ResponseId
 
 
 class ItemDelete(SessionCommand, frozen=True, kw_only=True, tag="item.delete"):
-    """Takes an item out of the tree, with its text; the items below it then stand below its parent."""
+    """Takes an item out of the tree, with its text; its parent becomes the parent of the items below it."""
 
     item_id: ItemId
 
@@ -303,14 +303,14 @@ ActorCommand = ClientCommand | TurnCreate | ResponseErase | ItemDelete | ReviewN
 
 
 def session_settings_of(command: ActorCommand) -> SessionCreate | SessionSettings | None:
-    """Returns the settings of the session that a command creates; None if it needs an existing one."""
+    """Returns the settings of the session that a command creates; None if the command needs an existing session."""
     if isinstance(command, TurnCreate):
         return command.create
     return command if isinstance(command, SessionCreate) else None
 
 
 def schemas_of(command: ActorCommand) -> tuple[Tools, TextOptions | None]:
-    """Returns the tools and the answer's format of a command: the places where JSON schemas come in."""
+    """Returns the tools and the answer's format of a command, which are the places where JSON schemas come in."""
     tools: Tools | None | UnsetType = ()
     match command:
         case SessionCreate() | SessionUpdate():
@@ -324,7 +324,7 @@ def schemas_of(command: ActorCommand) -> tuple[Tools, TextOptions | None]:
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"):
-    """The answer to a command; only what PROTOCOL.md §3 lists for it is set."""
+    """The answer to a command. Only the fields that PROTOCOL.md §3 lists for the command are set."""
 
     id: CommandId
     session: SessionId | None = None
@@ -343,5 +343,5 @@ def sampling_of(command: Sampling) -> Sampling:
 
 
 def command_digest(command: ActorCommand) -> bytes:
-    """Returns 16 bytes that are equal exactly when two commands ask for the same thing."""
+    """Returns 16 bytes, which are equal exactly for commands that ask for the same thing."""
     return hashlib.blake2b(msgspec.msgpack.encode(command, order="deterministic"), digest_size=16).digest()

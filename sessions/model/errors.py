@@ -27,7 +27,7 @@ from typing import Any
 
 
 class SessileError(Exception):
-    """Base of everything that we raise on purpose."""
+    """Base of all errors that we raise on purpose."""
 
     type: str = "server_error"
     status: int = 500
@@ -120,16 +120,18 @@ class Unavailable(SessileError):
 
 
 class EngineLost(Unavailable):
-    """The engine ended under a run and is being restarted: whoever asks again goes on from what was released."""
+    """Raised if the engine ended during a run and is being restarted. A caller that asks again continues from what was
+    released."""
 
 
 class OutcomeUnknown(Unavailable):
-    """The store did not answer: what was sent may or may not stand. Read again before anything else."""
+    """Raised if the store did not answer, so that the write may or may not have happened. The caller reads again before
+    anything else."""
 
 
 class Fenced(SessileError):
-    """This owner's fence has passed to another. Whoever gets this stops writing for the session, at once and for
-    good."""
+    """Raised if another owner has a newer fence for the session. The owner that gets this stops writing for the
+    session, at once and for good."""
 
     type = "server_error"
     status = 503

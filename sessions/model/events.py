@@ -1,8 +1,8 @@
-"""What stands in a log: events as clients see them, and records as the journal stores them.
+"""The contents of a log: events as clients see them, and records as the journal stores them.
 
-Names and fields follow OpenAI's Responses stream where it has an event for the thing; the others are ours
-(PROTOCOL.md §2). An event is public as a whole. What only we need (token ids for the ledger, sampling with the
-drawn seed, the queued input) stands beside it in the record's `Private` and never reaches a reader.
+Names and fields follow OpenAI's Responses stream if that has such an event; the others are ours (PROTOCOL.md §2). An
+event is public as a whole. What only the server needs (token ids for the ledger, sampling with the drawn seed, the
+queued input) is in the record's `Private` and never reaches a reader.
 
 Delta events dominate every cost in the system; they stay flat and small.
 """
@@ -35,11 +35,11 @@ from sessions.model.verdicts import Finding
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all events; `type` on the wire is the tag."""
+    """Base of all events; on the wire `type` is the tag."""
 
 
 class ResponseEvent(Event, frozen=True, kw_only=True):
-    """An event of one response. `sequence_number` counts from 0 per response without gaps."""
+    """An event of one response. `sequence_number` counts the response's events from 0 without gaps."""
 
     response_id: ResponseId
     sequence_number: int
@@ -54,7 +54,7 @@ class PartEvent(ResponseEvent, frozen=True, kw_only=True):
 
 
 class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The `response` object that created and terminal events carry in full."""
+    """The complete `response` object, which the created and the terminal events have."""
 
     id: ResponseId
     object: Literal["response"] = "response"
@@ -73,7 +73,7 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelHome(msgspec.Struct, frozen=True):
-    """A replica where a session had a certain model; the KV of `tokens` tokens may still be there."""
+    """A replica where a session had a certain model before; it may still have the KV of `tokens` tokens."""
 
     replica: str
     tokens: int
@@ -81,8 +81,8 @@ class ModelHome(msgspec.Struct, frozen=True):
 
 
 class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The routing of a session whose model is an alias: how it came to its present model, and where it was before.
-    Alias "": a session that is on its way to a model which a turn named."""
+    """The routing of a session whose model is an alias: how it came to its present model, and where it was before. With
+    `alias` "" the session is on its way to a model that a turn named."""
 
     alias: str
     target: str = ""  # the model that it is on its way to
@@ -95,7 +95,7 @@ class SessionRouting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a session, all of them each time that `session.created` or `session.updated` carries them."""
+    """The settings of a session. `session.created` and `session.updated` always have all of them."""
 
     model: str
     instructions: str | None = None
@@ -128,7 +128,7 @@ class SessionDeleted(Event, frozen=True, kw_only=True, tag="session.deleted"):
 
 
 class SessionMigrated(Event, frozen=True, kw_only=True, tag="session.migrated"):
-    """Informs that another activation serves the session now. `cause`: restart, failover, handoff."""
+    """Informs that another activation serves the session now. `cause` is restart, failover or handoff."""
 
     replica: str
     cause: str
@@ -166,9 +166,9 @@ class ContextFitted(Event, frozen=True, kw_only=True, tag="context.fitted"):
 
 class ContextCompacted(Event, frozen=True, kw_only=True, tag="context.compacted"):
     """From here on prompts have a summary in place of the `items` items from `first_item_id` to `last_item_id`, except
-    for pinned ones; the log keeps them. It holds on branches that go on from `read_item_id`, the last item that the
-    model read for it. `usage` is not billed. A conversation too long to be read at once gets several summaries, one
-    after the other; `usage` is the total so far."""
+    for pinned ones; the log keeps them. It holds on branches that contain `read_item_id`, the last item that the model
+    read for it. A conversation too long to be read at once gets several summaries, one after the other. `usage` is
+    their total so far, and is not billed."""
 
     summary: Message
     model: str
@@ -196,7 +196,8 @@ class CompactionFailed(Event, frozen=True, kw_only=True, tag="context.compaction
 
 
 class ItemPinned(Event, frozen=True, kw_only=True, tag="item.pinned"):
-    """An item is pinned, or unpinned: a pinned one stays in prompts word by word, whatever is summarised around it."""
+    """An item is pinned, or unpinned. A pinned item stays in prompts word by word, even if those around it are
+    summarised."""
 
     item_id: ItemId
     pinned: bool
@@ -217,7 +218,7 @@ class ContentPartAdded(PartEvent, frozen=True, kw_only=True, tag="response.conte
 
 
 class DeltaUsage(msgspec.Struct, frozen=True):
-    """The tokens of a response up to a delta; present only if its request has `continuous_usage_stats`."""
+    """The usage of a response up to a delta, in tokens; present only if its request has `continuous_usage_stats`."""
 
     input_tokens: int
     cached_tokens: int
@@ -288,8 +289,8 @@ ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree;
 
 
 class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"):
-    """Replaces the code points [start, end) of a content part; replays, snapshots and exports obey it (I3).
-    `response_id` is "" if no response wrote the part."""
+    """Replaces the code points [start, end) of a content part; replays, snapshots and exports apply it (I3).
+    `response_id` is "" if the part was not written by a response."""
 
     response_id: ResponseId
     item_id: ItemId
@@ -301,8 +302,8 @@ class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"
 
 
 class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", omit_defaults=True):
-    """The session's user has asked for a person to review what was withheld: an answer, or a refused message of theirs
-    (no `response_id`)."""
+    """The session's user has asked for a person's review of what was withheld: an answer, or a refused message of
+    theirs (then there is no `response_id`)."""
 
     review_id: ReviewId
     category: str
@@ -310,8 +311,8 @@ class ReviewAppealed(Event, frozen=True, kw_only=True, tag="review.appealed", om
 
 
 class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit_defaults=True):
-    """A reviewer has decided. What was withheld stays withheld whatever they say: text that was never released has no
-    place in the log, and what was taken back stays taken back (I3)."""
+    """A reviewer has decided. Whatever the decision, text that was never released does not come into the log, and text
+    that was taken back stays so (I3)."""
 
     review_id: ReviewId
     category: str
@@ -321,7 +322,7 @@ class ReviewDecided(Event, frozen=True, kw_only=True, tag="review.decided", omit
 
 
 class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", omit_defaults=True):
-    """Somebody's rating of an answer; it replaces their earlier one. `rating` None: they took it back."""
+    """Somebody's rating of an answer, in place of their earlier one. `rating` is None if they took it back."""
 
     response_id: ResponseId
     by: str
@@ -330,7 +331,7 @@ class FeedbackUpdated(Event, frozen=True, kw_only=True, tag="feedback.updated", 
 
 
 class ToolCallStarted(Event, frozen=True, kw_only=True, tag="tool_call.started"):
-    """The server is about to carry out a call: this is in the log before anything is sent. `execution_id` is the key
+    """The server is about to carry out a call; this is in the log before anything is sent. `execution_id` is the key
     under which it is sent, each time. If no output follows in the log, the call's outcome is unknown."""
 
     response_id: ResponseId
@@ -340,7 +341,7 @@ class ToolCallStarted(Event, frozen=True, kw_only=True, tag="tool_call.started")
 
 
 class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="tool_call.approval_requested"):
-    """A call waits for somebody's approval (`tool.approve`); its item says what it would do."""
+    """A call waits for somebody's approval (`tool.approve`). Its item shows the function and the arguments."""
 
     response_id: ResponseId
     call_id: CallId
@@ -348,7 +349,7 @@ class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="tool_call.app
 
 
 class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.approval_decided"):
-    """A call was approved or denied; if denied, its output says so."""
+    """A call was approved or denied; a denied call's output says so."""
 
     response_id: ResponseId
     call_id: CallId
@@ -358,7 +359,7 @@ class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.appro
 
 class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
     """A program that the server runs (the call `program_call_id`, in item `item_id`) makes a call of its own. It is
-    carried out like the model's calls, but stands in no branch; its output goes to the program."""
+    carried out like the model's calls, but is on no branch; its output goes to the program."""
 
     response_id: ResponseId
     call_id: CallId
@@ -377,7 +378,8 @@ class ProgramReturned(Event, frozen=True, kw_only=True, tag="program.returned"):
 
 
 class ToolCallProgress(Event, frozen=True, kw_only=True, tag="tool_call.progress"):
-    """A call's progress as its tool reports it: `progress` of `total`, if known. The message has passed the filters."""
+    """A call's progress as its tool reports it: `progress` of `total`, if that is known. The message has passed the
+    filters."""
 
     response_id: ResponseId
     call_id: CallId

@@ -1,4 +1,5 @@
-"""Messages between an actor and an engine: what the engine is, the request, what it yields, its statistics."""
+"""The messages between an actor and an engine: the engine's properties, the request, what it yields, and its
+statistics."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ _NO_EFFECT: Final[dict[str, Any]] = {
 
 
 def unhonoured_fields(sampling: Sampling, honoured: Collection[str]) -> list[str]:
-    """Returns the fields that a request sets and an engine would drop that honours only these: the one rule, at every
-    door. A new field of `Sampling` is dropped by every engine that does not list it."""
+    """Returns the fields that a request sets and that an engine ignores which honours only the fields `honoured`. All
+    doors use this rule. An engine ignores every new field of `Sampling` until it lists it."""
     defaults = Sampling()
     return [
         name
@@ -49,20 +50,21 @@ def unhonoured_fields(sampling: Sampling, honoured: Collection[str]) -> list[str
 
 
 def unhonoured_thoughts(sampling: Sampling, thoughts: ThoughtMarks | None) -> list[str]:
-    """Returns the fields about thoughts that a request sets and a model with these thoughts cannot follow."""
+    """Returns the fields about thoughts that a request sets and that a model with these thoughts (None: without any)
+    cannot follow."""
     names = [] if thoughts is not None else ["thinking", "thinking_tokens"]
     names += [] if thoughts is not None and thoughts.efforts else ["effort"]
     return [name for name in names if getattr(sampling, name)]
 
 
 def without_fields(sampling: Sampling, names: Iterable[str]) -> Sampling:
-    """Returns a request's sampling as if it had not set these fields."""
+    """Returns a request's sampling with these fields reset to their defaults."""
     defaults = Sampling()
     return msgspec.structs.replace(sampling, **{name: getattr(defaults, name) for name in names})
 
 
 def has_format(sampling: Sampling) -> bool:
-    """Returns whether an answer is to have a format: JSON, by a schema or not."""
+    """Returns whether an answer must have a format: JSON, with or without a schema."""
     return sampling.text is not None and (sampling.text.format or {}).get("type", "text") != "text"
 
 
@@ -70,17 +72,18 @@ ATTENDED: Final = "attended"  # in a response's request: its client's leaving ca
 
 
 def is_attended(request: object) -> bool:
-    """Returns whether a response with this request is for a client that waits, and for nobody who comes back later."""
+    """Returns whether a response with this request is only for a client that waits for it, so that the client's leaving
+    cancels it."""
     return isinstance(request, dict) and request.get(ATTENDED) is True
 
 
 def generates(request: object) -> bool:
-    """Returns whether a response with this request is to be generated; else only its KV is prepared."""
+    """Returns whether a response with this request is to be generated; if not, only its KV is prepared."""
     return not (isinstance(request, dict) and request.get(GENERATE) is False)
 
 
 def continues(request: object) -> bool:
-    """Returns whether a response with this request goes on with the words of the answer that it stands below."""
+    """Returns whether a response with this request continues the text of the answer below which it stands."""
     return isinstance(request, dict) and bool(request.get(CONTINUES))
 
 
@@ -98,11 +101,12 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True, tag="tokenizer"):
 class ThoughtMarks(msgspec.Struct, frozen=True):
     """The marks before and behind a model's thoughts in its text.
 
-    `opened`: its chat template opens a thought at the end of each prompt, so that an answer begins inside one.
-    `none`: the text at the end of a prompt whose answer is to have no thoughts; `end`: the text that ends a thought in
-    the model's place, if it is not the mark alone. `channels`: thoughts, texts and calls are messages with headers
+    `opened`: its chat template opens a thought at the end of each prompt, so that an answer begins inside one. `none`:
+    the text at the end of a prompt whose answer is to have no thoughts. `end`: the text with which the server ends a
+    thought, if it is not the mark alone. `channels`: thoughts, texts and calls are messages with headers
     (`sessions.turn.channels`). `apart`: the chat template takes thoughts in a field of their own, not in the text.
-    `efforts`: it knows degrees of effort; `asked`: it leaves thoughts out unless it is told to have some.
+    `efforts`: the template knows degrees of effort. `asked`: the model has thoughts only if the template is given a
+    hint.
     """
 
     open: str
@@ -116,8 +120,8 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     asked: bool = False
 
     def template_hint(self, sampling: Sampling) -> str:
-        """Returns what the chat template is told of thoughts: "" nothing, "on" that the answer has some, else the
-        effort."""
+        """Returns the chat template's hint about thoughts: "" for none, "on" if the answer is to have thoughts, else
+        the degree of effort."""
         if sampling.thinking is False:
             return ""
         if self.efforts and sampling.effort is not None:
@@ -126,12 +130,12 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
 
     @property
     def closing(self) -> str:
-        """The text that ends a thought in the model's place."""
+        """The text with which the server ends a thought that the model has not ended."""
         return self.end or f"\n{self.close}\n\n"
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of an engine, which placement, KV and the capability checks go by."""
+    """The properties of an engine, on which placement, KV and the checks of what it can do depend."""
 
     model: str  # the public name
     build: str  # engine and version; KV never crosses builds
@@ -160,37 +164,40 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def thinks(sampling: Sampling, request: Json) -> bool:
-    """Returns whether an answer may have thoughts. It has none if the request says so, if it goes on with an answer,
-    completes a text, or is held to a format or a call from its first token."""
+    """Returns whether an answer may have thoughts. It has none if the request says so, if it continues an answer or
+    completes a text, or if its first token must follow a format or begin a call."""
     return sampling.thinking is not False and is_free(sampling, request) and not continues(request)
 
 
 def is_free(sampling: Sampling, request: Json) -> bool:
-    """Returns whether an answer is in the model's own form: no completed text, and not held to a format or a call."""
+    """Returns whether the model chooses the form of its answer. It does not if the request is a raw text to complete,
+    requires a format, or requires a call."""
     raw = isinstance(request, dict) and bool(request.get(RAW_PROMPT))
     forced = sampling.tool_choice not in (None, "auto", "none")
     return not (raw or has_format(sampling) or forced)
 
 
 def unsupported_scores(model: str) -> BadInput:
-    """Returns the error for log probabilities of a prompt where the engine cannot compute them."""
+    """Returns the error for log probabilities of a prompt if the engine cannot compute them."""
     message = f"The model {model!r} has no log probabilities of prompts here: leave out 'echo' or 'logprobs'."
     return BadInput("unsupported_parameter", message, param="echo")
 
 
 def unsupported_field(model: str, name: str, *, param: str = "") -> BadInput:
-    """Returns the error for a field of `Sampling` that a model's engine does not honour, the same at every door."""
+    """Returns the error for a field of `Sampling` that a model's engine does not honour. It is the same at every
+    door."""
     what = {"text": "has no structured output", "logprobs": "gives no logprobs"}.get(name, f"does not know {name!r}")
     return BadInput("unsupported_parameter", f"The model {model!r} {what}.", param=param or name)
 
 
 def unsupported_tools(model: str) -> BadInput:
-    """Returns the error for tools that a model cannot call, the same at every door."""
+    """Returns the error for tools that a model cannot call. It is the same at every door."""
     return BadInput("unsupported_parameter", f"The model {model!r} cannot call tools.", param="tools")
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for one run of an engine. `prompt` is whole: the engine finds out what its KV already holds of it."""
+    """A request for one run of an engine. `prompt` is the whole prompt; the engine finds out for how much of it its KV
+    is there."""
 
     key: SessionKey
     response_id: ResponseId
@@ -211,9 +218,10 @@ def cache_scope_of(principal: Principal, request: Mapping[str, Json] | None) -> 
     """Returns the scope in which a response may reuse KV of other sessions: those of the same caller (tenant, key,
     user), and of the same end user if the caller names one; b"" for none.
 
-    Only responses to OpenAI's clients have one, whose `request` is kept: what such a client resends may lie in any of
-    its sessions. Who calls is what the server has authenticated; what a request may choose, the end user, chooses among
-    the caller's own."""
+    Only responses to OpenAI's clients, whose `request` is kept, have a scope, because such a client may have what it
+    sends again in several sessions. The server has authenticated the caller; the end user that a request names can only
+    choose among the caller's own sessions.
+    """
     if request is None:
         return b""
     end_user = request.get("user") or request.get("safety_identifier")
@@ -227,7 +235,8 @@ def drawn_seed(response_id: ResponseId) -> int:
 
 
 def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
-    """Returns the seed of a run that continues after `emitted` tokens: the same whoever computes it (DESIGN.md §4)."""
+    """Returns the seed of a run that continues after `emitted` tokens. Every replica computes the same (DESIGN.md
+    §4)."""
     if emitted == 0:
         return seed
     digest = hashlib.blake2b(f"{seed}\0{response_id}\0{emitted}".encode(), digest_size=4).digest()
@@ -235,9 +244,9 @@ def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Newly decoded tokens with their text. Text never ends inside a character: bytes that would wait for the token
-    that completes them, so `text` may be empty and later stand for several tokens. `cached_tokens` of the prompt were
-    not computed (as in `Finish`); each chunk says so, for a run may be broken off after any."""
+    """Newly decoded tokens with their text. Text never ends inside a character: incomplete bytes wait for the token
+    that completes them, so `text` may be empty and a later one may be that of several tokens. `cached_tokens` of the
+    prompt were not computed (as in `Finish`); each chunk has the number, because a run may be cancelled after each."""
 
     tokens: tuple[int, ...]
     text: str
@@ -260,15 +269,15 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class TokenScore(NamedTuple):
-    """A model's prediction behind one token of a prompt: the log probability of the token that follows (None behind
-    the last token), and the most probable tokens, as (id, log probability)."""
+    """A model's prediction behind one token of a prompt: the log probability of the token that follows (None behind the
+    last one), and the most probable tokens as pairs of id and log probability."""
 
     logprob: float | None
     top: tuple[tuple[int, float], ...]
 
 
 class KVPlace(msgspec.Struct, frozen=True):
-    """The tier that holds a session's KV, and how many leading tokens of its ledger the KV covers."""
+    """The tier that holds a session's KV, and how many leading tokens of its ledger that KV covers."""
 
     tier: Literal["none", "device", "host", "disk", "redis"]
     tokens: int

@@ -1,4 +1,4 @@
-"""Questions about texts that no session answers: how many tokens they are, and what the filters say of them.
+"""Questions about texts that need no session: how many tokens they have, and what the filters find in them.
 
 Pure vocabulary. `sessions.turn.inspector` answers, in this process or at a replica that has the model.
 """
@@ -12,14 +12,14 @@ from sessions.model.types import CallId, Json, Role, Tool
 
 
 class TextTokens(msgspec.Struct, frozen=True, tag="text"):
-    """Asks for the token ids of a text alone; `starts`: with the tokens that every prompt of the model begins with."""
+    """Asks for the token ids of a text alone; with `starts` also those that every prompt of the model begins with."""
 
     text: str
     starts: bool = False
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as a chat template is given it."""
+    """A message as a chat template gets it."""
 
     role: Role
     text: str
@@ -29,7 +29,7 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, tag="prompt", kw_only=True):
-    """Asks for the token ids of a whole prompt; `answer`: with the tokens that begin the answer."""
+    """Asks for the token ids of a whole prompt; with `answer` also those that begin the answer."""
 
     instructions: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -44,7 +44,7 @@ class JudgedTexts(msgspec.Struct, frozen=True, tag="judge"):
 
 
 class RefusedText(msgspec.Struct, frozen=True, tag="refused"):
-    """Asks whether the principal's filters of messages refuse a text."""
+    """Asks whether the principal's input filters refuse a text."""
 
     text: str
 
@@ -60,8 +60,8 @@ class AboutTokenizer(msgspec.Struct, frozen=True, tag="about_tokenizer"):
 
 
 class BarePrompt(msgspec.Struct, frozen=True, tag="score"):
-    """Asks how probable each token of a bare prompt (a text, or token ids) is. `next_too`: also which token is most
-    probable behind it, unless filters have to judge what the model writes."""
+    """Asks how probable each token of a bare prompt (a text, or token ids) is. With `next_too` it also asks which token
+    is most probable behind the prompt; that is not answered if filters must judge what the model writes."""
 
     prompt: str | tuple[int, ...]
     top: int = 0
@@ -77,7 +77,7 @@ class TokenIds(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """The findings in one text: scores by category, none below the policy's thresholds."""
+    """The findings in one text: scores by category, only those at or above the policy's thresholds."""
 
     scores: dict[str, float]
 
@@ -90,7 +90,7 @@ class Judgements(msgspec.Struct, frozen=True, tag="judgements"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refusal"):
-    """The answer to `RefusedText`: the message that the sender is shown; None: the text is let in."""
+    """The answer to `RefusedText`: the message that the sender sees; None if the text is let in."""
 
     message: str | None
 
@@ -100,9 +100,9 @@ class DecodedTexts(msgspec.Struct, frozen=True, tag="texts"):
 
 
 class PromptScores(msgspec.Struct, frozen=True, tag="scores"):
-    """Entries as in OpenAI's `logprobs`, one for each token of the prompt; the first has no log probability unless
-    every prompt begins with another token. `following` is the next token's entry, without text if the answer ends
-    there."""
+    """Entries as in OpenAI's `logprobs`, one for each token of the prompt. The first has no log probability, unless
+    every prompt of the model begins with another token. `following` is the entry of the next token; it has no text if
+    the answer would end there."""
 
     entries: tuple[Json, ...]
     prompt_tokens: int

@@ -1,4 +1,5 @@
-"""What the journal keeps and hands out: heads, appends, pages. The port that moves them is in `sessions.ports`."""
+"""The values that the journal stores and returns: heads, appends, pages. The port that uses them is in
+`sessions.ports`."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from sessions.model.types import (
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The row that fences a log: it says who may append (fence) and where (top).
+    """The row that fences a log: it says who may append (`fence`) and at which offset (`top`).
 
     `top` 0 means that the session was claimed but nothing was ever written: for readers it does not exist.
-    `incarnation` is the journal's at the last grant; the epoch is only good while they agree.
+    `incarnation` is the journal's at the last grant; the epoch is valid only while the two are equal.
     """
 
     key: SessionKey
@@ -72,10 +73,12 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage of one response; idempotent by response. Written in the transaction of its terminal event.
+    """The usage of one response, written in the transaction of its terminal event. A response has only one row, however
+    often it is written.
 
-    `cost` in picos of `currency`, by the price list `price_version` (`sessions.billing.prices`); "" if none has a
-    price."""
+    `cost` is in picos of `currency`, by the price list `price_version` (`sessions.billing.prices`). Both texts are ""
+    if the model has no price.
+    """
 
     response_id: ResponseId
     principal: Principal
@@ -98,16 +101,19 @@ class ResponsePlace(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The machine's state, folded up to and including `offset`: derived, never the truth; may be missing."""
+    """The machine's state, folded up to and including `offset`. It is derived from the log, which decides; it may be
+    missing."""
 
     offset: int
     body: bytes
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions to purge: those that are older than one of these times, by its reason. NEVER: not for that reason.
+    """The sessions to purge: those that are older than one of these times, for that time's reason. NEVER as a time
+    switches its reason off.
 
-    `tenant`: only this tenant's, and with `user` only this end user's of them; `besides`: all tenants' but these."""
+    `tenant` restricts them to this tenant's, and `user` to this end user's of them; `besides` excludes these tenants'.
+    """
 
     deleted_before: UnixMs
     unlisted_before: UnixMs = NEVER
@@ -119,8 +125,8 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     def reason(
         self, *, user: str | None, top: int, listed: bool, open: bool, updated_at: int, deleted_at: int | None
     ) -> Literal["empty", "deleted", "unlisted", "idle"] | None:
-        """Returns why a session is to be purged; None if it is not. Deleting a session never makes it stay for
-        longer."""
+        """Returns why a session is to be purged; None if it is not. A deleted session never stays longer than it would
+        have."""
         if self.user not in (None, user):
             return None
         if top == 0:
@@ -135,10 +141,10 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic write for one session: all of it is durable afterwards, or none.
+    """One atomic write for one session: afterwards all of it is durable, or nothing.
 
-    `records` take the offsets top+1 ... top+len(records). They may be empty: then only what stands beside
-    is written, under the same fence check.
+    `records` get the offsets top+1 ... top+len(records). They may be empty: then only the other rows are written, under
+    the same fence check.
     """
 
     key: SessionKey
@@ -156,10 +162,10 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """All that an actor needs to be restored: the newest snapshot, the records behind it, recent commands.
+    """Everything that an actor needs to be restored: the newest snapshot, the records behind it, recent commands.
 
-    `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`;
-    `commands_complete` is False where older ones were left out (ask `find_command`).
+    `commands` are those of the last 24 h, newest last, at most `COMMANDS_LOADED_MAX`. `commands_complete` is False if
+    older ones were left out; `find_command` finds those.
     """
 
     head: Head

@@ -1,8 +1,8 @@
 """JSON schemas of tools and answers: whether one may be used, and whether a value fits it.
 
-Nothing is fetched: a reference to another document makes a schema unusable. Patterns run on an engine that takes
-linear time. Source: JSON Schema 2020-12 (and older drafts by `$schema`). What it takes is bounded by `schema_bounds`
-only; whoever has others waiting does it elsewhere (`ports.SchemaChecker`).
+Nothing is fetched: a reference to another document makes a schema unusable. Patterns run on an engine that takes linear
+time. Source: JSON Schema 2020-12 (and older drafts by `$schema`). Only `schema_bounds` bounds the time of a check; a
+server must not block others with it, and uses `ports.SchemaChecker`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POINTER_CHARS_MAX: Final = 200
 
 
 class SchemaFault(msgspec.Struct, frozen=True, array_like=True):
-    """Why a schema is refused, and where: a JSON pointer, "" for the whole."""
+    """The reason why a schema is refused, and the place as a JSON pointer, "" for the whole schema."""
 
     message: str
     pointer: str = ""
@@ -36,7 +36,7 @@ def _fetch(uri: str) -> Json:
 
 
 def compile_schema(schema: dict[str, Json]) -> jsonschema_rs.Validator:
-    """Returns a validator. Raises ValueError with the reason if `schema` is not a usable JSON schema."""
+    """Returns a validator for a schema. Raises ValueError with the reason if the schema is not usable."""
     try:
         return jsonschema_rs.validator_for(schema, retriever=_fetch, pattern_options=jsonschema_rs.RegexOptions())
     except (ValueError, jsonschema_rs.ReferencingError) as exc:
@@ -44,7 +44,7 @@ def compile_schema(schema: dict[str, Json]) -> jsonschema_rs.Validator:
 
 
 def judge_schema(schema: dict[str, Json]) -> tuple[SchemaSize, jsonschema_rs.Validator] | SchemaFault:
-    """Returns a schema's size with its validator, or why it is refused."""
+    """Returns a schema's size with its validator, or the fault for which it is refused."""
     try:
         return measure_schema(schema), compile_schema(schema)
     except SchemaTooCostly as exc:
@@ -57,7 +57,7 @@ def judge_schema(schema: dict[str, Json]) -> tuple[SchemaSize, jsonschema_rs.Val
 
 
 def value_problem(validator: jsonschema_rs.Validator, value: Json) -> str | None:
-    """Returns what is wrong with a value, for people; None if it fits."""
+    """Returns in words what is wrong with a value; None if it fits."""
     for error in validator.iter_errors(value):
         where = ".".join(str(part) for part in error.instance_path)
         return f"{where or 'arguments'}: {error.message}"[:PROBLEM_CHARS_MAX]
@@ -65,7 +65,7 @@ def value_problem(validator: jsonschema_rs.Validator, value: Json) -> str | None
 
 
 def schema_of_format(format: dict[str, Json] | None) -> Json | None:
-    """Returns the schema in `text.format`, in either of OpenAI's places; None if there is none."""
+    """Returns the schema in `text.format`, from either of the two places where OpenAI has it; None if there is none."""
     match format:
         case {"type": "json_schema", "schema": dict() as schema}:
             return schema

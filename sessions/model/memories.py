@@ -1,9 +1,8 @@
-"""Memories: what an end user wants their later conversations to begin with, in their own words.
+"""Memories: short texts with which an end user's later conversations begin, in the user's own words.
 
-Each is a short text that the user, or a client for them, has written down: nothing is taken from conversations by
-itself. A session that the user creates is given those there are at that moment, behind its instructions, where they
-stay: `session.created` has them, so a prompt's beginning never changes, and what is edited later holds for later
-sessions.
+The user, or a client for them, writes each of them; nothing is taken from conversations automatically. A session that
+the user creates gets those that exist at that moment, behind its instructions. It keeps them: they are in
+`session.created`, so the beginning of its prompts never changes, and later edits are for later sessions.
 
 Does not know who may change them (`sessions.model.authorization`), nor how rows are stored.
 """
@@ -47,7 +46,7 @@ def owner_of(principal: Principal) -> str:
 
 
 def with_memories(instructions: str | None, memories: Sequence[str]) -> str | None:
-    """Returns a session's instructions with its memories behind them, as its model is shown them."""
+    """Returns a session's instructions followed by its memories, as its model sees them; None if it has neither."""
     if not memories:
         return instructions
     written = "\n".join([HEADING, *(f"- {' '.join(text.split())}" for text in memories)])

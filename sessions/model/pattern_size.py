@@ -1,7 +1,8 @@
 """Sizes a regular expression with its repetitions written out: `(ab{3}){10}` is 40 characters.
 
-What engines build of a pattern grows with that, not with the pattern's length. Classes of characters count more than
-characters: Unicode's are hundreds of ranges. Reads any text; whether it is a pattern is not decided here.
+The size of what engines build from a pattern grows with this number, not with the pattern's length. Classes of
+characters count more than characters: Unicode's are hundreds of ranges. It accepts every text; whether that is a valid
+pattern is not decided here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _MOST: Final = 10**12
 
 
 def pattern_size(pattern: str) -> int:
-    """Returns the characters of a pattern with repetitions written out, at least 1. An open one counts as its minimum
-    + 1."""
+    """Returns the number of characters of a pattern with repetitions written out, at least 1. A repetition without an
+    upper limit counts as its minimum plus 1."""
     sums, atom, at = [0], 0, 0  # of the open groups; of the atom that a repetition would repeat
     while at < len(pattern):
         character = pattern[at]
@@ -45,8 +46,8 @@ def pattern_size(pattern: str) -> int:
 
 
 def _atom(pattern: str, character: str, at: int) -> tuple[int, int]:
-    """Returns the index where the atom ends whose first `character` stands before `at`, and the characters it counts
-    as."""
+    """Returns the index at which an atom ends, and how many characters it counts as. Its first character is
+    `character`, and `at` is the index behind that."""
     if character == "\\" and at < len(pattern):
         kind = pattern[at]
         if kind in "pP" and pattern[at + 1 : at + 2] == "{":

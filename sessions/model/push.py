@@ -1,13 +1,13 @@
-"""Push: a device that reads nothing at the moment is sent a message when an answer is there, or waits for its user.
+"""Push: a device that reads nothing at the moment gets a message when an answer is complete, or waits for its user.
 
     answer ends, nobody reads ─► row of the outbox, in the append itself ─► relay ─► push service ─► device
 
-A subscription is a device's of one end user: where messages for it go, and the keys that they are encrypted for. The
-outbox has one row for each session and subscription: a later answer takes the place of one that was not sent yet. What
-is sent has ids only, no word of the conversation.
+A subscription belongs to a device of one end user: the address for its messages, and the keys that they are encrypted
+for. The outbox has one row for each session and subscription: a later answer replaces one that was not sent yet. A
+message has ids only, and no word of the conversation.
 
-Invariants: a row is written in the transaction of the answer's end, so that each that nobody reads is in it once; it
-is taken out when it was sent, when a device has read that far, or when it is too old to be of use.
+Invariants: a row is written in the transaction of the answer's end, so that each answer that nobody reads gets one; it
+is deleted when it was sent, when a device has read the log so far, or when it is too old to be of use.
 
 Does not know how messages are sent (`transport.push`), how rows are stored, nor who may subscribe.
 """
@@ -43,7 +43,8 @@ class WebPushTarget(msgspec.Struct, frozen=True, kw_only=True, tag="web_push"):
 
 
 class ApnsTarget(msgspec.Struct, frozen=True, kw_only=True, tag="apns"):
-    """An app on an Apple device: its token, in lower-case hexadecimal. `sandbox`: the app is a developer's build."""
+    """An app on an Apple device: its token, in lower-case hexadecimal digits. `sandbox`: the app is a developer's
+    build."""
 
     token: str
     sandbox: bool = False
@@ -78,7 +79,7 @@ class PushSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice that something awaits a session's user; `offset` is where the log shows it."""
+    """A notice that something awaits a session's user; `offset` is that of the event in the log."""
 
     user: str
     cause: PushCause
@@ -87,7 +88,8 @@ class PushNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the outbox, claimed for some time. `subscription` None: it has ended, or cannot be read any more."""
+    """A row of the outbox, claimed for some time. `subscription` is None if it has ended, or cannot be read any
+    more."""
 
     key: SessionKey
     subscription_id: PushId
@@ -98,15 +100,16 @@ class PushDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PushStore(Protocol):
-    """The push subscriptions and the outbox of a journal. All methods raise Unavailable; writes OutcomeUnknown too."""
+    """The push subscriptions and the outbox of a journal. All methods raise Unavailable; those that write also
+    OutcomeUnknown."""
 
     async def subscriptions(self, tenant: TenantId, user: str) -> list[PushSubscription]:
         """Returns an end user's subscriptions, the oldest first."""
         ...
 
     async def subscribe(self, subscription: PushSubscription) -> None:
-        """Adds or replaces a subscription. If the device was subscribed for another user, that ends. Raises Limited
-        beyond `SUBSCRIPTIONS_MAX`."""
+        """Adds or replaces a subscription. If the device has a subscription for another user, that one is removed.
+        Raises Limited beyond `SUBSCRIPTIONS_MAX`."""
         ...
 
     async def unsubscribe(self, tenant: TenantId, user: str, push_id: PushId) -> bool:
@@ -114,19 +117,20 @@ class PushStore(Protocol):
         ...
 
     async def claim(self, now: UnixMs, *, until: UnixMs, limit: int) -> list[PushDelivery]:
-        """Returns due rows to the first caller that asks; they are due again at `until`, unless they are settled."""
+        """Claims due rows and returns them; another caller does not get them. Rows that are not settled become due
+        again at `until`."""
         ...
 
     async def settle(self, delivery: PushDelivery) -> None:
-        """Removes a row, unless a later notice has replaced it by now."""
+        """Removes a row, unless a later notice has replaced it meanwhile."""
         ...
 
     async def postpone(self, delivery: PushDelivery, until: UnixMs) -> None:
-        """Makes a row due at `until`, unless a later notice has replaced it by now."""
+        """Makes a row due at `until`, unless a later notice has replaced it meanwhile."""
         ...
 
     async def read_to(self, key: SessionKey, offset: int) -> None:
-        """Drops notices up to `offset`: a device has read the log so far."""
+        """Drops a session's notices up to `offset`, because a device has read the log so far."""
         ...
 
 
@@ -152,19 +156,20 @@ def kind_of(target: PushTarget) -> PushKind:
 
 
 def address_of(target: PushTarget) -> str:
-    """Returns what names the device: a URL of its push service, or its token behind the kind."""
+    """Returns a text that identifies the device: a URL of its push service, or the kind of target followed by its
+    token."""
     return target.endpoint if isinstance(target, WebPushTarget) else f"{kind_of(target)}:{target.token}"
 
 
 def address_hash(target: PushTarget) -> bytes:
-    """Returns the hash that a device is found by. A plain hash will do: nobody guesses push services' addresses and
-    tokens."""
+    """Returns the hash by which a device's row is found. A plain hash is enough, because nobody can guess push
+    services' addresses and tokens."""
     return hashlib.sha256(address_of(target).encode()).digest()
 
 
 def push_id(tenant: TenantId, user: str, target: PushTarget) -> PushId:
-    """Returns the id of a subscription: the same for the same device and user, so that an app may subscribe at each
-    start."""
+    """Returns the id of a subscription. It is always the same for the same device and user, so that an app may
+    subscribe at each start."""
     whose = hashlib.sha256("\0".join((tenant, user, address_of(target))).encode())
     return PushId(f"push_{whose.hexdigest()[:24]}")
 

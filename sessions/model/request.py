@@ -1,10 +1,10 @@
-"""A command as it enters the system: who sends it, for which session, and what a repeat of it is told apart by.
+"""A command as it enters the system: its sender, its session, and the digest by which a repeat of it is recognised.
 
-The edge (a gateway, a replica's peer server) makes a `Request` of a command, once; whoever stands below hands it on and
-derives neither key nor digest again. Whether a command was applied before (I5) is decided by its session's actor alone,
-from the records that the journal keeps beside what they did: `answer_of` says what a repeat gets. A session without an
-actor (it is deleted) has its records looked up by `recorded_answer`. Nobody else compares commands, except that copies
-of one that is being answered wait for the same answer (`actors.hosting.inflight_commands`).
+The edge (a gateway, a replica's peer server) makes a `Request` of a command, once; everything behind it passes the
+request on and derives neither key nor digest again. Only the session's actor decides whether a command was applied
+before (I5), from the records that the journal keeps beside what they did: `answer_of` returns a repeat's answer. For a
+session without an actor (it is deleted) `recorded_answer` looks its records up. Nobody else compares commands, except
+that copies of a command that is being answered wait for the same answer (`actors.hosting.inflight_commands`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sessions.model.types import CommandId, Principal, SessionKey, derived_sessi
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A command with its sender and session. `digest` is of the command as it was sent: equal exactly where two
-    commands ask for the same thing."""
+    """A command with its sender and session. `digest` is that of the command as it was sent; digests are equal exactly
+    for commands that ask for the same thing."""
 
     key: SessionKey
     principal: Principal
@@ -31,8 +31,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 def request_of(principal: Principal, command: ActorCommand, near: SessionKey | None = None) -> Request:
-    """Returns the request of a command. A command that creates a session without a name gets the name that follows
-    from it."""
+    """Returns the request of a command. If the command creates a session without a name, the name is derived from the
+    command. `near` is a hint for placement."""
     if principal.token is not None:  # the log of a session does not say by which token
         principal = msgspec.structs.replace(principal, token=None)
     session = command.session or derived_session_id(principal, command.id)

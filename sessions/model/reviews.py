@@ -4,18 +4,19 @@
       ^                │ lapses after CLAIM_MS       │
       └────────────────┘        <──── an appeal, once┘
 
-A case is of one answer or one message, one category and one action: what is found again there adds none. Its id follows
-from these, so an append that is repeated opens nothing twice. It is written in the transaction of the append that
-reports what was found. It holds places and rules, and text only where the tenant's policy says so (`Finding.kept`) or
-where its author gave it (a note); a reviewer who may read the session reads the rest in the log, around `offset`.
+A case is about one answer or one message, one category and one action: further findings of that kind open no other
+case. Its id is derived from these, so an append that is repeated opens nothing twice. It is written in the transaction
+of the append that reports the findings. It has places and rules; it has text only if the tenant's policy says so
+(`Finding.kept`) or its author gave it (a note). A reviewer who may read the session reads the rest in the log, around
+`offset`.
 
-An outcome changes nothing in the log but for its event (`review.decided`): text that was withheld never
-got an offset and gets none, text that was taken back stays so. It is a word to the user, and a figure for whoever
-writes the policy: of what a category finds, which share is upheld.
+A decision adds only its event (`review.decided`) to the log: text that was withheld never got an offset and gets none,
+text that was taken back stays so. It informs the user, and shows the author of the policy which share of a category's
+findings is upheld.
 
-Every transition compares what is there with what must be there, and is answered the same when it is sent again with its
-command id. Bounds: `CASES_MAX` per tenant, `OPEN_MS` without a decision, `DECIDED_MS` after one; `tidy` keeps them, and
-a flood of findings pushes out findings, never appeals before them. Cases go with their session when it is purged.
+Every transition checks that the case is in the state that it needs, and has the same answer when it is sent again with
+its command id. Bounds: `CASES_MAX` per tenant, `OPEN_MS` without a decision, `DECIDED_MS` after one. `tidy` drops cases
+beyond them, appeals only after mere findings. Cases are deleted with their session when it is purged.
 
 Does not know: who may review (`sessions.model.authorization`), how cases are stored, what a policy is.
 """
@@ -50,8 +51,8 @@ FEEDBACK: Final = "feedback"  # the category of a case that a rating opened
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One review case. `kept`, `note` and `remark` are texts: of what was found, by who appeals, by who decides; lists
-    of cases leave them out."""
+    """One review case. Its texts are `kept` (what the filter found), `note` (by who appeals) and `remark` (by who
+    decides); lists of cases leave them out."""
 
     id: ReviewId
     key: SessionKey
@@ -90,17 +91,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def concerns_user(self) -> bool:
-        """Whether the user learns the decision: they saw that something was withheld, or appealed. Nobody tells them
-        of a mere flag."""
+        """Whether the user is informed of the decision: something was withheld from them, or they appealed. Mere flags
+        are not shown to users."""
         return self.action != "flag" or self.appealed_at is not None
 
     def standing(self, now: int) -> CaseState:
-        """Returns the state at `now`; a claim that has lapsed does not count."""
+        """Returns the state at `now`; a claim that has lapsed counts as open."""
         return "open" if self.state == "claimed" and self.claimed_until <= now else self.state
 
 
 class ReviewQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for review cases; None: any. `state` is the state at `now`."""
+    """A filter for review cases; a field that is None does not restrict them. `state` is the state at `now`."""
 
     now: UnixMs
     tenant: TenantId | None = None
@@ -125,8 +126,8 @@ class Tidied(NamedTuple):
 
 
 class ReviewStore(Protocol):
-    """The review cases of a journal, beside what appends write. All methods raise Unavailable; writes OutcomeUnknown
-    too."""
+    """The review cases of a journal, except what appends write. All methods raise Unavailable; those that write also
+    OutcomeUnknown."""
 
     async def find(self, review_id: ReviewId) -> Case | None: ...
 
@@ -135,7 +136,7 @@ class ReviewStore(Protocol):
         ...
 
     async def claim(self, review_id: ReviewId, *, by: str, now: UnixMs, command: str) -> Case:
-        """Claims a case until now + CLAIM_MS, or prolongs one's own claim. Raises NotFound, Conflict."""
+        """Claims a case for `by` until `now` + CLAIM_MS, or prolongs their claim. Raises NotFound, Conflict."""
         ...
 
     async def decide(
@@ -145,7 +146,7 @@ class ReviewStore(Protocol):
         ...
 
     async def undelivered(self, *, limit: int) -> list[Case]:
-        """Returns decided cases whose decision is not in the session's log yet."""
+        """Returns decided cases whose decision is not in their session's log yet."""
         ...
 
     async def mark_delivered(self, review_id: ReviewId, *, decision: int) -> None: ...
@@ -164,7 +165,7 @@ def case_id(key: SessionKey, subject: str, finding: Finding) -> ReviewId:
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that findings are about, and its place."""
+    """A text that findings are about, and where it is."""
 
     key: SessionKey
     name: str  # id of the answer; or the message's sender and command
@@ -177,8 +178,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cases_to_open(findings: Iterable[Finding], of: Subject, *, known: Sequence[Finding] = ()) -> list[Case]:
-    """Returns the cases that findings marked for review open, except those that `known` findings of the text have
-    opened."""
+    """Returns the cases to open for the findings that are marked for review. A finding of the same category and action
+    as one in `known`, earlier findings of the text, opens none."""
     seen = {(finding.about, finding.action) for finding in known if finding.review}
     cases = []
     for finding in findings:
@@ -190,7 +191,7 @@ def cases_to_open(findings: Iterable[Finding], of: Subject, *, known: Sequence[F
 
 
 def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case:
-    """Returns a case about a finding. `appeal`: the note of whoever appeals; None: nobody did."""
+    """Returns a new case about a finding. `appeal` is the note of whoever appeals; None if nobody did."""
     return Case(
         id=case_id(of.key, of.name, finding),
         key=of.key,
@@ -215,13 +216,14 @@ def case_of(finding: Finding, of: Subject, *, appeal: str | None = None) -> Case
 
 
 def check_note(text: str, param: str) -> None:
-    """Raises BadInput for a note that some store cannot hold; to be called before anything is written."""
+    """Raises BadInput for a note with characters that not every store can hold. It must be called before anything is
+    written."""
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         raise BadInput("invalid_text", f"Leave the NUL character or half surrogate pair out of `{param}`.", param=param)
 
 
 def feedback_case(of: Subject, reason: str, *, model: str) -> Case:
-    """Returns a case about an answer that was rated badly. `model` wrote the answer; `reason` is the rater's."""
+    """Returns a case about an answer that was rated badly. `model` wrote the answer; `reason` is the rater's text."""
     finding = Finding(category=FEEDBACK, action="flag", start=0, end=0, model=model)
     case = case_of(finding, of)
     return msgspec.structs.replace(case, cause="feedback", note=reason[:NOTE_MAX])
@@ -231,15 +233,15 @@ _GRAVEST: Final = {"block": 0, "retract": 1, "redact": 2}
 
 
 def appealable(findings: Sequence[Finding]) -> Finding | None:
-    """Returns the finding that an appeal is against: the last one with the gravest action; None if nothing was
+    """Returns the finding that an appeal is about: the last one with the gravest action; None if nothing was
     withheld."""
     acting = [finding for finding in reversed(findings) if finding.action in _GRAVEST]
     return min(acting, key=lambda finding: _GRAVEST[finding.action], default=None)
 
 
 def appealed(case: Case, appeal: Case) -> Case:
-    """Returns an existing case after it was appended once more: its first appeal opens it again, and a rating brings a
-    new reason."""
+    """Returns an existing case after it was appended again as `appeal`. A first appeal opens a decided case again; a
+    rating replaces the reason of one that is not decided."""
     if appeal.cause == case.cause == FEEDBACK and case.state != "decided":
         return msgspec.structs.replace(case, note=appeal.note)
     if appeal.appealed_at is None or case.appealed_at is not None:
@@ -256,13 +258,15 @@ def appealed(case: Case, appeal: Case) -> Case:
 
 
 def command_mark(command_id: str, by: str, *content: str) -> str:
-    """Returns a mark that tells a repeat of a command id from its reuse for something else."""
+    """Returns a mark made from a command id and its contents. Marks are equal for a repeat of the command, and differ
+    if the id is used for something else."""
     digest = hashlib.blake2b("\0".join((by, *content)).encode(), digest_size=8).hexdigest()
     return f"{hashlib.blake2b(f'{by}{chr(0)}{command_id}'.encode(), digest_size=12).hexdigest()}.{digest}"
 
 
 def repeated_decision(case: Case | None, review_id: ReviewId, command: str, last: str) -> Case | None:
-    """Returns the case if this command was carried out before; None if not. Raises NotFound, Conflict."""
+    """Returns the case if this command was carried out before, as `last`, the mark of the last one, shows; else None.
+    Raises NotFound, Conflict."""
     if case is None:
         raise review_not_found(review_id)
     if last == command:
@@ -273,7 +277,7 @@ def repeated_decision(case: Case | None, review_id: ReviewId, command: str, last
 
 
 def check_claimable(case: Case, by: str, now: int) -> None:
-    """Raises Conflict if a reviewer cannot claim the case: it is decided, or claimed by another."""
+    """Raises Conflict if a reviewer cannot claim the case, because it is decided, or claimed by another."""
     if case.state == "decided":
         raise Conflict("review_decided", "This case is decided.", param="review_id")
     if case.standing(now) == "claimed" and case.claimed_by != by:
@@ -281,7 +285,7 @@ def check_claimable(case: Case, by: str, now: int) -> None:
 
 
 def check_decidable(case: Case, by: str, now: int) -> None:
-    """Raises Conflict if a reviewer cannot decide the case: it is decided, or not claimed by them."""
+    """Raises Conflict if a reviewer cannot decide the case, because it is decided, or not claimed by them."""
     check_claimable(case, by, now)
     if case.standing(now) != "claimed":
         raise Conflict("review_not_claimed", "Claim this case before you decide it.", param="review_id")

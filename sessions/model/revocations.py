@@ -1,7 +1,8 @@
-"""Revocations of tokens, and of people's sign-ins, before they end by themselves; and the port of their store.
+"""Revocations of tokens, and of people's sign-ins, before they expire; and the port of their store.
 
-One names a token by its id (`jti`; of a sign-in the id of its session), or a subject: everything that was issued about
-them up to that moment. What is issued later is good again. It is kept until what it names has ended by itself.
+A revocation names a token by its id (`jti`; for a sign-in the id of its session), or a subject: then it covers
+everything issued for the subject up to that moment, and nothing issued later. It is kept until what it covers has
+expired.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def revocation_audit(revocation: Revocation, by: Principal | None) -> Audited:
 
 
 def merged(known: Revocation | None, new: Revocation) -> Revocation:
-    """Returns one revocation for two of the same token or subject: the later times of both."""
+    """Returns one revocation in place of two for the same token or subject, with the later one of each time."""
     if known is None:
         return new
     at, until = max(known.at, new.at), max(known.expires_at, new.expires_at)
@@ -77,7 +78,7 @@ def merged(known: Revocation | None, new: Revocation) -> Revocation:
 
 
 def places_of(token: TokenRef) -> Iterable[tuple[str, RevocationKind, str]]:
-    """Yields the keys of revocations that would cover this token."""
+    """Yields the keys under which revocations that would cover this token are stored."""
     yield token.issuer, "subject", token.subject
     if token.id:
         yield token.issuer, "token", token.id
@@ -89,13 +90,14 @@ class RevocationStore(Protocol):
     async def add(
         self, revocation: Revocation, *, audit: Audited | None = None, tenant: TenantId | None = None
     ) -> Revocation:
-        """Stores a revocation, `merged` with an earlier one; durable when it returns. Forgets those that have expired
-        by its `at`. Raises Limited beyond `REVOCATIONS_MAX`. `audit` goes into the chain of `tenant` with it."""
+        """Stores a revocation, `merged` with an earlier one; durable when the call returns. Drops those that have
+        expired by its `at`. The row `audit` is written to the chain of `tenant` with it. Raises Limited beyond
+        `REVOCATIONS_MAX`."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> list[Revocation]:
-        """Returns the revocations whose version is greater than `after`, in order of versions, as
-        `ApiKeyStore.changes` does."""
+        """Returns the revocations whose version is greater than `after`, in order of versions, with the same guarantee
+        as `ApiKeyStore.changes`."""
         ...
 
 

@@ -1,16 +1,16 @@
-"""Bounds JSON schemas: what one may cost whoever compiles it, checks a value against it, or makes a grammar of it.
+"""Bounds the cost of JSON schemas: of compiling one, checking a value against it, or making a grammar of it.
 
 A schema of a few hundred bytes can cost without end: references doubled under `allOf` (2ⁿ), counts of 10⁸, unions
 within conjunctions (their product), patterns that repeat repetitions. Each bound stands for one of these, is set by
 what the engines take (docs/benchmarks.md), and is reported with its place.
 
-Counted in two passes. The first reads every value once. The second *expands*: it takes the schemas that hold at one
-place of a document together, references followed, unions as alternatives, and goes on to the places below. What holds
-twice is counted twice, so a reference that doubles from level to level is seen whether it consumes input or not; a
-recursion that comes to the same set of schemas again is at its end. A value's check costs at most what one place may
-expand to, times the value's size.
+The cost is counted in two passes. The first reads every value once. The second *expands*: it combines the schemas that
+hold at one place of a document, with references followed and unions as alternatives, and goes on to the places below. A
+schema that holds twice is counted twice, so a reference that doubles from level to level is noticed whether it consumes
+input or not; a recursion ends when it comes to the same set of schemas again. A value's check costs at most what one
+place may expand to, times the value's size.
 
-Pure. What it takes to measure is bounded by the bounds.
+Pure. The bounds also limit the time that measuring takes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Held = tuple[tuple[int, int], ...]  # the schemas that hold at one place: (ident
 
 
 class SchemaSize(msgspec.Struct, frozen=True, array_like=True):
-    """The cost of a schema within the bounds; sizes add up where several schemas make one grammar."""
+    """The cost of a schema within the bounds. Sizes add up if several schemas make one grammar."""
 
     values: int
     expanded: int
@@ -81,7 +81,7 @@ class SchemaSize(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchemaTooCostly(ValueError):
-    """Raised for a schema that passes a bound: `pointer` says where (a JSON pointer, "" for the whole)."""
+    """Raised for a schema that exceeds a bound. `pointer` is the place, as a JSON pointer, "" for the whole schema."""
 
     def __init__(self, reason: str, pointer: str) -> None:
         super().__init__(reason)
@@ -89,7 +89,7 @@ class SchemaTooCostly(ValueError):
 
 
 def measure_schema(schema: Json, bounds: SchemaBounds = BOUNDS) -> SchemaSize:
-    """Returns the size of a schema. Raises SchemaTooCostly at the first bound that it passes."""
+    """Returns the size of a schema. Raises SchemaTooCostly at the first bound that it exceeds."""
     document = _Document(bounds)
     document.read(schema)
     _Products(document).check(schema)
@@ -185,7 +185,7 @@ class _Document:
             raise SchemaTooCostly(f"{under} has more than {self.bounds.members} members", pointer)
 
     def _enter(self, node: Node, pointer: str, base: str) -> str:
-        """Notes an object that may be a schema; returns the base URI of what is in it."""
+        """Notes an object that may be a schema; returns the base URI that holds inside it."""
         identifier = node.get("$id", node.get("id"))
         if isinstance(identifier, str) and not identifier.startswith("#"):
             base = urldefrag(_joined(base, identifier))[0]
@@ -235,8 +235,8 @@ class _Document:
     # -- references ----------------------------------------------------------------------------------------------
 
     def targets(self, node: Node) -> Iterator[list[Json]]:
-        """Yields, for each reference of a schema, what it may lead to: several targets for a dynamic one. Raises
-        SchemaTooCostly for another document."""
+        """Yields, for each reference of a schema, the schemas that it may lead to: several for a dynamic reference.
+        Raises SchemaTooCostly for a reference to another document."""
         for keyword in _REFERENCES:
             reference = node.get(keyword)
             if isinstance(reference, str):
@@ -275,7 +275,7 @@ class _Document:
 
 
 class _Products:
-    """Bounds the product of counts that stand within each other: a list of 1,000 lists of 1,000 is a million."""
+    """Bounds the product of counts that are nested: a list of 1,000 lists of 1,000 is a million."""
 
     def __init__(self, document: _Document) -> None:
         self._document = document
@@ -346,8 +346,8 @@ class _Expansion:
             yield from self._below(nodes)
 
     def _combine(self, nodes: list[Node]) -> None:
-        """Raises SchemaTooCostly where too many patterns, or multiples of numbers, hold at one place: engines combine
-        them."""
+        """Raises SchemaTooCostly if too many patterns, or too large multiples of numbers, hold at one place, because
+        engines combine them."""
         patterns, multiple = 0, 1
         for node in nodes:
             at = self._document.pointers.get(id(node), "")
@@ -359,7 +359,7 @@ class _Expansion:
                 raise SchemaTooCostly(f"multipleOf may be {self._bounds.place_multiple} at most at one place", at)
 
     def _below(self, nodes: list[Node]) -> Iterator[Held]:
-        """Yields the places below one at which all of `nodes` hold."""
+        """Yields the places one level below a place at which all of `nodes` hold."""
         consuming = [node for node in nodes if not _CONSUMING.isdisjoint(node)]
         if not consuming:
             return
@@ -395,8 +395,8 @@ class _Expansion:
         return held
 
     def _led(self, schema: Json) -> Json:
-        """Follows a schema that is nothing but a reference to its target, so that many references to one are one
-        place."""
+        """Returns the target of a schema that is nothing but a reference, so that many references to one target count
+        as one place; other schemas as they are."""
         led = schema
         for _ in range(self._bounds.chain):
             if not isinstance(led, dict) or not isinstance(led.get("$ref"), str) or len(_LEADING & led.keys()) > 1:
@@ -405,8 +405,8 @@ class _Expansion:
         return schema
 
     def _alternatives(self, node: Node, above: tuple[int, ...], level: int) -> list[list[Node]]:
-        """Returns the sets of schemas one of which holds where `node` does, each with what it refers to at that
-        place."""
+        """Returns the alternatives of a schema at its place: sets of schemas, of which one set must hold where `node`
+        does. Each set includes the schemas that its members refer to there."""
         at = self._document.pointers.get(id(node), "")
         if id(node) in above:
             raise SchemaTooCostly("It refers to itself without consuming any input", at)
@@ -481,7 +481,7 @@ def _named(node: Node, keywords: Iterable[str]) -> Iterator[Json]:
 
 
 def _coefficient(value: Json) -> int:
-    """Returns a number's digits without its power of ten: 250 and 0.025 give 25; 1 for what is no number."""
+    """Returns a number's digits without its power of ten: 250 and 0.025 give 25; 1 if the value is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return 1
     if value > _LARGE:

@@ -1,11 +1,11 @@
-"""Shares: links by which anybody may read one branch of a conversation, as it was when it was shared.
+"""Shares: links with which anybody may read one branch of a conversation, as it was when it was shared.
 
-A share is a row beside the log: which session, the item that its branch ends in, and the hash of a token. The token has
-256 bits, is shown once, and is stored nowhere; so a stolen database holds no link. Who has it reads without a key,
-until the row is taken away by whoever may command the session, or the session is deleted; a purge takes it along.
+A share is a row beside the log: the session, the item that its branch ends in, and the hash of a token. The token has
+256 bits, is shown once, and is stored nowhere; so a stolen database has no link. Who has it reads without a key, until
+the row is deleted by somebody who may command the session, or the session is deleted or purged.
 
-It is a snapshot and not live, because a link is passed on: what is said later needs another share. What was taken
-back since is not in it, for it is read from the log as it stands.
+It is a snapshot and not live, because a link is passed on: later messages need another share. Text that was retracted
+since is not in it, because it is read from the present log.
 
 Does not know who may share (`sessions.model.authorization`), how rows are stored, nor what a reader is shown.
 """
@@ -38,8 +38,8 @@ class ShareLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareStore(Protocol):
-    """The share links of a journal. All methods raise Unavailable; writes OutcomeUnknown too. A change and its audit
-    row are written together."""
+    """The share links of a journal. All methods raise Unavailable; those that write also OutcomeUnknown. A change and
+    its audit row are written together."""
 
     async def add(self, share: ShareLink, audit: Audited) -> None:
         """Adds a share. Raises Limited beyond `SHARES_MAX`, NotFound if the session is purged."""
@@ -57,12 +57,13 @@ class ShareStore(Protocol):
 
 
 def token_hash_of(token: str) -> bytes:
-    """Returns the hash that is stored for a token. A plain hash will do: nobody tries out 256 bits."""
+    """Returns the hash that is stored for a token. A plain hash is enough, because nobody can try out 256 bits."""
     return hashlib.sha256(token.encode()).digest()
 
 
 def share_not_found() -> NotFound:
-    """Returns the same error whatever the reason: unknown, revoked, deleted, switched off."""
+    """Returns the error for a share that is unknown, revoked, deleted or switched off. It is the same for all these
+    reasons."""
     return NotFound(
         "share_not_found", "There is nothing shared here, or no longer: ask whoever sent you the link for a new one."
     )

@@ -1,7 +1,7 @@
-"""Names that everything else uses: ids, who acts, what a session is made of.
+"""Types that everything else uses: ids, who acts, what a session is made of.
 
-Ids are opaque strings for clients. Inside, a session is always named by its `SessionKey`, which carries the
-tenant, so that no row, cache or metric can be reached without saying whose it is.
+Ids are opaque strings for clients. Inside, a session is always named by its `SessionKey`, which carries the tenant, so
+that no row, cache or metric can be reached without saying whose it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ Json = Any  # a value that came from JSON and is only carried, never interpreted
 
 
 class SessionKey(NamedTuple):
-    """Names one session everywhere inside: two tenants may use the same session id."""
+    """The name of one session everywhere inside the system: tenant and session id. (Two tenants may use the same
+    session id.)"""
 
     tenant: TenantId
     session: SessionId
@@ -88,7 +89,7 @@ DEFAULT_SCOPES: Final[tuple[Scope, ...]] = ("chat", "read")
 
 
 class TokenRef(msgspec.Struct, frozen=True):
-    """A token, or a sign-in, by its issuer's names; revocations are compared with it."""
+    """A token, or a sign-in, as its issuer names it. Revocations are compared with it."""
 
     issuer: str
     subject: str
@@ -99,7 +100,9 @@ class TokenRef(msgspec.Struct, frozen=True):
 class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who acts: tenant, key and, if the key names one, end user; and what they may do.
 
-    `expires_at` is when the credential behind it ends (unix ms); None: not by itself. `token` stays at the doors."""
+    `expires_at` is when the credential ends (Unix ms); None if it does not end by itself. `token` is known only at the
+    doors.
+    """
 
     tenant: TenantId
     key_id: str
@@ -111,8 +114,9 @@ class Principal(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """The principal's id, unique within the tenant; commands are deduplicated per (id, session). An issuer's
-        address in `key_id` has slashes, so they are escaped in a user's name: the last slash parts the two."""
+        """The principal's id, unique within the tenant; commands are deduplicated per (id, session). The last slash
+        separates key and user: slashes in a user's name are escaped, because an issuer's address in `key_id` has
+        slashes."""
         if self.user is None:
             return self.key_id
         return f"{self.key_id}/{self.user.replace('%', '%25').replace('/', '%2F')}"
@@ -125,14 +129,15 @@ _DERIVED: Final = re.compile(r"^ses_[a-z2-7]{26}$(?!\n)")
 
 
 def derived_session_id(principal: Principal, command_id: CommandId) -> SessionId:
-    """Returns the id of a session whose creator named none: a retry of the same command finds the same actor."""
+    """Returns the id of a session whose creator named none. It is derived from the command, so a retry of the command
+    finds the same actor."""
     digest = hashlib.sha256(f"{principal.tenant}\0{principal.id}\0{command_id}".encode()).digest()
     return SessionId("ses_" + b32encode(digest[:16]).decode().rstrip("=").lower())
 
 
 def is_derived_session_id(session: SessionId) -> bool:
-    """Returns whether an id has the form of `derived_session_id`. Only the command that it follows from may create
-    such a session; else somebody could occupy the id of another's future session."""
+    """Returns whether an id has the form of `derived_session_id`. Only the command from which it is derived may create
+    such a session; otherwise somebody could occupy the id of another's future session."""
     return _DERIVED.match(session) is not None
 
 
@@ -144,8 +149,8 @@ class InputText(msgspec.Struct, frozen=True, tag="input_text"):
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="input_file"):
-    """A file in a user's message. Its client names it by `file_id`, or sends its bytes (`file_data`, never stored);
-    the gateway adds `text`, which is what the model reads of it."""
+    """A file in a user's message. Its client names it by `file_id`, or sends its bytes (`file_data`, never stored). The
+    gateway adds `text`, which is the part of it that the model reads."""
 
     file_id: str | None = None
     filename: str = ""
@@ -165,7 +170,7 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
-    """The thoughts of a model before its answer; they are no part of a message's text."""
+    """The thoughts of a model before its answer. They do not belong to the message's text."""
 
     reasoning: str
 
@@ -174,7 +179,7 @@ ContentPart = InputText | InputFile | OutputText | Refusal | Reasoning
 
 
 def words_of(part: ContentPart) -> str:
-    """Returns the words of a content part of any kind."""
+    """Returns the text of a content part of whatever kind."""
     match part:
         case Refusal():
             return part.refusal
@@ -194,7 +199,7 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
 
     @property
     def text(self) -> str:
-        """All text parts, joined; refusals and thoughts are not part of it."""
+        """All text parts, joined. Refusals and thoughts are left out."""
         return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
 
     @property
@@ -204,9 +209,9 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
 
 
 class McpSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The MCP server that a tool belongs to, and the tool's name there. Without `tool` it stands for the server: a
-    client that names one gets its tools, or those `allowed` of them. `approval`: the client wants to approve all
-    calls, or those of some tools."""
+    """The MCP server that a tool belongs to, and the tool's name there. With `tool` "" it stands for the whole server:
+    a client that names a server gets its tools, or those of them that are `allowed`. `approval` says whether the client
+    wants to approve calls: of all tools, or of those listed."""
 
     server_label: str
     tool: str = ""
@@ -243,7 +248,7 @@ Item = Message | FunctionCall | FunctionCallOutput
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call; `parameters` is its JSON schema. With `server` it is the server's own tool,
-    which the client only names: its description and parameters come from the tools file."""
+    which the client only names: description and parameters come from the tools file."""
 
     name: str
     description: str | None = None
@@ -255,11 +260,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a program that waits for a call of its own: what its interpreter needs to go on, and the proof of
-    it.
+    """The state of a program that waits for a call of its own: what its interpreter needs to go on, and a proof of it.
 
-    `chain` hashes all that led here: the program, its calls with their answers, and its snapshots. A snapshot works
-    only in the version that made it; another version runs the program anew on the recorded answers.
+    `chain` is a hash over everything that led here: the program, its calls with their answers, and its snapshots. A
+    snapshot works only in the version that made it; another version runs the program anew on the recorded answers.
     """
 
     version: str
@@ -345,15 +349,16 @@ def pack_tokens(tokens: Tokens) -> bytes:
 
 
 def unpack_tokens(data: bytes) -> array.array[int]:
-    """Returns the token ids that `pack_tokens` packed. Raises ValueError if `data` is not whole 4-byte words."""
+    """Returns the token ids that `pack_tokens` packed. Raises ValueError if the length of `data` is not a multiple of 4
+    bytes."""
     tokens = array.array("I")
     tokens.frombytes(data)
     return tokens
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The tokens that a response used, as in `usage` of its terminal event. Recomputed tokens are never billed or
-    counted."""
+    """The tokens that a response used, as in `usage` of its terminal event. Tokens that were computed again after a
+    failure are neither billed nor counted."""
 
     input_tokens: int
     output_tokens: int

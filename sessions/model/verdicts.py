@@ -1,5 +1,5 @@
-"""What filters say of texts: pure vocabulary. What becomes of it is `sessions.turn.output_pipeline`'s and
-`sessions.actor.input_pipeline`'s."""
+"""The findings and verdicts of filters on texts: pure vocabulary. `sessions.turn.output_pipeline` and
+`sessions.actor.input_pipeline` act on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a filter found, and what the policy does about it. Its text goes into no log: `kept` goes to the
-    review case if the policy lets reviewers see it, and `text` to the audit log, which hashes it (`without_text`)."""
+    """One thing that a filter found, and what the policy does about it. Its texts are never in a session's log: `kept`
+    goes to the review case if the policy lets reviewers see it, and `text` to the audit log, which hashes it
+    (`without_text`)."""
 
     category: str
     action: Literal["block", "redact", "flag", "retract"]
@@ -34,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Returns findings without the texts, which may not stand in a log."""
+    """Returns findings without their texts, which must not be written to a log."""
     if not findings:
         return ()
     return tuple(
@@ -44,8 +45,8 @@ def without_text(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Finding, ...]:
-    """Returns findings with what they found in `text`, which begins at `start` of the positions that they count; those
-    that begin before it get no text."""
+    """Returns findings with the text that each found, taken from `text`. `start` is the position of the first code
+    point of `text` in the findings' counting; findings that begin before it get no text."""
     return tuple(
         finding
         if finding.start < start
@@ -58,8 +59,8 @@ def quoted(findings: Sequence[Finding], text: str, start: int = 0) -> tuple[Find
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """A filter's decision about a text. `block` ends the turn; `redact` replaces [start, end) (code points); `flag`
-    lets through. `retract` takes back what was shown: its span counts from the beginning of the answer's text, with
-    what was shown before this run, and the answer goes on behind it unless `ends`.
+    lets the text through. `retract` takes back text that was shown: its span counts from the beginning of the answer's
+    text, including what earlier runs have shown, and the answer goes on behind it unless `ends` is set.
 
     `findings` are the reasons for the verdict; each is reported once.
     """

@@ -1,8 +1,8 @@
 """Cuts a document into chunks by its structure and its tokens; each knows its place in the document's text.
 
 Cuts are made where a heading begins, else between paragraphs, lines or sentences, as far back as half a chunk; only a
-text without any is cut between two tokens. Neighbours share up to `overlap` tokens, which begin at such a place too
-where there is one.
+text without such places is cut between any two tokens. Neighbours share up to `overlap` tokens, which also begin at
+such a place if there is one.
 
 Invariants: every token is in a chunk; a chunk has at most `tokens_max` of them; chunks begin and end later than the
 ones before; `text[start:end]` is the chunk. Pure.
@@ -29,14 +29,14 @@ _BREAKS: Final = (
 
 
 class Chunking(msgspec.Struct, frozen=True):
-    """The length of chunks, in tokens of the embedding model."""
+    """The greatest length of chunks, and how much neighbours overlap, in tokens of the embedding model."""
 
     tokens_max: int = 200
     overlap: int = 40
 
 
 class DocumentChunk(msgspec.Struct, frozen=True):
-    """A chunk of a document: code points `start` to `end` of its text, and how many tokens that is."""
+    """A chunk of a document: the code points `start` to `end` of its text, and its length in tokens."""
 
     start: int
     end: int
@@ -44,7 +44,8 @@ class DocumentChunk(msgspec.Struct, frozen=True):
 
 
 def _strengths(text: str, spans: TokenSpans) -> bytearray:
-    """Returns for each token how good a place it is to begin a chunk, from 1 to 4; 0: only if it must be."""
+    """Returns for each token how good a place it is to begin a chunk, from 1 to 4 (best); 0 if a chunk may begin there
+    only for want of another place."""
     strengths = bytearray(len(spans.starts))
     for strength, pattern in _BREAKS:
         for match in pattern.finditer(text):
@@ -55,7 +56,7 @@ def _strengths(text: str, spans: TokenSpans) -> bytearray:
 
 
 def chunks(text: str, spans: TokenSpans, how: Chunking) -> Iterator[DocumentChunk]:
-    """Yields the chunks of a text whose tokens are `spans`; none for a text without tokens."""
+    """Yields the chunks of a text whose tokens are `spans`; none if it has no tokens."""
     starts, ends = spans.starts, spans.ends
     strengths, begin = _strengths(text, spans), 0
     while begin < len(starts):

@@ -1,4 +1,4 @@
-"""Embeddings: what a model that turns texts into vectors is told, what it answers, and the port in front of it.
+"""Embeddings: the input and output of models that turn texts into vectors, and the port in front of them.
 
 `inference.embedding` implements the port: a model that ships in a package, in processes of its own, and any server that
 speaks OpenAI's API. A vector is 32-bit floats, little endian, of length 1, so that a dot product is the cosine.
@@ -22,7 +22,7 @@ EmbeddingInput = str | tuple[int, ...]
 
 
 class EmbeddingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """An embedding model as its users know it."""
+    """An embedding model, as clients see it."""
 
     name: str
     dimensions: int
@@ -39,14 +39,15 @@ class Embeddings(msgspec.Struct, frozen=True):
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """One score for each document, in the given order; 1: every token of the query stands in it as it is."""
+    """One score for each document, in the given order; 1 means that the document has every token of the query
+    literally. `tokens` is how many tokens were processed."""
 
     scores: tuple[float, ...]
     tokens: int
 
 
 class TokenSpans(msgspec.Struct, frozen=True):
-    """The begin and end of each token of a text, in characters; spaces that are no token belong to none."""
+    """The begin and end of each token of a text, in characters. Spaces that are not part of a token are in no span."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
@@ -55,8 +56,8 @@ class TokenSpans(msgspec.Struct, frozen=True):
 class Embedder(Protocol):
     """The embedding models of a process, by name; fair between tenants, bounded, never in the way of answers.
 
-    Errors of every call: NotFound for an unknown model, TooLarge and BadInput for inputs that it cannot
-    take, Overloaded where too many wait, Unavailable where the model is away.
+    Errors of every call: NotFound for an unknown model, TooLarge and BadInput for inputs that it cannot take,
+    Overloaded if too many calls wait, Unavailable if the model is away.
     """
 
     def models(self) -> Sequence[EmbeddingModel]:
@@ -72,10 +73,11 @@ class Embedder(Protocol):
     async def rank(self, tenant: TenantId, model: str, query: str, documents: Sequence[str]) -> Ranking: ...
 
     async def decode(self, tenant: TenantId, model: str, inputs: Sequence[EmbeddingInput]) -> Sequence[str]:
-        """Returns the texts of the inputs, as filters judge them. Raises BadInput if token ids cannot be read here."""
+        """Returns the inputs as texts, for filters to judge. Raises BadInput if the inputs are token ids that cannot be
+        decoded here."""
         ...
 
     async def split(self, tenant: TenantId, model: str, text: str) -> TokenSpans:
-        """Returns the tokens of a text. For a model that keeps its tokenizer to itself they are estimated, never too
+        """Returns the tokens of a text. If the model's tokenizer is not known here they are estimated, and never too
         few."""
         ...

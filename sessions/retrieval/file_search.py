@@ -1,11 +1,12 @@
-"""The server tool `file_search`: looks passages up for a model, and says where each of them stands.
+"""The server tool `file_search`: finds passages for a model, and says where each of them is from.
 
-It rides on server tools (`sessions.actor.tool_runner`): the call and what was found stand in the log behind the
-message, so the prompt before them never changes, and what was found belongs to its turn. What it finds passes the
-filters like any tool's words. Beside the tools of a file, whose names go first.
+It is a server tool like others (`sessions.actor.tool_runner`): call and output are in the log behind the message, so
+the prompt before them never changes, and the passages belong to their turn. They pass the filters like other tools'
+outputs. It is offered beside the tools of the tools file; if one there has the same name, that one is used.
 
-Whose stores: those of the session's user, and where it has none those of the tenant as a whole. A search that is late,
-or a part of it, costs the answer that part and nothing more: the output says `retrieval_skipped` and what was left out.
+It searches the stores of the session's user, or those of the tenant as a whole if the session has no user. If a search,
+or a part of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped` and
+what was left out.
 """
 
 from __future__ import annotations
@@ -110,14 +111,14 @@ class FileSearch:
         return await self._others.advance(step)
 
     async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
-        """Returns the stores of the session's owner; only those of the ids that the model names, if it names any."""
+        """Returns the stores of the session's owner. If the model names ids of stores, only those."""
         have = await self._index.stores(request.key.tenant, request.user, anybody=False)
         named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
         return [store for store in have if named is None or store.id in named][:STORES_MAX]
 
 
 def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
-    """Returns as many of the best passages as fit into `characters`."""
+    """Returns as many passages, from the first (the best) on, as fit into `characters`."""
     kept: list[Passage] = []
     for passage in passages:
         characters -= len(passage.text)

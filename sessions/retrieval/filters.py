@@ -1,7 +1,8 @@
-"""Filters on the attributes of files, as OpenAI has them: comparisons, put together by `and` and `or`.
+"""Filters on the attributes of files, as in OpenAI's API: comparisons, combined by `and` and `or`.
 
-Checked once, at the edge; an index puts them into its query. A file without the attribute matches no comparison but
-`ne` and `nin`. Numbers are compared with numbers, texts with texts: of two kinds only `ne` and `nin` match. Pure.
+They are checked once, at the edge; an index makes them a part of its query. A file without the attribute matches only
+`ne` and `nin`. Numbers are compared with numbers, texts with texts; a number and a text match only by `ne` and `nin`.
+Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ AttributeFilter = Comparison | Compound
 
 
 def parse_filter(given: object, *, param: str = "filters") -> AttributeFilter:
-    """Parses the filter of a request. Raises BadInput that says what is wrong."""
+    """Parses the filter of a request. Raises BadInput, which says what is wrong and names `param`."""
     parsed = _parsed(given, param, 0)
     if sum(1 for _ in comparisons(parsed)) > COMPARISONS_MAX:
         raise _bad(param, f"it has at most {COMPARISONS_MAX} comparisons")
@@ -55,7 +56,7 @@ def comparisons(given: AttributeFilter) -> Iterator[Comparison]:
 
 
 def check_attributes(given: Attributes, *, param: str = "attributes") -> dict[str, Value]:
-    """Returns a copy of a file's attributes. Raises BadInput for too many or too long ones."""
+    """Returns a copy of a file's attributes. Raises BadInput for too many, or for too long ones."""
     if len(given) > ATTRIBUTES_MAX:
         raise _bad(param, f"a file has at most {ATTRIBUTES_MAX}")
     for key, value in given.items():

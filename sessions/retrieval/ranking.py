@@ -1,7 +1,7 @@
 """Puts hits in order: several lists become one by their ranks.
 
-That is reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009). Scores of different kinds, as a cosine and a
-count of words, cannot be added up; places in a list can. Pure.
+The method is reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009). Scores of different kinds, such as a
+cosine and a count of words, cannot be added up; places in a list can. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ FUSION_K: Final = 60
 
 
 def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]]:
-    """Fuses lists of ids, each with a weight and the best first, into one. Returns (id, score), the best first; a
-    score is from 0 to 1, and 1 means first in every list."""
+    """Fuses lists of ids, each with its weight and the best id first, into one. Returns pairs of id and score, the best
+    first; a score is from 0 to 1, and 1 means first in every list."""
     best = sum(weight for weight, _ in lists) / (FUSION_K + 1)
     scores: dict[int, float] = {}
     for weight, ids in lists:
@@ -25,6 +25,6 @@ def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]
 
 
 def rescored(order: Sequence[int], scores: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Returns the ids ordered by new scores; those without a score come last, in their old order."""
+    """Returns the ids in the order of new scores, with these; ids without a score come last, in their old order."""
     known = sorted((each for each in order if each in scores), key=lambda each: -scores[each])
     return [(each, scores[each]) for each in known] + [(each, 0.0) for each in order if each not in scores]

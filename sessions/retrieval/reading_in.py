@@ -1,8 +1,10 @@
-"""Reads documents into vector stores: claims a file, cuts it, has the chunks embedded, puts them, one file at a time.
+"""Reads documents into vector stores, one file at a time: claims a file, cuts it into chunks, has these embedded, and
+stores them.
 
-A claim lasts `CLAIM_MS` and is held on to with every put; a file whose reader died is read again from its beginning by
-whoever claims it next, in this process or another. Embedding goes in pieces behind whatever else waits: nothing of it
-is urgent. What cannot be read (no text in it, too many chunks) fails with a reason; what is away is tried again.
+A claim lasts `CLAIM_MS` and is prolonged each time that chunks are stored. If a file's reader dies, whoever claims the
+file next, in this process or another, reads it again from its beginning. Embedding is done in small pieces behind all
+other work, because it is never urgent. A file that cannot be read (no text in it, too many chunks) fails with a reason;
+if a service is away it is tried again.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ PAUSE_MAX_S: Final = 30.0
 
 
 class DocumentReader:
-    """Reads documents into vector stores. `run` works until it is cancelled; `wake` tells it that a file waits."""
+    """Reads documents into vector stores. `run` works until it is cancelled; `wake` informs it that a file waits."""
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class DocumentReader:
         record: Record,
         look_s: float = LOOK_S,
     ) -> None:
-        """`record` is called with a store and the tokens that its documents used."""
+        """`record` is called with a store and the number of tokens that its documents used. Without `wake` the reader
+        looks for files every `look_s` seconds."""
         self._index = index
         self._embedder = embedder
         self._now_ms = now_ms
@@ -76,8 +79,8 @@ class DocumentReader:
                 continue
 
     async def read_one(self) -> bool:
-        """Reads the file that waits longest. Returns False if none waits. Raises SessileError if the index or model is
-        away."""
+        """Reads the file that has waited longest. Returns False if none waits. Raises SessileError if the index or the
+        model is away."""
         file = await self._index.claim(self._now_ms(), self._until())
         if file is None:
             return False

@@ -1,8 +1,8 @@
-"""Searches vector stores: by meaning and by words beside each other, fused by rank, re-ranked where it is requested.
+"""Searches vector stores: by meaning and by words at the same time, fused by rank, and re-ranked if that is requested.
 
-Each stage has a deadline. Without its embedding a query is looked for by its words alone, and the answer names what was
-left out (`skipped`); without the index there is no answer (`Unavailable`). Everything is of one tenant, and the caller
-says which stores.
+Each stage has a deadline. If its embedding fails a query is searched by its words alone, and the answer names the
+stages that were left out (`skipped`); if the index fails there is no answer (`Unavailable`). All stores must be of one
+tenant; the caller chooses them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class SearchOutcome(NamedTuple):
-    """The passages found, the best first; the stages that were skipped; and how many tokens were embedded."""
+    """The result of a search: the passages, the best first; the stages that were skipped; and how many tokens were
+    embedded."""
 
     passages: list[Passage]
     skipped: tuple[Stage, ...] = ()

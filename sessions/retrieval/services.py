@@ -1,4 +1,4 @@
-"""The parts of retrieval that a process has together: the index, the search over it, and what reads documents in."""
+"""The parts of retrieval in a process: the index, the search over it, and the reader of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class VectorStores(NamedTuple):
 
 
 class Retrieval(NamedTuple):
-    """The embedding models and vector stores of a process. `vector_stores` None: it has none."""
+    """The embedding models and vector stores of a process. `vector_stores` is None if it has no stores."""
 
     embedder: Embedder
     vector_stores: VectorStores | None = None

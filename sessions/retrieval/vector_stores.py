@@ -1,4 +1,4 @@
-"""Vector stores: what is known of one, of its files and of what is found, and the port of the index behind them.
+"""Vector stores: their properties, their files and the passages found in them, and the port of the index behind them.
 
 A store belongs to its tenant and, where it was made for one, to an end user, as sessions do. A file of it is a
 document's text with its attributes; its chunks have a vector, words, and their place in that text.
@@ -35,7 +35,7 @@ RESULTS_MAX: Final = 50
 
 
 class VectorStore(msgspec.Struct, frozen=True, kw_only=True):
-    """A vector store. `user` None: it belongs to the tenant as a whole."""
+    """A vector store. With `user` None it belongs to the tenant as a whole."""
 
     id: StoreId
     tenant: TenantId
@@ -94,7 +94,8 @@ class FileCounts(msgspec.Struct, frozen=True):
 
 
 class PassageIndex(Protocol):
-    """The vector stores of all tenants. Every call names its tenant, which is in every query. All raise Unavailable."""
+    """The vector stores of all tenants. Every call names its tenant, which is part of every query. All methods raise
+    Unavailable."""
 
     async def create(self, store: VectorStore) -> None:
         """Adds a store. Raises Limited if the tenant has `STORES_MAX`."""
@@ -103,7 +104,7 @@ class PassageIndex(Protocol):
     async def store(self, tenant: TenantId, store_id: StoreId) -> VectorStore | None: ...
 
     async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
-        """Returns a tenant's stores, newest first. `anybody`: every user's; else only those of `user`."""
+        """Returns a tenant's stores, newest first: with `anybody` those of every user, else only those of `user`."""
         ...
 
     async def change(self, store: VectorStore) -> None:
@@ -111,7 +112,8 @@ class PassageIndex(Protocol):
         ...
 
     async def delete(self, tenant: TenantId, store_id: StoreId) -> bool:
-        """Deletes a store with all that is in it; no search that begins after this returns finds any of it."""
+        """Deletes a store with everything in it; returns False if there was none. No search that begins after the call
+        finds anything of it."""
         ...
 
     async def forget_user(self, tenant: TenantId, user: str) -> int:
@@ -127,7 +129,7 @@ class PassageIndex(Protocol):
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
 
     async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
-        """Returns a store's files, newest first."""
+        """Returns a store's files, newest first; with `batch` only those of this batch."""
         ...
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None: ...
@@ -143,16 +145,18 @@ class PassageIndex(Protocol):
         ...
 
     async def claim(self, now: UnixMs, until: UnixMs) -> StoreFile | None:
-        """Claims the oldest file, of any tenant, that waits and that nobody reads; it is the caller's `until` then."""
+        """Claims the oldest file, of all tenants, that waits and that nobody reads; it is the caller's until the time
+        `until`. Returns None if there is none."""
         ...
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
-        """Adds chunks behind those that were added, and prolongs the claim; with `last` the file is completed, and
-        found from then on. Returns False if it was removed or cancelled meanwhile; then nothing of it is left."""
+        """Adds chunks behind those of earlier calls, and prolongs the claim to `until`. With `last` the file is
+        completed, and searches find it from now on. Returns False if the file was removed or cancelled meanwhile; then
+        none of its chunks is left."""
         ...
 
     async def begin_again(self, file: StoreFile) -> None:
-        """Removes the chunks that a reader which died has added."""
+        """Removes the chunks that were added by an earlier reader, which has died."""
         ...
 
     async def fail(self, file: StoreFile, error: str) -> None: ...
@@ -160,17 +164,17 @@ class PassageIndex(Protocol):
     async def nearest(
         self, tenant: TenantId, store_id: StoreId, vector: bytes, only: AttributeFilter | None, limit: int
     ) -> list[tuple[int, float]]:
-        """Returns the numbers of the nearest chunks with their cosine, the nearest first."""
+        """Returns the numbers of the chunks nearest to `vector` with their cosine, the nearest first."""
         ...
 
     async def matching(
         self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int
     ) -> list[int]:
-        """Returns the numbers of chunks that contain some of these words, the best first."""
+        """Returns the numbers of chunks that contain at least one of these words, the best first."""
         ...
 
     async def passages(self, tenant: TenantId, store_id: StoreId, numbers: Sequence[int]) -> list[Passage]:
-        """Returns the chunks of these numbers that exist, in no particular order."""
+        """Returns the chunks with these numbers as far as they exist, in no particular order."""
         ...
 
 
@@ -184,7 +188,8 @@ def may_see_store(principal: Principal, store: VectorStore) -> bool:
 
 
 def store_not_found(store_id: str) -> NotFound:
-    """Returns the same error for another tenant's store, another user's, and one that never was."""
+    """Returns the error for another tenant's store, another user's, and one that never existed. It is the same for all
+    of them."""
     return NotFound("vector_store_not_found", f"There is no vector store {store_id[:64]!r}.", param="vector_store_id")
 
 

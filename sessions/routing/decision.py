@@ -2,10 +2,11 @@
 
     score of the turn ─► proposal (the hysteresis around `hard`) ─► worth what is computed anew? ─► stay, or switch
 
-Invariants: never inside an answer or a tool loop; a switch up is made at once where it is worth it, one down only after
-`calm_turns` easy turns; what a switch may cost grows with how long the session has been as it is (`level`, a smoothed
-score). Where nothing is lost, because the KV is gone or the session is new, the proposal is followed. A pool that is
-lost or full is left by the same way, and come back to by it.
+Invariants: a session never switches inside an answer or a tool loop. It switches to a better model at once if that is
+worth the cost, to a worse one only after `calm_turns` easy turns. What a switch may cost grows with how hard, or easy,
+the session has been for some time (`level`, a smoothed score). If a switch costs nothing, because the KV is gone or the
+session is new, the proposal is followed. A session leaves a pool that is lost or full in the same way, and returns to
+it so.
 
 What a switch costs is the tokens that the target must compute and the present model need not; KV that comes back from
 memory or disk counts by the time it takes. The first turn leans to the better model: to go up later costs the whole
@@ -31,8 +32,8 @@ DOWN_SHARE: Final = 0.5  # of `worth_tokens`: going down saves money, going up a
 
 
 class CandidateModel(NamedTuple):
-    """A model that a session may run on, as its pool is now. `kept`: tokens of the conversation whose KV the pool
-    has."""
+    """A model that a session may run on, in the present state of its pool. `kept` is for how many tokens of the
+    conversation the pool has KV."""
 
     name: str
     quality: int
@@ -47,7 +48,9 @@ class CandidateModel(NamedTuple):
 
 
 class TurnSituation(NamedTuple):
-    """A session before a turn. `level` None: no turn of it was routed yet."""
+    """What routing considers of a session before a turn: its model, the turn's `score`, the prompt's length, whether a
+    turn is open, and the smoothed score (`level`; None if none of its turns was routed) with the number of easy turns
+    in a row (`calm`)."""
 
     current: str
     score: float
@@ -59,7 +62,8 @@ class TurnSituation(NamedTuple):
 
 
 class RoutingDecision(NamedTuple):
-    """The model for a turn, and why. `tokens` are computed anew because of a switch, which takes `seconds`."""
+    """The model for a turn, and why. `tokens` is how many tokens a switch makes the model compute again, `seconds` how
+    long that takes; `level` and `calm` are for the session's next decision."""
 
     model: str
     why: Why
@@ -71,8 +75,8 @@ class RoutingDecision(NamedTuple):
 
 
 def proposed_index(value: float, count: int, hard: float) -> int:
-    """Returns the index, among `count` models in order of quality, of the one that a score calls for; 0 is the
-    worst."""
+    """Returns the index, among `count` models in order of quality (0 is the worst), of the model that a score calls
+    for."""
     bounds = (hard + (1 - hard) * index / max(1, count - 1) for index in range(count - 1))
     return sum(value >= bound for bound in bounds)
 
@@ -80,8 +84,8 @@ def proposed_index(value: float, count: int, hard: float) -> int:
 def decide(
     situation: TurnSituation, candidates: Sequence[CandidateModel], rules: RoutingRules
 ) -> RoutingDecision | None:
-    """Decides the model of a turn. `candidates` are in order of quality, the worst first. None: none can take the
-    turn."""
+    """Decides the model of a turn; returns None if no candidate can take it. `candidates` are in order of quality, the
+    worst first."""
     score = situation.score
     before = score if situation.level is None else situation.level
     level = rules.smoothing * score + (1 - rules.smoothing) * before
@@ -107,7 +111,7 @@ def decide(
 def _between(
     situation: TurnSituation, usable: list[CandidateModel], at: int, level: float, rules: RoutingRules
 ) -> RoutingDecision:
-    """Decides for a session whose present model can go on."""
+    """Decides for a session whose present model, the one at index `at`, can go on."""
     score, count, now = situation.score, len(usable), usable[at]
     easy = proposed_index(score, count, rules.hard) < at
     calm = situation.calm + 1 if easy else 0
@@ -150,7 +154,8 @@ def _between(
 
 
 def extra_tokens(situation: TurnSituation, now: CandidateModel, target: CandidateModel) -> int:
-    """Returns how many tokens of the prompt `target` must compute that `now` need not."""
+    """Returns how many tokens of the prompt the model `target` must compute that the model `now` need not; at least
+    0."""
     return max(0, _missing(situation, target) - _missing(situation, now))
 
 
@@ -159,7 +164,7 @@ def _missing(situation: TurnSituation, model: CandidateModel) -> int:
 
 
 def prefill_s(situation: TurnSituation, model: CandidateModel) -> float:
-    """Returns the seconds until a model could begin its answer if it had nothing else to do."""
+    """Returns the number of seconds that a model needs until it can begin its answer, if it has nothing else to do."""
     kept = min(model.kept, situation.prompt_tokens)
     restored = 0.0 if model.on_device else kept / model.restore_per_s
     return _missing(situation, model) / model.prefill_per_s + restored
@@ -177,6 +182,7 @@ def _switch(
 
 
 def _roomy(usable: list[CandidateModel], index: int, rules: RoutingRules) -> CandidateModel:
-    """Returns the candidate at `index`, or else the nearest one whose pool has room, those below first."""
+    """Returns the candidate at `index` if its pool has room, else the nearest one with room, those below first; if none
+    has room, the one at `index`."""
     order = [*range(index, -1, -1), *range(index + 1, len(usable))]
     return usable[next((at for at in order if usable[at].load < rules.full), index)]

@@ -51,7 +51,7 @@ SEPARATOR: Final = "="  # between alias and model in a head: no name has it
 
 
 class PoolModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model of the file. A field that is None is as its replicas announce it."""
+    """One model of the file. For a field that is None, what the model's replicas announce is used."""
 
     quality: Annotated[int, Meta(ge=0, le=1_000)]
     size_b: Annotated[float, Meta(gt=0, le=100_000)] | None = None
@@ -127,7 +127,8 @@ class ModelsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ModelChoice(NamedTuple):
-    """The models that a name means for a tenant, the worse before the better. `alias` "": the name is a model's."""
+    """The models that a name means for a tenant, the worse before the better. `alias` is the name if it is an alias, ""
+    if it is a model's."""
 
     alias: str
     models: tuple[str, ...]
@@ -140,8 +141,8 @@ class ModelPools(NamedTuple):
     version: str
 
     def choice(self, tenant: TenantId, name: str | None) -> ModelChoice | None:
-        """Returns what a name means for a tenant; None if the file does not say. Raises Forbidden if the tenant may
-        not use it."""
+        """Returns what a name means for a tenant; None if the file does not know the name, or names no models. `name`
+        None means the file's default. Raises Forbidden if the tenant may not use it."""
         file = self.file
         name = name or file.default
         if name is None or not file.models:
@@ -159,7 +160,8 @@ class ModelPools(NamedTuple):
         return ModelChoice("", (name,)) if name in file.models else None
 
     def visible(self, tenant: TenantId, name: str) -> bool:
-        """Returns whether a tenant may use a name; one that the file does not know is refused only by an allow list."""
+        """Returns whether a tenant may use a name. A name that the file does not know is refused only if the tenant has
+        an allow list."""
         try:
             self.choice(tenant, name)
         except Forbidden:
@@ -185,18 +187,19 @@ PoolsNow = Callable[[], ModelPools]
 
 
 def read_models(text: str) -> ModelPools:
-    """Parses a models file. Raises ValueError or msgspec.ValidationError that says what is wrong."""
+    """Parses a models file. Raises ValueError or msgspec.ValidationError, which says what is wrong."""
     file = msgspec.convert(tomllib.loads(text), ModelsFile)
     packed = msgspec.json.encode(file, order="sorted")
     return ModelPools(file, hashlib.sha256(packed).hexdigest()[:12])
 
 
 def head_model(alias: str, model: str) -> str:
-    """Returns the text in a session's head that names its model; with the alias, placement knows its other models."""
+    """Returns the text by which a session's head names its model. It includes the alias, if any, from which placement
+    knows the alias's other models."""
     return f"{alias}{SEPARATOR}{model}" if alias else model
 
 
 def split_head_model(text: str) -> tuple[str, str]:
-    """Returns (alias, model) of a head's text; alias "" if the model was named."""
+    """Returns alias and model from the text in a session's head; the alias is "" if the model was named directly."""
     alias, separator, model = text.partition(SEPARATOR)
     return (alias, model) if separator else ("", text)

@@ -1,9 +1,10 @@
 """Scores how hard a turn is, from 0 to 1, by the turn alone: length, code, tools, language, words, its tenant's wish.
 
-A plain sum of small, visible features: each that counted stands in the score's `why`. It proposes; whether a session
-follows is `sessions.routing.decision`'s. Looks at `LOOKED_AT` characters at most, half from either end. Pure.
+The score is a plain sum of small, visible features; each one that contributed is named in the score's `why`. It is a
+proposal; `sessions.routing.decision` decides whether a session follows. Reads at most `LOOKED_AT` characters, half from
+either end. Pure.
 
-After: RouteLLM (Ong et al., 2024) for what routers look at; theirs are learned, this one can be read.
+After: RouteLLM (Ong et al., 2024) for what routers consider; theirs are learned, this one can be read.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class TurnScore(NamedTuple):
 
 
 def score_turn(text: str, *, tools: int = 0, wish: float = 0.0) -> TurnScore:
-    """Scores a turn. `text` is what the turn adds, `tools` how many functions it may call, `wish` its tenant's
-    offset."""
+    """Scores a turn. `text` is what the turn adds, `tools` how many functions it may call, `wish` the tenant's offset
+    that is added."""
     half = LOOKED_AT // 2
     seen = text if len(text) <= LOOKED_AT else f"{text[:half]}\n{text[-half:]}"
     value, why = BASE, list[str]()
@@ -70,7 +71,7 @@ def score_turn(text: str, *, tools: int = 0, wish: float = 0.0) -> TurnScore:
 
 
 def _foreign_share(text: str) -> float:
-    """Returns the share of letters in no Latin script: small models know those languages least."""
+    """Returns the share of letters that are not Latin, because small models know those languages least."""
     if text.isascii():
         return 0.0
     letters = [each for each in text[:2_048] if each.isalpha()]

@@ -1,4 +1,4 @@
-"""What routing looks at: of a command its text, needs and length; of a view the pools that are there. Pure."""
+"""The facts on which routing depends: a command's text, needs and length; and the pools in a view. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TEMPLATE_TOKENS = 16  # that a chat template adds to a message
 
 
 class PoolState(NamedTuple):
-    """The replicas of one model that take sessions, and what all of them can do. `aliases`: the model's other names."""
+    """The replicas of one model that take sessions, and what all of them can do. `aliases` are the model's other
+    names."""
 
     replicas: int
     load: float  # the mean of the replicas
@@ -75,7 +76,8 @@ def candidate_of(
     kept: int = 0,
     here: bool = False,
 ) -> CandidateModel:
-    """Returns a model as a candidate for a turn now. `here`: the session's KV for it is on the device."""
+    """Returns a model as a candidate for a turn now. `kept` is for how many tokens its pool has KV; `here`: that KV is
+    on the device."""
     model, state = pools.file.models[name], states.get(name)
     return CandidateModel(
         name=name,
@@ -97,8 +99,8 @@ def window_of(model: PoolModel, state: PoolState | None) -> int:
 
 
 def _able(model: PoolModel, state: PoolState | None, facts: TurnFacts) -> bool:
-    """Returns whether a model can do what the turn needs. The models file decides; where it says nothing, the replicas
-    do."""
+    """Returns whether a model can do what the turn needs, by the models file, or by its replicas if the file does not
+    say."""
     tools = model.tools is not False and (state is None or state.tools)
     json = model.json is not False or not has_format(facts.sampling)
     known = state.sampling if state is not None else None

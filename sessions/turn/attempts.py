@@ -1,7 +1,7 @@
-"""Runs the engine until an answer has ended, again from the released text where a filter rewrote it.
+"""Runs the engine until an answer has ended; if a filter rewrote text, it runs it again from the released text.
 
-Each attempt is one run of the engine: its own pipeline, its own parser of tool calls. What they release goes to one
-accumulator; what they cost is added up in one `TokenCounts`. Does not know the actor's state or how failures are
+Each attempt is one run of the engine, with its own pipeline and its own parser of tool calls. Their output goes to one
+accumulator, and their costs are added up in one `TokenCounts`. Does not know the actor's state or how failures are
 reported: whatever the engine raises is raised.
 """
 
@@ -62,7 +62,7 @@ EndReason = Literal["stop", "max_output_tokens", "content_filter"]
 
 
 class GenerationRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation of a response that is to be written, with its place in the engine's queue."""
+    """One generation of a response to be written, with its place in the engine's queue."""
 
     key: SessionKey
     open_: Open
@@ -143,7 +143,7 @@ class Attempts:
 
     @property
     def must_call(self) -> tuple[Tool, ...]:
-        """The functions one of which the answer must call, if this class enforces that; else empty."""
+        """The functions of which the answer must call one, if this class has to enforce that; else empty."""
         if not self._enforces:
             return ()
         if self._misfit is not None:
@@ -151,7 +151,8 @@ class Attempts:
         return forced_tools(self._run.open_.sampling, self._ledger.tools)
 
     async def generate(self, plan: PromptPlan) -> AttemptsEnd:
-        """Generates the answer of `plan`. When it returns or raises, the engine has let go of the answer."""
+        """Generates the answer of `plan` and returns how it ended. When it returns or raises, the engine has let go of
+        the answer."""
         counts, output = self.counts, self._output
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
         parser: ToolCallParser | None = None
@@ -205,7 +206,7 @@ class Attempts:
     async def _conclude(
         self, release: Release | None, finish: Finish | None, parser: ToolCallParser | None
     ) -> AttemptsEnd | None:
-        """Ends the answer after a run; returns None if another run goes on with it."""
+        """Ends the answer after a run; returns None if another run must continue it."""
         if parser is not None and self._is_over_budget(parser):
             await self._close_thought(parser)
         elif release is not None:
@@ -323,7 +324,7 @@ class Attempts:
         return OutputPipeline(open_.sampling.stops, filters, tail=output.tail, tail_tokens=tail_tokens)
 
     def _new_parser(self) -> ToolCallParser | None:
-        """Returns the parser of an attempt; None if no tool may be called and there are no thoughts."""
+        """Returns the parser of an attempt; None if no tool may be called and the answer has no thoughts."""
         sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
         calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
         thoughts = self._thoughts
@@ -362,13 +363,14 @@ class Attempts:
 
     @property
     def _enforces(self) -> bool:
-        """Whether a grammar of ours holds the model to calls and formats; else the engine sees to it."""
+        """Whether this class must make the model follow calls and formats, by a grammar of ours; if not, the engine
+        does."""
         return self._engine.info.tool_format == "hermes"
 
     @property
     def _thoughts(self) -> ThoughtMarks | None:
-        """The marks of thoughts that the answer may have; None if it has none. In channels it may always have some,
-        unless it is held to a format."""
+        """The marks of the thoughts that the answer may have; None if it may have none. A model that writes in channels
+        may always have thoughts, unless the answer must have a format."""
         sampling, request, marks = self._run.open_.sampling, self._run.open_.body.request, self._engine.info.thoughts
         if marks is not None and marks.channels:
             return marks if is_free(sampling, request) else None
@@ -391,8 +393,8 @@ class Attempts:
         self._output.accept_parsed(parsed, release.logprobs)
 
     def _may_call_first(self) -> bool:
-        """Returns whether a run is held to no format yet because it may begin with a call. If it begins otherwise,
-        that is dropped for a run that is held to the format."""
+        """Returns whether a run may begin with a call, although the answer must have a format. Such a run has no
+        format; if it does not begin with a call its output is dropped, and another run has the format."""
         sampling, output = self._run.open_.sampling, self._output
         calls = bool(self._ledger.tools) and sampling.tool_choice in (None, "auto")
         formatted = sampling.text is not None and self._enforces
@@ -404,20 +406,20 @@ class Attempts:
         return budget is not None and parser.thinking and self.counts.reasoning >= budget
 
     async def _tail_ids(self) -> Tokens:
-        """Returns the token ids of the text behind the ledger."""
+        """Returns the token ids of the released text that is not in the ledger yet."""
         open_, output = self._run.open_, self._output
         first = not output.written and thinks(open_.sampling, open_.body.request)
         return await tail_ids(self._engine.tokenizer, self._engine.info, output.tail, first=first)
 
     async def _settled(self) -> array[int]:
-        """Returns the token ids of all released text, after moving the tail into the ledger."""
+        """Returns the token ids of all released text, after adding the tail to the ledger."""
         ids = await self._tail_ids()
         self._output.accept_parsed(ParsedRelease((), pack_tokens(ids), ""))
         return unpack_tokens(bytes(self._output.written))
 
     async def _close_thought(self, parser: ToolCallParser) -> None:
-        """Ends a thought as the model would have: adds its closing mark to the ledger, for the model to go on behind
-        it."""
+        """Ends a thought as the model would have done: adds its closing mark to the ledger, and the next run continues
+        after it."""
         assert self._thoughts is not None
         tokenizer, output = self._engine.tokenizer, self._output
         ids = [*await self._tail_ids(), *await tokenizer.scaffold(self._thoughts.closing)]
@@ -434,8 +436,9 @@ class Attempts:
                     raise MisfitCall(call.tool, wrong)
 
     async def _wait_for_check(self, check: Callable[[], Awaitable[T]]) -> T:
-        """Returns the result of `check`. If too many schemas wait, or the worker was killed, calls it again for
-        CHECK_WAIT_S, because the turn is accepted and its answer would be lost; then raises its error."""
+        """Returns the result of `check`. If it fails because too many schemas wait, or the worker was killed, it is
+        called again for CHECK_WAIT_S, because the turn is accepted and its answer would be lost; then its error is
+        raised."""
         until = self._now() + CHECK_WAIT_S
         while True:
             try:

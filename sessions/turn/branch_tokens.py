@@ -1,4 +1,5 @@
-"""The token ids of a branch, message by message, as values: no plan changes one that another plan has read."""
+"""The token ids of a branch, message by message, as immutable values, so that no plan changes one that another plan has
+read."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Pieces = tuple[tuple[Segment, Packed], ...]
 
 
 class BranchTokens(msgspec.Struct, frozen=True):
-    """The token ids of a branch, piece by piece. In prompts a summary stands for the pieces before `base`."""
+    """The token ids of a branch, piece by piece. Prompts have a summary in place of the pieces before `base`."""
 
     pieces: Pieces
     base: int = 0
@@ -42,21 +43,22 @@ class BranchTokens(msgspec.Struct, frozen=True):
         return sum(map(len, self.summary)) // 4
 
     def length(self, first: int) -> int:
-        """Returns the number of tokens of the summary, the pieces pinned before `first`, and the pieces from `first`
-        on."""
+        """Returns how many tokens the summary, the pieces pinned before `first`, and the pieces from `first` on have
+        together."""
         head = sum(self.pieces[index][0].length for index in self.pinned if index < first)
         return self.summary_length + head + sum(segment.length for segment, _ in self.pieces[first:])
 
     def packed(self, first: int, end: int | None = None) -> bytes:
-        """Returns the packed ids of the summary, the pieces pinned before `first`, and the pieces from `first` to
-        `end`."""
+        """Returns the packed ids of the summary, the pieces pinned before `first`, and the pieces from `first` to `end`
+        (None: to the last)."""
         head = chain.from_iterable(self.pieces[index][1] for index in self.pinned if index < first)
         kept = chain.from_iterable(packed for _, packed in self.pieces[first:end])
         return b"".join(chain(self.summary, head, kept))
 
 
 def group_by_message(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """Yields the items that clients sent message by message: calls belong to the answer that they stand behind."""
+    """Yields the items that a client sent, grouped by message: calls are in the group of the answer that they
+    follow."""
     sent: tuple[Item, ...] = ()
     for item in items:
         goes_on = sent and (isinstance(sent[-1], FunctionCall) or getattr(sent[-1], "role", "") == "assistant")
@@ -82,8 +84,8 @@ def segment_of(items: Sequence[Item], length: int) -> Segment:
 
 
 def join_output(pieces: list[tuple[Segment, Packed]], call_id: CallId) -> None:
-    """Marks the segments behind a call's in `pieces` as no beginning of a turn, so that no shortened prompt begins
-    between the call and its output, which follows `pieces`. Changes `pieces`."""
+    """Marks, in `pieces`, the segments behind a call's segment as not beginning a turn, so that no shortened prompt
+    begins between the call and its output, which is added behind `pieces`. Changes `pieces`."""
     between: list[int] = []
     for index in range(len(pieces) - 1, -1, -1):
         segment = pieces[index][0]
@@ -96,13 +98,14 @@ def join_output(pieces: list[tuple[Segment, Packed]], call_id: CallId) -> None:
 
 
 def piece_behind(pieces: Pieces, count: int) -> int:
-    """Returns the index of the piece behind the first `count` items; 0 where none begins there."""
+    """Returns the index of the piece behind the first `count` items; 0 if no piece ends with them."""
     ends = accumulate(segment.items for segment, _ in pieces)
     return next((index for index, end in enumerate(ends, 1) if end == count), 0)
 
 
 def pinned_pieces(path: Sequence[Item], pieces: Pieces, pinned: Collection[ItemId]) -> list[int]:
-    """Returns the indices of the pieces that hold these items, in order; calls and their outputs stay together."""
+    """Returns the indices of the pieces that hold these items, in order. Pieces with the outputs of their calls, or the
+    calls of their outputs, are included."""
     where: dict[ItemId, int] = {}
     at = 0
     for index, (segment, _) in enumerate(pieces):
@@ -122,8 +125,8 @@ def pinned_pieces(path: Sequence[Item], pieces: Pieces, pinned: Collection[ItemI
 
 
 def summary_message(text: str, model: str) -> ChatMessage:
-    """Returns a summary as a user message of prompts: by the user, for it may repeat what users and tools have put
-    in."""
+    """Returns a summary as a message of prompts. Its role is the user's, because it may repeat what users and tools
+    have written."""
     return ChatMessage(role="user", text=f"[Summary of our conversation so far, written by {model}]\n{text}")
 
 

@@ -1,8 +1,8 @@
-"""How families of models write calls of tools: marks, and a reader of what stands behind them.
+"""How families of models write calls of tools: marks, and a reader for the text behind them.
 
-A reader gets the text behind a mark and returns the calls that are whole at its beginning with the place where they
-end; None: more must come. It raises ValueError for what can be no call, which then is text. Hermes' format has no
-reader here: `tool_call_parser` follows its arguments as they come.
+A reader gets the text behind a mark and returns the complete calls at its beginning with the index where they end; None
+if more text is needed. It raises ValueError if the text can be no call, and then it is ordinary text. Hermes' format
+has no reader here: `tool_call_parser` follows its arguments as they come.
 
     hermes     <tool_call>{"name": "f", "arguments": {}}</tool_call>   at the start also bare, or fenced as JSON
     llama3     {"name": "f", "parameters": {}}                    at the start, or behind <|python_tag|>
@@ -37,18 +37,22 @@ Reader = Callable[[str, Mapping[str, Tool]], Read | None]
 
 
 def may_be_json_call(text: str, tools: Mapping[str, Tool]) -> bool:
-    """Returns whether a text without a mark may go on to be a call, or calls in a list."""
+    """Returns whether a text without a mark may become a call, or a list of calls, as more of it comes."""
     head = "".join(text[:200].split()).removeprefix("[")
     return any(head.startswith(each) or each.startswith(head) for each in _HEADS)
 
 
 class CallFormat(NamedTuple):
     """How a family of models writes calls. `opens` are the marks before calls, `closes` those behind, and `between` is
-    what may stand between two. An answer that begins with one of `starts` may be a call without a mark (engines show
-    no special tokens, and small models leave marks out); `read_bare` reads it, else `read`, and `may_be_bare` tells
-    early that a text is no call. `channels`: a call is a message in a channel; `ends_thoughts`: a call may begin inside
-    a thought and ends it; `specials` are the marks that are special tokens of its models. `verbatim`: a call is its
-    name, a JSON string on a line of its own, and its arguments, which are whatever stands before the closing mark."""
+    what may be between two.
+
+    An answer that begins with one of the characters `starts` may be a call without a mark (engines show no special
+    tokens, and small models leave marks out); `read_bare` reads it, or `read` if that is None, and `may_be_bare`
+    detects early that a text is no call. `channels`: a call is a message in a channel. `ends_thoughts`: a call may
+    begin inside a thought and ends it. `specials` are the marks that are special tokens of the models. `verbatim`: a
+    call is its name, as a JSON string on a line of its own, and its arguments, which are all the text up to the closing
+    mark.
+    """
 
     opens: tuple[str, ...]
     read: Reader | None = None
@@ -64,8 +68,8 @@ class CallFormat(NamedTuple):
 
 
 def may_be_fenced_call(text: str, tools: Mapping[str, Tool]) -> bool:
-    """Returns whether a text may go on to be a call of one of these tools, as an object that a fence may stand around.
-    Only declared functions count: an answer that shows some JSON is an answer."""
+    """Returns whether a text may become a call of one of these tools, written as an object, maybe inside a code fence.
+    Only declared functions count, because an answer that shows some JSON is an answer."""
     head = _FENCE.sub("", "".join(text[: _FENCED_HEAD_MAX + 1].split()))
     heads = (f'{{"name":{json.dumps(name)},"{given}":{{' for name in tools for given in ("arguments", "parameters"))
     return any(each.startswith(head) or head.startswith(each) for each in (*heads, "```json{"))
@@ -134,8 +138,8 @@ def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _json_end(text: str, at: int) -> int | None:
-    """Returns the index where the JSON value at `at` ends; None if it is not whole. Strings are passed in one step
-    each, for a call that writes a file is read again with each piece that comes."""
+    """Returns the index where the JSON value that begins at `at` ends; None if it is incomplete. Each string is skipped
+    in one step, because a call that writes a file is read again with each piece that comes."""
     depth = 0
     for part in _STRUCTURE.finditer(text, at):
         match part[0]:
@@ -195,7 +199,7 @@ def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _typed(value: str, schema: Json) -> Json:
-    """Returns a parameter's value, parsed unless its schema says that it is a string."""
+    """Returns a parameter's value: parsed as JSON if possible, but as it is if its schema says that it is a string."""
     value = value.removeprefix("\n").removesuffix("\n")
     if isinstance(schema, dict) and schema.get("type") == "string":
         return value
@@ -246,8 +250,8 @@ def _gemma4(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 
 def _gemma_value(text: str, at: int) -> tuple[Json, int] | None:
-    """Reads the value at `at`: an object whose names may be bare, a list, a text between quotation marks of the
-    model's own, or a word. Returns it with the index behind it; None if it is not whole."""
+    """Reads the value at index `at`: an object whose names may be without quotes, a list, a text between the model's
+    own quotation marks, or a word. Returns it with the index behind it; None if it is incomplete."""
     at = _GEMMA_SPACE.match(text, at).end()  # type: ignore[union-attr]
     opened = text[at : at + 1]
     if opened in ("{", "["):
@@ -299,7 +303,8 @@ def _gemma_number(word: str) -> Json:
 
 
 def _dumped(value: Json) -> str:
-    """Returns a value as JSON. Raises ValueError where JSON cannot write it: NaN, a half of a surrogate pair, a set."""
+    """Returns a value as JSON. Raises ValueError for one that JSON cannot have: NaN, a half of a surrogate pair, a
+    set."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -345,5 +350,5 @@ _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest
 
 
 def format_of(template: str) -> str:
-    """Returns the name of the format of calls that a model with this chat template writes."""
+    """Returns the name of the format in which a model with this chat template writes calls."""
     return next((name for sign, name in _SIGNS if sign in template), "hermes")

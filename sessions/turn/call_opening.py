@@ -1,13 +1,14 @@
-"""Spares an engine the words of a call that are decided before it writes the first of them.
+"""Saves an engine the tokens at the beginning of a call that are decided before it writes them.
 
-An answer that is held to one function begins with its name, whatever the model thinks of it. These words go to the end
-of the prompt, where they are computed at once with what else is new there, and not a step for each token:
+An answer that must call one certain function begins with its name, whatever the model computes. These words are added
+to the end of the prompt, where they are computed in one step together with what else is new there, and not one step for
+each token:
 
     prompt | {"name": "look", "arguments":      computed in one step
                                           {"at": 5}}      written, under the same grammar
 
-Whoever reads the run gets all of the answer, as if the engine had written it. Only where a grammar can be continued
-from tokens (`EngineInfo.continues_formats`).
+The caller gets all of the answer, as if the engine had written it. This works only if a grammar can be continued from
+tokens (`EngineInfo.continues_formats`).
 
 Pure; does not know grammars or tools' schemas.
 """
@@ -42,7 +43,7 @@ def call_opening(info: EngineInfo, tools: Sequence[Tool]) -> str:
 async def generate_behind(
     engine: Engine, request: GenerationRequest, opening: str
 ) -> AsyncGenerator[Chunk | Finish, None]:
-    """Yields a run of the engine whose answer begins with `opening`, which the engine does not have to write."""
+    """Yields a run of the engine as if it had written `opening` itself at the beginning of the answer."""
     tokens = await engine.tokenizer.text(opening)
     if request.max_tokens - len(tokens) < LEFT_MIN:
         begun, behind = False, request
@@ -73,8 +74,8 @@ def _behind(request: GenerationRequest, tokens: Tokens) -> GenerationRequest:
 
 
 def _joined(part: Chunk | Finish, tokens: Tokens, opening: str, num_prompt: int) -> Chunk | Finish:
-    """Returns an engine's output as it would be without the opening in the prompt: `tokens` and `opening` come before
-    the first of it."""
+    """Returns an engine's output as it would be if it had written the opening itself: `tokens` and `opening` are added
+    before its first output, and `num_prompt` is the length of the prompt without them."""
     cached = min(part.cached_tokens, num_prompt)
     if isinstance(part, Finish):
         return Finish(part.reason, num_prompt, cached)

@@ -34,7 +34,7 @@ _BEGINNINGS: Final = ("<|", "to=", "assistant<|", "assistant to=")  # of headers
 
 
 class Header(NamedTuple):
-    """The header of a message, which ends before index `end`. Not `whole`: another mark stands at `end`, and the
+    """The header of a message; it ends before index `end`. If it is not `whole`, another mark is at `end`, and the
     header has no message."""
 
     end: int
@@ -49,8 +49,8 @@ class Header(NamedTuple):
 
 
 def read_header(text: str) -> Header | None:
-    """Reads the header at the beginning of `text`, which may begin with `<|start|>` or `<|channel|>`; None: more must
-    come. Raises ValueError if none stands there."""
+    """Reads the header at the beginning of `text`, which may begin with `<|start|>` or `<|channel|>`. Returns None if
+    more text is needed. Raises ValueError if the text does not begin with a header."""
     begun = text.lstrip()
     if not any(begun.startswith(each) or each.startswith(begun) for each in _BEGINNINGS):
         raise ValueError("no header")

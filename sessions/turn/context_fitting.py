@@ -1,14 +1,14 @@
-"""Fitting a conversation into the context window: what is kept, what is left out, and when that changes.
+"""Fits a conversation into the context window: decides what is kept, what is left out, and when that changes.
 
 The instructions and the newest turns stay; the oldest turns go first, whole turns at a time. A cut is made in steps
 with hysteresis: once the window is full, enough is dropped to get down to `LOW_WATER` of it, and the cut then stays
 until the window is full again. So the prompt's prefix, and with it the KV, is stable over many turns, and a cut that
-was journaled (`context.fitted`) gives the same prompt after a failure. It counts on its own line only: a branch from
-before the question that needed it is fitted by itself.
+was journaled (`context.fitted`) gives the same prompt after a failure. A cut holds only on its own branch: a branch
+that leaves before the question that needed the cut is fitted by itself.
 
-Compaction (`compact`) comes before that where a conversation's policy has it: at `COMPACT_AT` of the room for prompts,
-down to `COMPACT_TO`, between turns. What it summarises is given by its `base`: segments before it are in no prompt, but
-for pinned ones. Neither ever parts a call from its output.
+Compaction (`compact`) comes before that if the conversation's policy is to compact: at `COMPACT_AT` of the room for
+prompts, down to `COMPACT_TO`, between turns. The segments before `base` are summarised and in no prompt, except for
+pinned ones. Neither of the two ever separates a call from its output.
 
 Pure; lengths in tokens.
 """
@@ -35,7 +35,7 @@ PINNED_SHARE: Final = 4  # pinned messages take at most window // PINNED_SHARE
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One message, or one whole answer, of a branch. A cut may stand only before one that `begins_turn`."""
+    """One message, or one whole answer, of a branch. Prompts may be cut only before a segment that `begins_turn`."""
 
     item_id: ItemId
     length: int
@@ -46,7 +46,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The segments of a branch that prompts keep: those from `base` on, and the `pinned` ones before it."""
+    """The segments of a branch that prompts may have: those from `base` on, and the `pinned` ones before it."""
 
     base: int = 0
     pinned: Collection[int] = ()
@@ -56,7 +56,8 @@ NONE_KEPT: Final = Kept()
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The beginning of a prompt: `first` is the index of its first segment; `moved` says that this cut is new."""
+    """The beginning of a prompt. `first` is the index of its first segment; `moved`: this cut is new, so it must be
+    journaled."""
 
     first: int
     moved: bool
@@ -75,12 +76,13 @@ def fit(
     kept: Kept = NONE_KEPT,
     truncate: bool = True,
 ) -> Fit:
-    """Returns where a prompt begins, if the one before began at the item `cut`.
+    """Returns where a prompt begins. `cut` is the item with which the prompt before began, None if that left nothing
+    out.
 
-    `opening` and `closing` tokens frame whatever is kept; `answer` is the longest that the request allows, which
-    reserves nothing beyond `answer_room`; `kept` says what stays for segments that are summarised in the opening.
-    Raises BadInput `context_length_exceeded` when the newest turn alone does not fit, or when not all fits and nothing
-    may be left out.
+    `opening` and `closing` are how many tokens come before and behind the kept segments. `answer` is the longest answer
+    that the request allows, of which at most `answer_room` is reserved. `kept` says which segments are not summarised
+    in the opening. Raises BadInput `context_length_exceeded` when the newest turn alone does not fit, or when not all
+    fits and `truncate` is False.
     """
     base, pinned = kept.base, kept.pinned
     reserve = reserved(window, answer, answer_room)
@@ -109,7 +111,8 @@ def fit(
 
 
 def reserved(window: int, answer: int | None, answer_room: int = ANSWER_ROOM) -> int:
-    """Returns how many tokens of the window a prompt leaves to its answer, which may have `answer` at most."""
+    """Returns how many tokens of the window a prompt leaves for its answer. `answer` is the answer's longest length,
+    None if it has no limit."""
     return min(answer_room if answer is None else min(answer, answer_room), window // ANSWER_SHARE)
 
 
@@ -122,7 +125,8 @@ def _left_out(segments: Sequence[Segment], pinned: Collection[int], base: int, f
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
-    """Prompt lengths, in tokens: a conversation is compacted when it reaches `high`, down to `low`."""
+    """Prompt lengths in tokens: a conversation is compacted when it reaches `high`, down to `low`. `summary` is the
+    room for a summary."""
 
     high: int
     low: int
@@ -142,7 +146,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummarySpan(msgspec.Struct, frozen=True):
-    """The segments to summarise: those before `end`, by a model that reads those before `read`."""
+    """The segments to summarise are those before `end`; the model reads those before `read` for it."""
 
     end: int
     read: int
@@ -159,12 +163,13 @@ def compact(
     kept: Kept = NONE_KEPT,
     keep_turns: int | None = None,
 ) -> SummarySpan | None:
-    """Returns which segments of an idle conversation to summarise; None if that is not due, or would not make it
-    shorter.
+    """Returns which segments of an idle conversation to summarise; None if that is not due, or would not make the
+    prompt shorter.
 
-    `opening` is what prompts begin with now, the summary of the segments before `kept.base` included; `instruction`
-    requests the new one behind what is read, and where not all can be read at once the rest waits for the next.
-    `keep_turns`: a compaction that was requested, whatever the length.
+    `opening` is how many tokens prompts begin with now, including the summary of the segments before `kept.base`.
+    `instruction` is the length of the request for a new summary, which comes behind what is read. If not all can be
+    read at once, the rest is left for the next compaction. `keep_turns` is how many newest turns a requested compaction
+    keeps, whatever the length; None if none was requested.
     """
     base, pinned, count = kept.base, kept.pinned, len(segments)
     behind = [0] * (count + 1)  # tokens of the segments from each on

@@ -53,7 +53,7 @@ class GenerationTask:
 
     @property
     def begun(self) -> bool:
-        """Whether the engine has produced a token."""
+        """Whether the engine has produced at least one token."""
         return self.generated > 0
 
     @property
@@ -120,8 +120,8 @@ class GenerationTask:
         self._inbox.post(GenerationFailed(self.response_id, self._generation, error, usage, findings))
 
     def _explain_schema_error(self, error: SessileError) -> SessileError:
-        """Returns an engine's complaint about a schema in the client's words: a schema that was made of tools names
-        these."""
+        """Returns the error to show for an engine's error about a schema. If the schema was made from tools, it names
+        the tools."""
         must_call = self._attempts.must_call
         if error.code != "invalid_schema" or not must_call:
             return error

@@ -1,6 +1,6 @@
-"""Answers questions about texts with this process's engine and filters: tokens, and what the filters say.
+"""Answers questions about texts with this process's engine and filters: their tokens, and the filters' findings.
 
-Writes nothing and reads no session. Does not know policies: filters say what they find.
+Writes nothing and reads no session. Does not know policies: filters return their findings.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sessions.turn.context_fitting import too_long
 
 class Inspector:
     def __init__(self, engine: Engine, filters: FilterSet, bytes_max: int) -> None:
-        """`bytes_max`: the longest text, in bytes, as for a message."""
+        """`bytes_max` is the longest text in bytes, the same as for a message."""
         self._engine = engine
         self._filters = filters
         self._bytes_max = bytes_max
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Answers a question. Raises TooLarge for a text that no message may have, BadInput where nothing judges texts
-        for the principal, and what the engine raises."""
+        """Answers a question. Raises TooLarge for a text that is longer than a message may be, BadInput if the
+        principal has no filters that judge texts, and what the engine raises."""
         for text in _texts(question):
             if len(text) > self._bytes_max or len(text.encode()) > self._bytes_max:
                 raise TooLarge(

@@ -1,7 +1,7 @@
-"""The keyword filter, on the way in and on the way out: the smallest real one, and the model for others.
+"""The keyword filter for inputs and outputs: the smallest real filter, and the model for others.
 
 The output side shows what every output filter must do (I8): text that may still turn out to be part of a forbidden
-phrase is held back, so that no part of one is ever released, however the engine splits it. Case does not count.
+phrase is held back, so that no part of one is ever released, however the engine splits it. Case is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ OUTPUT_REFUSAL = "The rest of this answer was withheld."
 
 
 def fold(text: str) -> str:
-    """Returns text as it is compared: case folded code point by code point, so that positions stay what they are."""
+    """Returns text in the form in which it is compared: case folded code point by code point, so that positions stay
+    the same."""
     return text.lower() if text.isascii() else "".join(map(_fold_one, text))
 
 
@@ -72,7 +73,7 @@ class KeywordInputFilter:
 
 
 class KeywordRules:
-    """A compiled phrase list, which all output filters of that list share."""
+    """A compiled list of phrases, which all output filters for that list share."""
 
     def __init__(self, phrases: Sequence[str]) -> None:
         folded = [fold(phrase) for phrase in phrases if phrase]
@@ -84,7 +85,7 @@ class KeywordRules:
 class KeywordOutputFilter:
     """Ends an answer before the first forbidden phrase. One object per text; see the port for the protocol.
 
-    "First" means the one that begins first: where a phrase is whole while an earlier one may still become so, the
+    The first phrase is the one that begins first. If a phrase is complete while an earlier one may still become so, the
     verdict waits, so that it does not depend on how the engine splits the text.
     """
 
@@ -117,7 +118,7 @@ class KeywordOutputFilter:
 
 
 class KeywordFilterSet:
-    """The filters that `serve` configures: the same phrases for everyone."""
+    """The filters that `serve` configures, with the same phrases for everyone."""
 
     def __init__(self, *, input_phrases: Sequence[str] = (), output_phrases: Sequence[str] = ()) -> None:
         self._input: tuple[InputFilter, ...] = (KeywordInputFilter(input_phrases),) if input_phrases else ()

@@ -4,8 +4,8 @@
            a message's ids,  a branch, piece   its prompt       what the engine runs
            each made once    by piece
 
-So the work for a turn is its own tokens, plus joining arrays. The ledger decides what a prompt holds and what it leaves
-out. It does not know engines or KV: these compare ids and reuse what matches (I6).
+So a turn costs only its own tokens, plus joining arrays. The ledger decides which items are in a prompt and which are
+left out. It does not know engines or KV: engines compare ids and reuse the KV of those that match (I6).
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ ANSWERS_LOOKED_AT: Final = 256  # at most, to find the one that a client has cha
 
 
 class PromptPlan(msgspec.Struct, frozen=True):
-    """The prompt that an engine is to run for a response, and the context cut to journal first, if any."""
+    """The prompt that an engine is to run for a response, and the context cut to journal before that, if there is a new
+    one."""
 
     prompt: array[int]
     emitted: array[int]  # the end of the prompt: what the response has written already
@@ -95,7 +96,7 @@ class PromptPlan(msgspec.Struct, frozen=True):
 
 
 class CompactionPlan(msgspec.Struct, frozen=True):
-    """The prompt that a model is to run for a summary, and the part of the branch that the summary will stand for."""
+    """The prompt that a model is to run for a summary, and the part of the branch that the summary will replace."""
 
     prompt: array[int]
     items: int  # how many items of the branch, from its first on, the summary stands for
@@ -107,7 +108,7 @@ class CompactionPlan(msgspec.Struct, frozen=True):
 
 
 class ShortenedPrompt(NamedTuple):
-    """The beginning of prompts once a summary is in force."""
+    """The beginning of prompts as it will be with a summary in force."""
 
     prompt: array[int]
     tokens_before: int  # length of a prompt without the summary
@@ -115,7 +116,7 @@ class ShortenedPrompt(NamedTuple):
 
 
 class Ledger:
-    """The token ids of one session's branches. Belongs to its actor."""
+    """The token ids of one session's branches. It belongs to the session's actor."""
 
     def __init__(
         self,
@@ -127,7 +128,9 @@ class Ledger:
         answer_room: int = ANSWER_ROOM,
         answer_tokens: int | None = None,
     ) -> None:
-        """`answer_tokens`: the longest answer where request and session name no limit; None: as long as the window."""
+        """`answer_tokens` is the longest answer if request and session set no limit; None: as long as the context
+        window. `answer_room` is how much of the window prompts leave for an answer at most. `tenant_policy` returns a
+        tenant's policy for a full window."""
         self.state = state
         self.messages = MessageTokens(state, tokenizer, engine)
         self._answer_tokens = answer_tokens
@@ -154,28 +157,28 @@ class Ledger:
 
     @property
     def policy(self) -> ContextPolicy:
-        """The conversation's policy for a full window."""
+        """The policy for a full context window that holds for the conversation."""
         return self._chosen_policy or DEFAULT_CONTEXT_POLICY
 
     @property
     def _chosen_policy(self) -> ContextPolicy | None:
-        """The policy that the session sets, else its tenant's, if any."""
+        """The policy that the session sets, else the one that its tenant sets; None if neither does."""
         info = self.state.info
         if info is not None and info.context_policy is not UNSET:
             return info.context_policy
         return None if self._tenant_policy is None else self._tenant_policy(self.state.key.tenant)
 
     def _truncates(self, request: Any, chosen: ContextPolicy | None) -> bool:
-        """Returns whether an answer's prompt may leave the oldest turns out. For a request by OpenAI's API, only if
-        the request, its session or its tenant says so."""
+        """Returns whether an answer's prompt may leave the oldest turns out. A request by OpenAI's API allows that only
+        if the request, its session or its tenant says so."""
         if not isinstance(request, dict):
             return (chosen or DEFAULT_CONTEXT_POLICY) != "off"
         truncation = request.get(TRUNCATION)
         return truncation == "auto" if truncation is not None else chosen not in (None, "off")
 
     async def prepare(self, message: ChatMessage, *, bounded: bool = True) -> Prepared:
-        """Returns the token ids of a new message. Raises BadInput if it could never fit the window; `bounded` False:
-        the caller checks that."""
+        """Returns the token ids of a new message. Raises BadInput if it alone is too long for the window; with
+        `bounded` False the caller checks that."""
         tokens = await self._tokenizer.message(message)
         room = self._engine.context_window - len(self._tokenizer.answer_opening) - 1
         if bounded and len(tokens) > room:
@@ -183,9 +186,9 @@ class Ledger:
         return Prepared(pack_tokens(tokens), self._tokenizer.fingerprint)
 
     async def prepare_answer(self, text: str, question: ItemId | None, *, bounded: bool = True) -> Prepared:
-        """Returns the token ids of an answer that a client sends back, maybe changed. As far as it reads like an
-        answer of ours it gets that one's ids, whose KV is there: text that a model wrote may have other ids than it is
-        tokenised to."""
+        """Returns the token ids of an answer that a client sends back, maybe changed. As far as its text equals an
+        answer of ours it gets that answer's ids, for which there is KV: a model may write a text with other ids than
+        the tokenizer would choose."""
         prepared = await self.prepare(ChatMessage(role="assistant", text=text), bounded=bounded)
         for answer, ours in self._answers_to(question):
             written = [*self._tokenizer.answer_opening, *unpack_tokens(answer.tokens), *self._tokenizer.answer_closing]
@@ -200,7 +203,7 @@ class Ledger:
         return prepared
 
     def _answers_to(self, question: ItemId | None) -> Iterator[tuple[Answer, str]]:
-        """Yields our newest answers to `question` whose token ids are known, with their texts."""
+        """Yields our newest answers to the item `question` whose token ids are known, with their texts."""
         for answer in islice(reversed(self.state.answers.values()), ANSWERS_LOOKED_AT):
             if answer.tail or len(answer.items) != 1 or answer.fingerprint != self._tokenizer.fingerprint:
                 continue
@@ -258,8 +261,8 @@ class Ledger:
     def _fitting(
         self, frame: PromptFrame, begun: int, answer: int | None, cut: ItemId | None, *, truncates: bool
     ) -> partial[Fit]:
-        """Returns `fit` with all arguments but the segments. `begun`: how many tokens of the answer stand before its
-        first word."""
+        """Returns the function `fit` with all arguments except the segments. `begun` is how many tokens of the answer
+        come before its first word."""
         return partial(
             fit,
             opening=frame.head,
@@ -275,8 +278,8 @@ class Ledger:
     async def fit_turn(
         self, command: cm.TurnCreate, prepared: Sequence[Prepared | None], memories: Sequence[str] = ()
     ) -> int:
-        """Returns how many items the prompt of a turn's answer will leave out, before anything of the turn is written.
-        Raises BadInput `context_length_exceeded`, which says what takes how much, where it does not fit."""
+        """Returns how many items the prompt of a turn's answer will leave out, before the turn is written. Raises
+        BadInput `context_length_exceeded` if it does not fit; the text says how much each part takes."""
         window, state = self._engine.context_window, self.state
         if isinstance(command.request, dict) and command.request.get(RAW_PROMPT):
             words = (item.content for item in command.items if isinstance(item, cm.NewMessage))
@@ -335,7 +338,7 @@ class Ledger:
             raise BadInput(error.code, f"{error.public_message}{takes}", param=param) from None
 
     async def _plan_raw(self, open_: Open) -> PromptPlan:
-        """Returns the plan of a completion: the prompt is its question's text, without a chat template."""
+        """Returns the plan of a completion, whose prompt is the text of its question, without a chat template."""
         assert open_.body.parent_id is not None
         question = self.state.items[open_.body.parent_id]
         text = question.text if isinstance(question, Message) else ""
@@ -352,35 +355,36 @@ class Ledger:
         return PromptPlan(prompt=prompt, emitted=emitted, shared_prefix=0, max_tokens=left, dropped=0, cut=None)
 
     def _left(self, room: int, answer_max: int | None, emitted: array[int]) -> int:
-        """Returns how many tokens an answer may still have if `room` are left in the window."""
+        """Returns how many more tokens an answer may have if `room` are left in the window. `emitted` are those that it
+        has already."""
         longest = self._answer_tokens if answer_max is None else answer_max
         return room if longest is None else min(room, longest - len(emitted))
 
     async def _raw_prompt(self, request: Json, text: str) -> array[int]:
-        """Returns the token ids that a completion's client sent, else those of its text."""
+        """Returns the token ids that a completion's client sent; if it sent text, the ids of `text`."""
         ids = request.get(RAW_PROMPT) if isinstance(request, dict) else None
         if isinstance(ids, list | tuple):
             return array("I", ids)
         return array("I", [*self._tokenizer.starts, *await self._tokenizer.text(text)])
 
     async def requested(self, leaf: ItemId | None, message: ChatMessage) -> array[int]:
-        """Returns the ids of a prompt: a branch, `message` behind it, and the beginning of an answer."""
+        """Returns the ids of a prompt made of a branch, `message` behind it, and the beginning of an answer."""
         branch, first = await self._written(leaf)
         prompt = await self._renderer.render(await self._frame(branch, (message,)), first)
         prompt.extend(await self._no_thoughts())
         return prompt
 
     async def whole(self, leaf: ItemId | None) -> array[int]:
-        """Returns the ids that the next prompt would begin with, up to an answer that is being written; KV is computed
-        ahead for them."""
+        """Returns the ids that the next prompt will begin with, for which KV can be computed ahead. An answer that is
+        being written is not part of them."""
         branch, first = await self._written(leaf)
         return await self._renderer.prefix(await self._frame(branch), first)
 
     async def compaction(
         self, leaf: ItemId | None, instruction: ChatMessage, *, keep_turns: int | None = None
     ) -> CompactionPlan | None:
-        """Returns the plan of a summary's request: the conversation as it stands, whose KV is there, and `instruction`
-        behind it. None if there is nothing to summarise."""
+        """Returns the plan of a summary: its prompt is the conversation as it is, whose KV is there, with `instruction`
+        behind it. Returns None if there is nothing to summarise."""
         info, tokenizer, window = self.state.info, self._tokenizer, self._engine.context_window
         if info is None or leaf is None:
             return None
@@ -421,8 +425,8 @@ class Ledger:
         )
 
     async def shortened(self, leaf: ItemId | None, written: CompactionWritten) -> ShortenedPrompt | None:
-        """Returns what the next prompt would begin with if this summary were in force; None if it does not hold on the
-        branch."""
+        """Returns what the next prompt would begin with if the summary `written` were in force; None if it does not
+        hold on the branch."""
         state, info, window = self.state, self.state.info, self._engine.context_window
         if info is None or leaf is None or not stands_below(state, leaf, written.read):
             return None
@@ -443,8 +447,8 @@ class Ledger:
         return ShortenedPrompt(prompt, before, full)
 
     async def _written(self, leaf: ItemId | None) -> tuple[BranchTokens, int]:
-        """Returns a branch up to an answer that is being written, and the index of the piece that its prompts begin
-        with."""
+        """Returns a branch without an answer that is being written, and the index of the piece with which its prompts
+        begin."""
         cut, end = cut_of(self.state, leaf), leaf
         while end is not None and self.state.made_by.get(end) in self.state.open:
             end = self.state.items[end].parent_id
@@ -453,8 +457,8 @@ class Ledger:
         return branch, max(branch.base, begin)
 
     async def _no_thoughts(self) -> Tokens:
-        """Returns the ids at the end of a prompt that keep its answer from having thoughts; none if the model has
-        none."""
+        """Returns the ids at the end of a prompt that keep its answer from having thoughts; empty if the model has no
+        thoughts, or none unless it gets a hint."""
         marks = self._engine.thoughts
         if marks is None or (marks.asked and not self._thinking):
             return ()
@@ -494,7 +498,8 @@ class Ledger:
 
 
 def _keeps_all(request: Any, chosen: ContextPolicy | None) -> str:
-    """Returns which setting forbids to leave the oldest turns out; "" if the request, session and tenant have none."""
+    """Returns the name of the setting that forbids to leave the oldest turns out; "" if neither request, session nor
+    tenant forbids it."""
     if isinstance(request, dict) and (truncation := request.get(TRUNCATION)) is not None:
         return "`truncation` is `disabled`" if truncation == "disabled" else ""
     return "`context_policy` is `off`" if chosen == "off" else ""

@@ -1,7 +1,8 @@
 """The token ids of a session's messages, each tokenised once.
 
-A message's ids are journaled with it, an answer's ids are the ones that the engine made; only what carries another
-tokenizer's fingerprint, or was rewritten (a retraction, a text cut inside a token), is tokenised again, and then kept.
+A message's ids are journaled with it, and an answer's ids are the ones that the engine made. A message is tokenised
+again, and its ids are then kept, only if they have another tokenizer's fingerprint, or it was rewritten (a retraction,
+a text cut inside a token).
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from sessions.turn.past_texts import name_of
 
 
 class _Settled(NamedTuple):
-    """The branch that was asked for last, with its pieces, which the next one takes over as far as it can."""
+    """The branch that was requested last, with its pieces. The next branch takes over as many of them as the two
+    share."""
 
     items: tuple[Item, ...]
     names: tuple[ItemId, ...]
@@ -53,8 +55,8 @@ class _Settled(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """Ids that were made here because the log's do not fit. They are valid while the items are the same (text may be
-    retracted), and the call that an output names, which may be deleted."""
+    """Ids that were made here because those in the log are not usable. They are valid while the items are the same
+    objects (text may be retracted), and so is the call that an output answers (it may be deleted)."""
 
     items: tuple[Item, ...]
     name: str | None
@@ -94,8 +96,8 @@ class MessageTokens:
         return BranchTokens(pieces, base, summary, pinned, tuple(path), summarised)
 
     def _pinned(self, path: list[Item], pieces: Pieces) -> tuple[int, ...]:
-        """Returns the indices of pieces that prompts always keep; only the newest of them if there is no room for
-        all."""
+        """Returns the indices of the pinned pieces that prompts keep. If there is no room for all, these are only the
+        newest."""
         room, kept = self._engine.context_window // PINNED_SHARE, list[int]()
         for index in reversed(pinned_pieces(path, pieces, self._state.pinned)):
             room -= pieces[index][0].length
@@ -105,8 +107,8 @@ class MessageTokens:
         return tuple(reversed(kept))
 
     def rendered(self, item: Item, leaf: ItemId | None = None) -> ChatMessage:
-        """Returns a message or tool output as the chat template sees it. `leaf`: the item that it will stand below, if
-        it stands nowhere yet. Raises BadInput for a call, which stands only inside an answer."""
+        """Returns a message or tool output in the form for the chat template. `leaf` is the item below which it will
+        be, if it is not in the tree yet. Raises BadInput for a call, which is only rendered as part of an answer."""
         match item:
             case Message():
                 thoughts = item.reasoning if self._takes_thoughts_apart else ""
@@ -118,7 +120,7 @@ class MessageTokens:
                 raise BadInput("invalid_request", "A call stands only inside an answer.")
 
     def as_message(self, items: Sequence[Item]) -> ChatMessage:
-        """Returns the items of one piece as one message for a template that sees whole conversations."""
+        """Returns the items of one piece as one message, for a template that sees whole conversations."""
         first, message = items[0], answer_message(items)
         if len(items) == 1 and not isinstance(first, FunctionCall):
             return self.rendered(first)
@@ -129,8 +131,8 @@ class MessageTokens:
         return msgspec.structs.replace(message, text=f"{thoughts}{message.text}")
 
     async def pinned_too_long(self, item_id: ItemId) -> bool:
-        """Returns whether an item would make the pinned pieces of its branch too long for the window's share for them;
-        False if there is no such item."""
+        """Returns whether pinning an item would make the pinned pieces of its branch longer than the part of the window
+        that they may take; False if there is no such item."""
         if item_id not in self._state.items:
             return False
         leaf = self._state.newest
@@ -142,8 +144,8 @@ class MessageTokens:
         return sum(pieces[index][0].length for index in pinned) > self._engine.context_window // PINNED_SHARE
 
     def _with_thoughts(self, item: Message) -> str:
-        """Returns a message's text, with its thoughts for a template that sees whole conversations and decides whether
-        to keep them. For others, thoughts stand only in the ids of their answer."""
+        """Returns a message's text, with its thoughts if the template sees whole conversations and decides itself
+        whether to keep them. For other templates thoughts are only in the ids of their answer."""
         marks, thoughts = self._engine.thoughts, item.reasoning
         if self._tokenizer.gap is None or marks is None or marks.apart or not thoughts:
             return item.text
@@ -155,8 +157,8 @@ class MessageTokens:
         return self._tokenizer.gap is not None and marks is not None and marks.apart
 
     def text_ids(self, items: Sequence[Item], text: str, packed: Packed) -> Tokens | None:
-        """Returns the ids of the text of one piece, of all that was written for it; None if they cannot be told
-        apart. Headers and thoughts of channels stand before the text, and are no part of it."""
+        """Returns those of a piece's ids `packed` that spell its `text`; None if they cannot be separated from the
+        others. For models with channels, headers and thoughts come before the text, and are left out."""
         first = items[0]
         if not (self._takes_thoughts_apart and isinstance(first, Message) and first.role == "assistant"):
             return unpack_tokens(b"".join(packed))
@@ -166,7 +168,7 @@ class MessageTokens:
         return known[1]
 
     def _ending(self, text: str, tokens: Tokens) -> Tokens | None:
-        """Returns the last of the ids, as far as they spell `text`."""
+        """Returns the ids at the end of `tokens` that spell exactly `text`; None if no such ids do."""
         wanted = text.encode()
         pieces, at, size = self._tokenizer.pieces(tokens), len(tokens), 0
         while at and size < len(wanted):
@@ -175,7 +177,8 @@ class MessageTokens:
         return tokens[at:] if b"".join(pieces[at:]) == wanted else None
 
     def _path(self, leaf: ItemId | None) -> list[Item]:
-        """Returns the items from the root to `leaf`; what it shares with the last branch is not walked again."""
+        """Returns the items from the root to `leaf`. The part that is shared with the last branch is taken from that
+        one."""
         (settled, names, _), items = self._settled, self._state.items
         if not settled:
             return item_tree.branch(self._state, leaf)
@@ -189,8 +192,8 @@ class MessageTokens:
         return item_tree.branch(self._state, leaf)
 
     async def pieces(self, path: list[Item]) -> Pieces:
-        """Returns the pieces of a branch, message by message. Pieces that it shares with the last branch are taken
-        over, so a turn costs only its own items. Nothing stands behind an answer that has not ended."""
+        """Returns the pieces of a branch, message by message. Pieces that it shares with the last branch are taken from
+        that one, so a turn costs only its own items. An answer that has not ended must be the last."""
         settled, names, pieces = self._settled
         count = len(settled)
         if count and all(map(is_, settled, path)) and not self._goes_on(path, count):
@@ -213,7 +216,8 @@ class MessageTokens:
         return self._settled.pieces
 
     def _goes_on(self, path: list[Item], count: int) -> bool:
-        """Returns whether the piece that the first `count` items of a path end with goes on behind them."""
+        """Returns whether the piece to which the last of the first `count` items of a path belongs has more items
+        behind them."""
         if count >= len(path):
             return count > len(path)
         made_by = self._state.made_by.get(path[count].id)

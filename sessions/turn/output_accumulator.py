@@ -3,8 +3,8 @@
 Output waits here, and only here, while the journal is slow, bounded by the answer's length. The actor is notified of
 the first delta at once, of later ones when `rollup_s` has passed since the last or `rollup_bytes` have gathered.
 
-Invariants: the actor is notified once per take. Where an answer is shown whole or not at all (`whole`), nothing is
-taken before all of it has passed.
+Invariants: the actor is notified once per take. If an answer is shown whole or not at all (`whole`), nothing is taken
+before all of it has passed the filters.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class GenerationLimits(msgspec.Struct, frozen=True):
 
 
 class Inbox(Protocol):
-    """The actor, as a generation reports to it."""
+    """The actor, as a generation sees it when it reports."""
 
     def ready(self, output: OutputAccumulator) -> None:
-        """Tells the actor that `output` has something to take. Called once per take."""
+        """Informs the actor that `output` has something to take. Called once per take."""
 
     def post(self, input: Input) -> None:
-        """Passes an input that comes after all that was released so far."""
+        """Passes an input that takes effect behind everything that was released so far."""
 
     def prompted(self, response_id: ResponseId, input_tokens: int, cached_tokens: int) -> None: ...
 
@@ -120,14 +120,15 @@ class OutputAccumulator:
             self._schedule()
 
     def shown_text(self) -> str:
-        """Returns the text of the answer so far, including what the actor has not taken; for answers without calls."""
+        """Returns the text of the answer so far, including what the actor has not taken. Only for answers without
+        calls."""
         drafts = self._open.drafts
         shown = drafts[-1].text if drafts and isinstance(drafts[-1].item, Message) and not drafts[-1].done else []
         return "".join([*shown, *self._texts])
 
     async def retract(self, verdict: Verdict) -> None:
-        """Has the actor write a retraction behind all that was released, and keeps the text that it leaves as
-        `tail`."""
+        """Has the actor write the retraction `verdict` behind everything that was released, and waits until it has
+        taken it. The answer's remaining text becomes the `tail`."""
         self._retracted = verdict
         self._taken.clear()
         self.flush()
@@ -136,8 +137,8 @@ class OutputAccumulator:
         self.tail = self.shown_text()
 
     def complete(self, *, withheld: bool) -> bool:
-        """Ends the output: flushes what waited for the whole answer, or drops it if that was `withheld`. Returns
-        whether it was dropped."""
+        """Ends the output. If the answer is shown whole or not at all, it is passed on now, or dropped if it was
+        `withheld`. Returns whether it was dropped."""
         dropped = self._whole and withheld
         if dropped:
             self._drop()
@@ -148,8 +149,8 @@ class OutputAccumulator:
     # -- what the actor takes ------------------------------------------------------------------------------------
 
     def take(self) -> Output | None:
-        """Returns all that was released since the last take as one output; None if nothing was. The actor calls it
-        when it can append."""
+        """Returns everything that was released since the last take as one output; None if nothing was. The actor calls
+        it when it can append."""
         self._notified = False
         if not self._texts and not self._pieces and self._retracted is None:
             return None
@@ -169,7 +170,8 @@ class OutputAccumulator:
         return taken
 
     def take_last_findings(self) -> tuple[Finding, ...]:
-        """Returns the findings that no pending output will carry."""
+        """Returns the findings that no output will report. If an output is still to be taken it reports them, and the
+        result is empty."""
         return () if self._notified else self.take_findings()
 
     def flush(self) -> None:
@@ -183,7 +185,7 @@ class OutputAccumulator:
             self._inbox.ready(self)
 
     def disarm(self) -> None:
-        """Cancels the scheduled flush."""
+        """Cancels the flush that is scheduled for the roll-up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,14 +1,16 @@
-"""The way of an answer from the engine to the log: stop strings, then output filters, then release.
+"""The stages of an answer from the engine to the log: stop strings, then output filters, then release.
 
-Text is released in order, as soon as no stage holds it back. Tokens are accounted to the text that they decode to:
-those wholly released go to the ledger with it; where a release ends inside a token, the released rest of that token's
-text is the `tail`, which is tokenised anew when the ledger is next used (I8: the model remembers what was released).
+Text is released in order, as soon as no stage holds it back. Tokens belong to the text that they decode to: those whose
+text is released completely go to the ledger with it. If a release ends inside a token, the released part of that
+token's text is the `tail`, which is tokenised anew when the ledger is next used (I8: the model remembers what was
+released).
 
       fed:  |tok 1|tok 2|tok 3 ...          released up to here: ^
       ledger = tok 1, tok 2;   tail = text of tok 3 before ^
 
-Pure and synchronous; one object per engine run. A run that is continued after a failure needs no memory of the
-text before it: what is released is never the beginning of a stop string or of a forbidden phrase, or it had been held.
+Pure and synchronous; one object per engine run. A run that is continued after a failure needs no memory of the text
+before it: released text never ends with the beginning of a stop string or of a forbidden phrase, because that would
+have been held back.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ from sessions.ports import LateFilter, OutputFilter
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Text and tokens that may now be written to the log. `tokens` is packed; `tail` is the raw text behind them.
+    """Text and tokens that may now be written to the log. `tokens` are the packed ids of the text whose tokens are
+    released completely; `tail` is the raw text behind it.
 
-    `ended` says that the answer ends here by itself: what comes later is dropped. `restart` says that the
-    tail is not what the engine wrote: its run must be begun again from the ledger and the tail.
+    `ended` says why the answer ends here by itself; what comes later is dropped. `restart` says that the tail is not
+    what the engine wrote, so a new run must begin from the ledger and the tail.
     """
 
     text: str
@@ -44,11 +47,12 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class OutputPipeline:
-    """Turns an engine's chunks into releases. After a release with `ended` or `restart` the object is spent.
+    """Turns an engine's chunks into releases. After a release with `ended` or `restart` the object must not be used any
+    more.
 
-    A filter that has blocked or redacted is fed no more; its verdict counts once all the others have let through what
-    stands before it, so that none depends on how the engine splits the text. Its attributes are many because text,
-    tokens, log probabilities and verdicts are held back together and let through together.
+    A filter that has blocked or redacted is fed no more; its verdict takes effect once all the others have let through
+    the text before its span, so that the result does not depend on how the engine splits the text. Its attributes are
+    many because text, tokens, log probabilities and verdicts are held back together and let through together.
     """
 
     def __init__(
@@ -59,8 +63,8 @@ class OutputPipeline:
         tail: str = "",
         tail_tokens: Tokens = (),
     ) -> None:
-        """`tail`: text that was released beyond the ledger before this run; `tail_tokens`: its token ids in the run's
-        prompt. They go to the ledger with the first token that follows them."""
+        """`tail` is text that was released before this run but is not in the ledger; `tail_tokens` are its token ids in
+        the run's prompt. They go to the ledger with the first token that follows them."""
         self._stops = tuple(stops)
         self._beginnings = beginnings(self._stops)
         self._reach = reach(self._stops)
@@ -95,18 +99,19 @@ class OutputPipeline:
         return self._pass_on(end)
 
     def finish(self) -> Release | None:
-        """Ends the text, as the engine has: returns the last release, for nothing waits for a continuation any more."""
+        """Ends the text because the engine has ended: returns the last release, since text that was held back need not
+        wait for a continuation any more."""
         stop = self._stop_in(self._text[self._cleared - self._start :])
         end = self._start + len(self._text) if stop is None else self._cleared + stop
         return self._last(end, stopped=stop is not None)
 
     @property
     def num_mute(self) -> int:
-        """How many tokens have brought no text yet; they are not counted as withheld."""
+        """How many tokens have not brought any text yet. They are not counted as withheld."""
         return len(self._mute)
 
     def _pass_through(self, chunk: Chunk) -> Release:
-        """Releases all of a chunk, where no filter or stop string is set."""
+        """Releases a whole chunk; only if there are no filters and no stop strings."""
         tokens, logprobs = chunk.tokens, chunk.logprobs
         if self._mute:
             tokens, logprobs = self._mute + tokens, self._mute_logprobs + logprobs
@@ -120,9 +125,10 @@ class OutputPipeline:
         return Release(chunk.text, pack_tokens(tokens), self._tail, logprobs)
 
     def _pass_on(self, end: int) -> Release | None:
-        """Lets everything through that is before a stop string, or before what may become one.
+        """Lets text up to `end` through that comes before a stop string, or before what may become one.
 
-        The stop string that begins first ends the answer: one that is whole waits while an earlier one may become so.
+        The stop string that begins first ends the answer: if one is complete while an earlier one may still become so,
+        it waits.
         """
         open_text = self._text[self._cleared - self._start :]
         held = held_back(open_text, self._beginnings, self._reach)
@@ -135,7 +141,8 @@ class OutputPipeline:
         return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
 
     def _last(self, limit: int, *, stopped: bool) -> Release | None:
-        """Passes on what is left up to `limit`, which is the end: text behind it is dropped."""
+        """Passes on the remaining text up to `limit`, where the answer ends; text behind it is dropped. `stopped`: a
+        stop string ends it."""
         release = self._filter(limit)
         if self._late and (release is None or not (release.ended or release.restart)):
             self.closing = "stop" if stopped else "end"
@@ -162,7 +169,7 @@ class OutputPipeline:
         return release if release.ended or release.restart else msgspec.structs.replace(release, ended="stop")
 
     def _filter(self, limit: int) -> Release | None:
-        """Shows the filters the text up to `limit`, and releases what they all agree to."""
+        """Passes the text up to `limit` to the filters, and releases what all of them allow."""
         text = self._text[self._cleared - self._start : limit - self._start]
         self._cleared = max(self._cleared, limit)
         if not self._filters:
@@ -170,8 +177,8 @@ class OutputPipeline:
         return self._run_filters(text) if text else None
 
     def _run_filters(self, text: str | None) -> Release | None:
-        """Feeds the filters with text, or ends them (None). Releases up to the earliest limit, or acts on the earliest
-        verdict."""
+        """Feeds the filters with text, or ends them if it is None. Releases text up to the lowest limit that a filter
+        sets, or acts on the verdict whose span begins first."""
         limit = self._cleared
         for index, each in enumerate(self._filters):
             if self._verdicts[index] is None:
@@ -213,7 +220,7 @@ class OutputPipeline:
         )
 
     def _take_back(self, verdict: Verdict, limit: int) -> Release:
-        """Releases what may be shown, so that the span to retract is whole, and asks for its retraction."""
+        """Releases what may be shown, so that the whole span to retract is shown, and requests its retraction."""
         before = self._release(limit) if limit > self._released else Release("", b"", self._present_tail())
         withheld = self._withhold()
         return msgspec.structs.replace(
@@ -226,7 +233,7 @@ class OutputPipeline:
         )
 
     def _withhold(self) -> int:
-        """Counts the tokens that a verdict withholds, each once, and forgets the mute ones."""
+        """Returns how many tokens a verdict withholds, each counted once, and forgets the tokens without text."""
         withheld = sum(len(tokens) for _, tokens, _ in self._pending) + len(self._mute)
         self._mute = self._mute_logprobs = ()
         return withheld
@@ -264,7 +271,8 @@ def reach(phrases: Sequence[str]) -> int:
 
 
 def held_back(text: str, beginnings: frozenset[str], reach: int) -> int:
-    """Returns how many code points at the end of `text` may begin a phrase: the longest such suffix."""
+    """Returns how many code points at the end of `text` may be the beginning of a phrase: the length of the longest
+    such suffix."""
     end = text[-reach:] if reach else ""
     for length in range(len(end), 0, -1):
         if end[-length:] in beginnings:

@@ -1,4 +1,5 @@
-"""The texts of a prompt that the input policy judges a new one together with, and what a command goes on from."""
+"""The texts of a prompt together with which the input policy judges a new one, and the item below which a command
+continues."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ Continuing = cm.MessageCreate | cm.MessageEdit | cm.ResponseSteer | cm.ToolOutpu
 
 
 class PromptText(NamedTuple):
-    """A text of a prompt, and whether the prompt says that the model wrote it."""
+    """A text of a prompt, and whether the prompt shows it as the model's."""
 
     text: str
     by_model: bool
 
 
 def prompt_text(item: Item) -> PromptText:
-    """Returns an item's text as prompts have it."""
+    """Returns an item's text as it is in prompts, with its author."""
     match item:
         case Message():
             return PromptText(item.text, item.role == "assistant")
@@ -38,13 +39,13 @@ def prompt_text(item: Item) -> PromptText:
 
 
 def role_of(state: State, item_id: ItemId) -> Role:
-    """Returns the role of a message, which an edited version keeps; "user" if there is no such message."""
+    """Returns the role of a message, which its edited version keeps; "user" if there is no such message."""
     item = state.items.get(item_id)
     return item.role if isinstance(item, Message) else "user"
 
 
 def goes_on_from(state: State, command: Continuing) -> ItemId | None:
-    """Returns the item that a command's own items will stand below; None if there is none."""
+    """Returns the item below which a command's own items will be; None if there is none."""
     match command:
         case cm.ToolOutput():
             return next((turn.last for turn in state.awaiting.values() if command.call_id in turn.missing), None)
@@ -64,8 +65,8 @@ def goes_on_from(state: State, command: Continuing) -> ItemId | None:
 
 
 def texts_before(state: State, command: Continuing | None) -> list[PromptText]:
-    """Returns the end of the prompt before a command's items (None: before the next message), in order: as much of it
-    as the command's texts are judged together with."""
+    """Returns the last texts of the prompt before a command's items, in order: as many as the command's texts are
+    judged together with. `command` None means the next message."""
     leaf = state.newest if command is None else goes_on_from(state, command)
     texts = [prompt_text(waiting.item) for waiting in reversed(state.queue) if waiting.item is not None]
     if not isinstance(command, cm.MessageCreate) or command.parent_id is not UNSET:
@@ -85,8 +86,8 @@ def texts_before(state: State, command: Continuing | None) -> list[PromptText]:
 
 
 def name_of(state: State, call_id: CallId, leaf: ItemId | None) -> str | None:
-    """Returns the name of the function that a call is of: the nearest such call on the branch ending in `leaf`, or
-    None."""
+    """Returns the name of the function that a call calls. If several calls have the id, the nearest one on the branch
+    ending in `leaf` is meant; None if there is none."""
     for item in item_tree.ancestors(state, leaf):
         if isinstance(item, FunctionCall) and item.call_id == call_id:
             return item.name

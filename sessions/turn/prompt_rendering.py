@@ -4,7 +4,7 @@
     WholePrompts    the template sees the whole conversation, and may say old messages in other words than before;
                     what the engine reuses is what the new prompt and its KV have in common from the front
 
-`Tokenizer.gap` says which of the two a model's template needs.
+`Tokenizer.gap` decides which of the two a model's template needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ JOINED_PIECES_MIN: Final = 128  # shorter branches are joined anew at each turn
 
 
 class PromptSettings(NamedTuple):
-    """The instructions, memories and tools that a session's prompts begin with, and how it is to think."""
+    """The instructions, memories and tools that a session's prompts begin with, and the template's hint about
+    thoughts."""
 
     instructions: str | None
     memories: tuple[str, ...]
@@ -40,14 +41,14 @@ class PromptSettings(NamedTuple):
 
 class PromptOpening(NamedTuple):
     """The token ids that a session's prompts begin with. The first `shared` of them, before its user's memories, are
-    the same in other sessions of the tenant with equal settings."""
+    the same in other sessions of the tenant with equal instructions and tools."""
 
     tokens: array[int]
     shared: int
 
 
 class PromptFrame(NamedTuple):
-    """The parts of a prompt, before its first piece is chosen."""
+    """The parts of a prompt, before it is decided with which piece it begins."""
 
     settings: PromptSettings
     opening: PromptOpening
@@ -56,7 +57,7 @@ class PromptFrame(NamedTuple):
 
     @property
     def head(self) -> int:
-        """How many tokens stand before the first piece."""
+        """How many tokens come before the first piece."""
         return len(self.opening.tokens) + self.branch.summary_length
 
 
@@ -64,23 +65,24 @@ class PromptRenderer(Protocol):
     async def fit(
         self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
-        """Fits segments (of the branch, and what is brought) into `room` tokens. Returns which one the prompt begins
-        with, and the prompt if it had to be rendered to know. Raises BadInput `context_length_exceeded`."""
+        """Fits segments (those of the branch and of the messages `brought`) into `room` tokens. Returns which one the
+        prompt begins with, and the prompt if it had to be rendered to find that out. Raises BadInput
+        `context_length_exceeded`."""
         ...
 
     async def render(
         self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
     ) -> array[int]:
-        """Returns the ids of a prompt from piece `first` on up to `end`, with what is brought and, with `answer`, the
-        beginning of an answer."""
+        """Returns the ids of a prompt from piece `first` up to `end`, with the messages `brought` behind it and, with
+        `answer`, the beginning of an answer."""
         ...
 
     async def prefix(self, frame: PromptFrame, first: int) -> array[int]:
-        """Returns the ids that the next prompt will begin with, whatever its question is."""
+        """Returns the ids that the next prompt will begin with, whatever the next question is."""
         ...
 
     async def shared(self, frame: PromptFrame, prompt: array[int]) -> int:
-        """Returns how many tokens of a prompt other sessions of the tenant may have in common with it."""
+        """Returns how many of a prompt's first tokens other sessions of the tenant may have, too."""
         ...
 
 
@@ -113,8 +115,8 @@ class JoinedPrompts:
         return frame.opening.shared
 
     def _join(self, opening: array[int], branch: BranchTokens, first: int, end: int | None) -> array[int]:
-        """Returns the ids of the opening and of a branch from piece `first` on. For a long branch, the ids that it
-        shares with the last prompt are not joined again."""
+        """Returns the ids of the opening and of a branch from piece `first` on. For a long branch, ids that the last
+        prompt also had are not joined again."""
         prompt = array("I")
         if end is not None or branch.summary or branch.pinned or len(branch.pieces) - first < JOINED_PIECES_MIN:
             self._joined = None if end is None else self._joined
@@ -131,7 +133,7 @@ class JoinedPrompts:
 
 
 class _JoinedPrompt(NamedTuple):
-    """The last prompt of a long branch, up to its answer; the next prompt begins with it."""
+    """The last prompt of a long branch without its answer. The next prompt begins with it."""
 
     opening: array[int]
     first: int
@@ -139,7 +141,7 @@ class _JoinedPrompt(NamedTuple):
     ids: bytes
 
     def begins(self, opening: array[int], first: int, pieces: tuple[Packed, ...]) -> bool:
-        """Returns whether a prompt of this opening and these pieces, from `first` on, begins with this one."""
+        """Returns whether a prompt of this opening, and of these pieces from `first` on, begins with this prompt."""
         same = self.opening is opening and self.first == first and len(self.pieces) <= len(pieces)
         return same and all(map(is_, self.pieces, pieces))
 
@@ -154,8 +156,8 @@ class WholePrompts:
     async def fit(
         self, frame: PromptFrame, fitting: partial[Fit], segments: Sequence[Segment], room: int
     ) -> tuple[Fit, array[int] | None]:
-        """Fits by rendering, since only that shows how long a prompt is: while it is too long, it fits again with
-        longer segments."""
+        """Fits by rendering, since only that shows how long a prompt is: while the prompt is too long, it fits again
+        with the segments counted as longer."""
         while True:
             fitted = fitting(segments)
             prompt = await self.render(frame, fitted.first)
@@ -170,8 +172,7 @@ class WholePrompts:
     async def render(
         self, frame: PromptFrame, first: int, *, end: int | None = None, answer: bool = True
     ) -> array[int]:
-        """Renders the prompt. The day that it names is that of its newest question, so that it follows from the log
-        alone."""
+        """Renders the prompt. It names the day of its newest question, so that it depends on the log alone."""
         settings, branch = frame.settings, frame.branch
         messages = list[ChatMessage]()
         if branch.summarised is not None:
@@ -209,6 +210,6 @@ def _with_ids(message: ChatMessage, packed: Packed) -> ChatMessage:
 
 
 def _newest_question(path: Sequence[Item]) -> UnixMs:
-    """Returns when the newest question of a branch was asked; 0 if it has none."""
+    """Returns the time of the newest question of a branch; 0 if it has none."""
     times = (item.created_at for item in reversed(path) if isinstance(item, Message) and item.role == "user")
     return next(times, UnixMs(0))

@@ -1,11 +1,12 @@
-"""Answers of deterministic requests, kept to be given again without an engine: what names one, how it is recorded while
-an engine writes it, and how it is replayed.
+"""Answers of deterministic requests, stored to be given again without an engine: how their names are made, how an
+answer is recorded while an engine writes it, and how it is replayed.
 
-A request is looked up once, after admission and with the prompt that the session's own ledger has planned. What is kept
-is the engine's own output, before stop strings and filters: a replay passes through today's output pipeline like any
-run. Only an answer that one run wrote whole, that ended by itself and that no filter had a word about is kept.
+A request is looked up once, after admission and with the prompt that the session's own ledger has planned. The engine's
+own output is stored, before stop strings and filters: a replay passes through the present output pipeline like every
+run. An answer is stored only if one run wrote all of it, it ended by itself, and no filter found anything in it.
 
-Pure, but for the port at the end. Does not know where answers lie, keys, or how long they are kept (`actors.results`).
+Pure, except for the port at the end. Does not know where answers are stored, keys, or how long they are kept
+(`actors.results`).
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def request_name(
     tools: tuple[Tool, ...],
     adapter: str = "",
 ) -> bytes:
-    """Returns bytes that are equal exactly when two requests of a tenant have the same answer. `tokenizer`: its
-    fingerprint, with the chat template; `policy`: the version of the filters in force. Every field is encoded with its
-    length, so none runs into the next. No adapter is chosen per request yet."""
+    """Returns bytes that are equal exactly for those requests of a tenant that have the same answer. `tokenizer` is the
+    fingerprint of tokenizer and chat template, `policy` the version of the filters in force. Every field is encoded
+    with its length, so none runs into the next. No adapter is chosen per request yet."""
     sampling, request = open_.sampling, open_.body.request
     if sampling.seed == drawn_seed(open_.id):
         sampling = msgspec.structs.replace(sampling, seed=None)
@@ -67,7 +68,7 @@ def request_name(
 
 
 async def replay(answer: CachedAnswer, num_prompt: int) -> AsyncGenerator[Chunk | Finish, None]:
-    """Yields a cached answer as an engine would that found the whole prompt in its KV."""
+    """Yields a cached answer as an engine would yield it that has KV for the whole prompt."""
     for number, (tokens, text, logprobs) in enumerate(answer.parts, 1):
         if not number % BREATH:
             await asyncio.sleep(0)
@@ -76,8 +77,8 @@ async def replay(answer: CachedAnswer, num_prompt: int) -> AsyncGenerator[Chunk 
 
 
 class ResultLookup:
-    """One run's lookup in the result cache: the answer that was there, or else the record of what the engine writes.
-    Once `revoked` (its session or tenant was forgotten) nothing is stored."""
+    """One run's lookup in the result cache: the cached answer, or, if there is none, the record of what the engine
+    writes. Once it is `revoked`, because the session's or tenant's answers were forgotten, nothing is stored."""
 
     def __init__(self, key: SessionKey, name: bytes, plan: PromptPlan, answer: CachedAnswer | None) -> None:
         self.key, self.name, self.plan, self.answer = key, name, plan, answer
@@ -91,7 +92,7 @@ class ResultLookup:
         return "miss" if self.answer is None else "hit"
 
     def record(self, chunk: Chunk) -> None:
-        """Adds a chunk that the engine has written to the record."""
+        """Adds a chunk that the engine has written to the record; gives the record up if it becomes too large."""
         if self._parts is None:
             return
         self._parts.append((chunk.tokens, chunk.text, chunk.logprobs))
@@ -104,14 +105,14 @@ class ResultLookup:
         self._parts = None
 
     def close(self) -> None:
-        """Completes the record: the answer has ended by itself."""
+        """Completes the record, because the answer has ended by itself."""
         if self._parts:
             self.recorded = CachedAnswer(tuple(self._parts))
 
 
 class ResultCache(Protocol):
-    """Keeps answers, for each tenant its own. A failed lookup is a miss; an answer that cannot be stored is left
-    out."""
+    """Stores answers, separately for each tenant. A failed lookup counts as a miss; an answer that cannot be stored is
+    not stored, without an error."""
 
     def serves(self, tenant: TenantId) -> bool:
         """Returns whether the tenant has turned the result cache on."""
@@ -120,7 +121,7 @@ class ResultCache(Protocol):
     async def find(self, key: SessionKey, request: bytes, plan: PromptPlan) -> ResultLookup: ...
 
     async def store(self, lookup: ResultLookup, principal: Principal, texts: Sequence[str]) -> None:
-        """Stores what was recorded, unless it, or any of the `texts` that it was made from, is personal."""
+        """Stores the recorded answer, unless it, or one of the `texts` from which it was made, is personal."""
         ...
 
     async def forget_session(self, key: SessionKey) -> None: ...

@@ -1,4 +1,4 @@
-"""One text tokenised twice: as an engine wrote it, and as it is read anew."""
+"""One text tokenised twice: as an engine wrote it, and as the tokenizer reads it again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from sessions.turn.channels import FINAL, MARKS
 
 
 async def tail_ids(tokenizer: Tokenizer, info: EngineInfo, tail: str, *, first: bool = False) -> Tokens:
-    """Returns the ids of text that a model wrote behind the ledger. The marks of its channels are special tokens again;
-    where a rewritten text stands `first` in an answer in channels, it gets the header that it lost."""
+    """Returns the ids of text that a model wrote behind the ledger. Marks of its channels become special tokens again.
+    `first`: the text begins the answer; if the model writes in channels and the text was rewritten, it gets back the
+    header that it lost."""
     ids: list[int] = []
     if first and tail and info.thoughts is not None and info.thoughts.channels:
         ids += () if any(mark in tail for mark in MARKS) else await tokenizer.scaffold(FINAL)
@@ -27,10 +28,12 @@ async def tail_ids(tokenizer: Tokenizer, info: EngineInfo, tail: str, *, first: 
 
 
 def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]) -> list[int] | None:
-    """Returns the ids `given` with those of `written` as far as they agree with `read`; None if that changes nothing.
-    `read` and `written` are two tokenisations of one text.
+    """Returns `given`, a tokenisation of a text, in which the part that agrees with `read` is replaced by that of
+    `written`; None if nothing changes. `read` and `written` are two tokenisations of another text.
 
-    What stands behind the last difference of those two is the same text, and so is what stands before it."""
+    The replacement is made only if `given` agrees with `read` up to behind the last place where `read` and `written`
+    differ, so the text stays the same.
+    """
     shared = shared_length(given, read)
     alike = shared_length(read[::-1], written[::-1])
     if shared < len(read) - alike or read == written:
@@ -39,5 +42,5 @@ def as_written(given: Sequence[int], read: Sequence[int], written: Sequence[int]
 
 
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Returns how many leading ids two sequences share."""
+    """Returns how many leading ids two sequences have in common."""
     return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -1,8 +1,8 @@
 """Measures how fast one run of an engine writes: time to its first token, between its outputs, and per token.
 
-One object per run. A run that goes on where another stopped (`whole` False) has no first token of its own and does not
-count against the targets; what lies between its outputs counts like any other's. `count_ended` counts what ended, for
-the log decides: a response has one end, wherever its runs were.
+One object per run. A run that continues where another stopped (`whole` False) has no first token of its own and is not
+compared with the targets; the times between its outputs count like those of other runs. `count_ended` counts responses
+by the log, in which each has one end, whichever replicas its runs were on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class RunTiming:
     __slots__ = ("_first_at", "_last_at", "_measures", "_now", "_num_tokens", "_priority", "_started_at", "_whole")
 
     def __init__(self, measures: Metrics, now: Callable[[], float], *, whole: bool, priority: int = 5) -> None:
-        """Starts the clock. `now` returns the loop's time; `priority` says which latency targets the run is to meet."""
+        """Starts the clock. `now` returns the loop's time in seconds; `priority` selects the latency targets that the
+        run is to meet; `whole`: the run begins its answer."""
         self._measures = measures
         self._now = now
         self._whole = whole
@@ -63,7 +64,7 @@ class RunTiming:
             )
 
     def end(self) -> None:
-        """Counts a run that is over, however it ended, against the targets."""
+        """Ends the measuring of a run, however it ended, and counts whether it met its targets."""
         if not self._num_tokens:
             return
         measures = self._measures
@@ -78,8 +79,8 @@ class RunTiming:
 
 
 def count_ended(measures: Metrics, tenant: TenantId, step: Step, appended_s: float) -> None:
-    """Counts the responses that ended with a step that is durable, and ends their traces. `appended_s`: how long making
-    it durable took."""
+    """Counts the responses that ended with a durable step, and ends their traces. `appended_s` is how many seconds it
+    took to make the step durable."""
     for row in step.usage:
         measures.prompt_tokens.add(by=row.usage.input_tokens)
         measures.cached_tokens.add(by=row.usage.cached_tokens)

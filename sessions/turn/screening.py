@@ -1,4 +1,4 @@
-"""Judges whole texts that the server has its model write for itself, titles and summaries, by the output filters."""
+"""Judges whole texts that the server has its model write for itself (titles and summaries) by the output filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDACTIONS_MAX: Final = 16
 
 
 async def screened(filters: FilterSet, principal: Principal, text: str) -> str:
-    """Returns a whole text as the output filters let it through, redacted where they say so; "" if they withhold it."""
+    """Returns a whole text as the output filters let it through, redacted if they say so; "" if they withhold it."""
     for _ in range(REDACTIONS_MAX):
         for filter_ in filters.output_filters(principal):
             _, verdict = filter_.feed(text)

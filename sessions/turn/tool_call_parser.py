@@ -4,29 +4,32 @@ The hermes format, which ChatML models speak:
 
     text <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call> more text or calls
 
-What is text goes on as text, what is a call becomes its beginning and its arguments as they come. Held back: what may
+Text is passed on as text, and a call as its beginning and then its arguments as they come. Held back are: what may
 become a tag, white space around calls, a call until its name is known, and the last brace of its arguments until the
-call is whole. A client gets the calls of its functions as the model wrote them, also of a function that it has not and
-with arguments that do not fit: it tells the model, which does better. Only a function that says `strict`, and those
-that the server carries out, are checked: nothing of their call goes on before it is whole and fits its schema
-(`MisfitCall` else, and the model is held to it). What has no name that can be read is text.
+call is complete. A client gets the calls of its functions as the model wrote them, also those of a function that does
+not exist and those with arguments that do not fit: it can tell the model, which then does better. Only functions that
+are `strict`, and those that the server carries out, are checked: their calls are passed on only once they are complete
+and fit the schema (otherwise `MisfitCall` is raised, and the next run must follow the schema). A call whose name cannot
+be read is text.
 
     released:  some text <tool_call>{"name": "f", "arguments": {"a
     ledger:    some text |
     tail:                 <tool_call>{"name": "f", "arguments": {"a      raw, up to what went on
 
-Inside a call no token goes to the ledger: the raw text stays in the tail. A run that continues feeds the tail to a
-fresh parser, whose pieces have all been written before, and goes on exactly where the log ends: a call is made once.
+Inside a call no token goes to the ledger: the raw text stays in the tail. A run that continues the answer first feeds
+the tail to a new parser. The resulting pieces were written before, so it continues exactly where the log ends, and a
+call is made once.
 
-Thoughts stand before text or a call, between a model's own marks, and are pieces of their own; the marks and the white
-space around them go on with what follows. Their tokens go to the ledger as they come, for it has what the model wrote:
+Thoughts come before text or a call, between a model's own marks, and are pieces of their own; the tokens of the marks
+and of the white space around them belong to what follows. Thoughts' tokens go to the ledger as they come, since it has
+all that the model wrote:
 
-    released:  <think>\nHm, 2 + 2 is 4.\n</think>\n\nFour
+    released:  <think>\\nHm, 2 + 2 is 4.\\n</think>\\n\\nFour
     pieces:    Thought("Hm, 2 + 2 is 4."), Text("Four")
 
-Where a model writes in channels (`sessions.turn.channels`), thoughts, texts and calls are messages with a header each.
-A header is held back until it is whole, and goes on with what follows it. Two texts in a row are told apart by a blank
-line, and so are two thoughts.
+If a model writes in channels (`sessions.turn.channels`), thoughts, texts and calls are messages with a header each. A
+header is held back until it is complete, and its tokens belong to what follows it. Two texts in a row are separated by
+a blank line, and so are two thoughts.
 
 Pure; one object per engine run. Does not know engines or the log.
 """
@@ -70,7 +73,7 @@ class MisfitCall(Internal):
 
 
 class ParsedCall(NamedTuple):
-    """A whole call of a checked tool: its arguments are a JSON object, still to be compared with the tool's
+    """A complete call of a checked tool. Its arguments are a JSON object, still to be checked against the tool's
     parameters."""
 
     tool: Tool
@@ -78,8 +81,9 @@ class ParsedCall(NamedTuple):
 
 
 class ParsedRelease(NamedTuple):
-    """A release after parsing: its pieces, the token ids that they wholly cover, the raw text behind those, and the
-    calls that the pieces complete. Those calls must be checked before the pieces are passed on (`MisfitCall`)."""
+    """A release after parsing: its pieces, the token ids that the pieces cover completely, the raw text behind those,
+    and the calls that the pieces complete. Those calls must be checked before the pieces are passed on
+    (`MisfitCall`)."""
 
     pieces: tuple[event_writer.Piece, ...]
     tokens: bytes
@@ -88,7 +92,7 @@ class ParsedRelease(NamedTuple):
 
 
 def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Returns the functions one of which must be called; none where the model is free."""
+    """Returns the functions of which the answer must call one; empty if the model need not call any."""
     match sampling.tool_choice:
         case "required":
             return tuple(tools)
@@ -98,7 +102,8 @@ def forced_tools(sampling: Sampling, tools: Sequence[Tool]) -> tuple[Tool, ...]:
 
 
 def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions:
-    """Returns the output format that holds the engine to a call: one JSON object, with nothing around it."""
+    """Returns the output format that makes the engine write a call of one of these tools: one JSON object, with nothing
+    around it."""
     shapes: list[Json] = []
     for index, tool in enumerate(tools):
         place = "#/properties/arguments" if len(tools) == 1 else f"#/anyOf/{index}/properties/arguments"
@@ -118,7 +123,7 @@ def constrained_output(sampling: Sampling, tools: Sequence[Tool]) -> TextOptions
 
 
 def _placed(schema: Json, place: str) -> Json:
-    """Returns a schema as a part of another one, at `place`: references to its root point there."""
+    """Returns a schema for use inside another one, at `place`: references to its root are changed to point there."""
     if isinstance(schema, list):
         return [_placed(each, place) for each in schema]
     if not isinstance(schema, dict) or "$id" in schema:
@@ -144,9 +149,10 @@ def state_at_ledger(
     in_text: bool,
     opens: Sequence[str] = (OPEN,),
 ) -> tuple[bool, bool]:
-    """Returns whether the ledger ends inside a thought, and whether words stand right before its end: by the first
-    mark in the `tail` behind it, else by what was written last. `begun`: the answer has begun; else the chat template
-    decides. `opens`: the marks of calls."""
+    """Returns two flags: whether the ledger ends inside a thought, and whether text comes right before its end. The
+    first mark in `tail`, the text behind the ledger, shows that; without one, the flags `thinking` and `in_text`, which
+    describe the end of what was written. `begun`: the answer has begun; if not, the chat template decides. `opens` are
+    the marks of calls."""
     if thoughts is None:
         return False, in_text
     if thoughts.channels:  # each mark may stand behind a thought or a text: what is before the first was written
@@ -161,8 +167,9 @@ def state_at_ledger(
 
 
 class ToolCallParser:
-    """Parses one run's releases into pieces: `accept` each, then `finish`; both raise MisfitCall if a checked call is
-    not whole. It has many attributes because they are the state of one automaton, which pieces of any size move on."""
+    """Parses one run's releases into pieces. Call `accept` with each release, then `finish`; both raise MisfitCall if a
+    checked call is incomplete. It has many attributes because they are the state of one automaton, which can be fed
+    with pieces of any size."""
 
     def __init__(
         self,
@@ -178,9 +185,9 @@ class ToolCallParser:
         thinking: bool = False,
         heading: bool = False,
     ) -> None:
-        """`tail`: text written beyond the ledger before this run; `in_text`: words stand right before it. `bare`: the
-        whole answer is one call without tags. Without `parallel` the answer ends after its first call; without `calls`
-        it has none; `written`: the format of calls. `thinking`: the ledger ends inside a thought; `heading`: a
+        """`tail` is text written beyond the ledger before this run; `in_text`: text comes right before it; `thinking`:
+        the ledger ends inside a thought. `bare`: the whole answer is one call without tags. Without `parallel` the
+        answer ends after its first call; without `calls` it has none. `written` is the format of calls. `heading`: a
         header comes next, if the model writes in channels."""
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
@@ -233,8 +240,8 @@ class ToolCallParser:
         return self._passed(pieces)
 
     def finish(self, reason: Literal["stop", "max_output_tokens", "content_filter"]) -> ParsedRelease:
-        """Ends the answer: text that was held back goes on as what it is. If the model ended by itself, an open call
-        ends too; a checked one must be whole."""
+        """Ends the answer: text that was held back is passed on as what it turned out to be. If the model ended by
+        itself (`reason` stop) an open call ends too; a checked call must then be complete."""
         pieces: list[event_writer.Piece] = []
         while not self.ended and self._inside and (read := self._reader) and (reason == "stop" or not self._mark):
             self._read_calls(read, pieces, ends=True)
@@ -250,14 +257,16 @@ class ToolCallParser:
         return self._passed(pieces)
 
     def _may_be_mark(self, reason: str) -> bool:
-        """Returns whether the text that is held back at the end is the beginning of a mark or header, not text."""
+        """Returns whether the text that is held back at the end is probably the beginning of a mark or header, so that
+        it is dropped."""
         held = self._text.strip()
         if self._heading:
             return self._mark in (START, CHANNEL) or held.startswith("<|") or reason != "stop"
         return bool(self._format.specials) and reason != "stop" and held in beginnings(self._next_marks())
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
-        """Returns pieces with the tokens up to the last text that went on: what is not written is not remembered."""
+        """Returns pieces with the tokens up to the last text that was passed on; tokens of text that is held back are
+        not included."""
         num_held = self._skipped + len(self._text)
         calls, self._whole = tuple(self._whole), []
         if self._inside or num_held:
@@ -273,13 +282,14 @@ class ToolCallParser:
         return pieces
 
     def _step(self, pieces: list[event_writer.Piece]) -> bool:
-        """Reads on by one step. Returns whether there is more to look at."""
+        """Reads the next part of the text. Returns whether there may be another part to read now."""
         if self._inside:
             return self._go_on_inside(pieces)
         return self._read_header(pieces) if self._heading else self._go_on(pieces)
 
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
-        """Reads text or thoughts, up to a mark or to what may become one. Returns whether there is more to look at."""
+        """Reads text or thoughts, up to a mark or to what may become one. Returns whether there may be more to read
+        now."""
         before, marks = len(self._text), self._next_marks()
         if self._starts and not (self.thinking or self._in_text):
             begun = self._text.lstrip(self._format.between or None)
@@ -317,8 +327,8 @@ class ToolCallParser:
         return len(self._text) < before
 
     def _read_header(self, pieces: list[event_writer.Piece]) -> bool:
-        """Reads the header of a message, once it is whole, and begins what the message is. Text without a header is
-        text."""
+        """Reads the header of a message once it is complete, and begins the call, thought or text that it announces. A
+        message without a header is text. Returns False if more text is needed."""
         begun = self._mark if self._mark in (START, CHANNEL) else ""
         try:
             header = read_header(begun + self._text)
@@ -342,7 +352,7 @@ class ToolCallParser:
 
     @property
     def _reader(self) -> Reader | None:
-        """The function that reads the call that stands here; None: it is followed as it comes."""
+        """The function that reads the call at this place; None if its arguments are passed on as they come."""
         if self._bare:
             return None
         return self._format.read if self._mark else self._format.read_bare or self._format.read
@@ -357,7 +367,7 @@ class ToolCallParser:
         return self._marks
 
     def _show(self, text: str, pieces: list[event_writer.Piece]) -> None:
-        """Passes text or a thought on, without white space at its beginning."""
+        """Passes text or a thought on, without white space at the beginning of the message."""
         shown = text if self._in_text else text.lstrip()
         if shown:
             self._last = _kind(thinking=self.thinking)
@@ -386,15 +396,15 @@ class ToolCallParser:
         return (self._call.whole or self._call.cut) and self._close_at_tag(pieces)
 
     def _begin_call(self, name: str, pieces: list[event_writer.Piece]) -> None:
-        """Begins a call whose head was read; that of a checked tool is held back until it is whole."""
+        """Begins a call whose name was read. A call of a checked tool is held back until it is complete."""
         self._call, self._last = _Call(self._tool(name), *self._closes if self._format.verbatim else ()), None
         if not _is_checked(self._call.tool):
             self._in_text, self._skipped = False, 0
             pieces.append(event_writer.CallBegin(name))
 
     def _read_calls(self, read: Reader, pieces: list[event_writer.Piece], *, ends: bool = False) -> bool:
-        """Reads calls of another format, once they are whole; what is no call goes on as text. `ends`: nothing more
-        comes."""
+        """Reads calls with `read` once they are complete; text that is no call is passed on as text. `ends`: no more
+        text comes. Returns whether there may be more to read now."""
         try:
             if not self._mark and not self._may_be_bare(self._text):
                 raise ValueError("no call")
@@ -433,7 +443,8 @@ class ToolCallParser:
         return bool(self._text)
 
     def _close(self, end: int, pieces: list[event_writer.Piece], tag: str = CLOSE) -> None:
-        """Ends a call before index `end`, at this tag: passes on the rest of its arguments, and goes back to text."""
+        """Ends a call before index `end`, where the mark `tag` is: passes on the rest of its arguments, and goes on
+        with text."""
         call, raw = self._call, self._text[:end]
         self._text = self._text[end:]
         self._in_text = False
@@ -456,7 +467,8 @@ class ToolCallParser:
         self.ended = self._bare or (is_call and not self._parallel)
 
     def _close_unread(self, raw: str, tag: str, pieces: list[event_writer.Piece]) -> bool:
-        """Writes a call that could not be followed as it came. Returns False if it names no function and so is text."""
+        """Passes on a call whose arguments could not be passed on as they came. Returns False if it names no function,
+        and passes it on as text."""
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError):
@@ -495,11 +507,12 @@ def _is_name(name: object) -> TypeGuard[str]:
 
 
 class _Call:
-    """The arguments of a call as they come: a JSON object, followed to its last brace; or, if the call is verbatim,
-    any text up to its closing mark."""
+    """The arguments of a call as they come: a JSON object, read up to its last brace; or, if the call is verbatim, all
+    text up to its closing mark."""
 
     def __init__(self, tool: Tool, end: str = "") -> None:
-        """`end`: the closing mark of a verbatim call, a character that no argument has."""
+        """`end` is the closing mark of a verbatim call, a character that arguments never have; "" if the call is not
+        verbatim."""
         self.tool = tool
         self.verbatim = bool(end)
         self._end = end

@@ -1,4 +1,4 @@
-"""What is taken out of a document: its text, and where its pages and headings begin in it."""
+"""The result of reading a document: its text, and where its pages and headings begin in the text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SectionKind = Literal["page", "slide", "sheet", "heading"]
 
 
 class DocumentSection(msgspec.Struct, frozen=True, array_like=True):
-    """A section of a document, from code point `start` of its text to the next section of its kind; sections of two
-    kinds may overlap. `number`: of a page, slide or sheet, from 1; of a heading its level, from 1."""
+    """A section of a document, from code point `start` of its text to the next section of its kind; sections of
+    different kinds may overlap. `number` is that of a page, slide or sheet, from 1, or a heading's level, from 1."""
 
     kind: SectionKind
     start: int
@@ -26,8 +26,9 @@ class DocumentSection(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DocumentText(msgspec.Struct, frozen=True, array_like=True):
-    """The text of a document, with its sections. `media_type` is what the file proved to be; `cut`: the document goes
-    on behind `TEXT_CHARS_MAX`. Lines end in a line feed alone, and nothing is in the text that a log could not hold."""
+    """The text of a document, with its sections. `media_type` is what the file's content proved to be. `cut`: the text
+    was cut off at `TEXT_CHARS_MAX`. Lines end with a line feed alone, and the text has no characters that a log could
+    not store."""
 
     media_type: str
     text: str

@@ -1,15 +1,15 @@
-"""Files that people upload: what is known of one, who may see it, and the port of a store of them.
+"""Files that people upload: their properties, who may see them, and the port of their store.
 
 A file belongs to its tenant and, where it was uploaded for one, to an end user: it is seen by whoever sees that user's
 sessions. Its content is a blob, a row of sealed chunks under a data key of its own; the key and the file's name stand
-in the file's row, encrypted with the key of the tenant. So whatever takes the row away takes the content away, wherever
-its bytes lie. One owner's files with equal content share a blob (it is named by a keyed hash of what it holds);
-two owners' never do, so that nobody can find out what others have.
+in the file's row, encrypted with the key of the tenant. So whatever deletes the row makes the content unreadable,
+wherever its bytes are. One owner's files with equal content share a blob (which is found by a keyed hash of the
+content); files of two owners never do, so that nobody can find out what others have.
 
     begin ─► put_chunk ... ─► finish (a file)          the content stands before its row does
       └────────────────────► abandon, or nobody: the sweep collects it
 
-Knows no doors, and nothing of what files mean: texts are taken out of them behind `sessions.ports.TextExtractor`.
+Knows no doors, and nothing of what files mean: `sessions.ports.TextExtractor` reads their texts.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An uploaded file. `user` None: it belongs to the tenant as a whole. `sha256`: of the content, in hexadecimal
-    digits."""
+    """An uploaded file. With `user` None it belongs to the tenant as a whole. `sha256` is the hash of its content, in
+    hexadecimal digits."""
 
     id: FileId
     tenant: TenantId
@@ -62,7 +62,7 @@ class FileTotals(msgspec.Struct, frozen=True):
 
 
 class FileQuota(msgspec.Struct, frozen=True):
-    """How many files and bytes a tenant or user may have; None: any number."""
+    """How many files and bytes a tenant or user may have; a field that is None sets no limit."""
 
     files: int | None = None
     size: int | None = None
@@ -86,7 +86,7 @@ class FileQuotas(msgspec.Struct, frozen=True):
 
 
 class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query of files. `anybody`: those of every user of the tenant; else only those of `user`."""
+    """A query of files: with `anybody` those of every user of the tenant, else only those of `user`."""
 
     tenant: TenantId
     user: str | None = None
@@ -98,19 +98,22 @@ class FileQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The files of a journal. All methods raise Unavailable; writes OutcomeUnknown too. Expired files are not found."""
+    """The files of a journal. All methods raise Unavailable; those that write also OutcomeUnknown. Expired files are
+    not found."""
 
     async def begin(self, tenant: TenantId, user: str | None, at: UnixMs) -> BlobId:
-        """Begins an upload and returns its blob; unless it is finished within `UPLOAD_MS`, it is collected."""
+        """Begins an upload and returns its blob, which is deleted later unless the upload is finished within
+        `UPLOAD_MS`."""
         ...
 
     async def put_chunk(self, tenant: TenantId, blob: BlobId, index: int, data: bytes) -> None:
-        """Stores a chunk. Chunks come in order, each of `CHUNK_BYTES` but the last one, and all from one process."""
+        """Stores a chunk. Chunks must come in order and from one process, each `CHUNK_BYTES` long except the last
+        one."""
         ...
 
     async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
-        """Makes a file of an uploaded blob. Returns it with the blob that it has: another one if its owner had that
-        content already. Raises Limited if there is no room; then nothing is stored."""
+        """Makes a file of an uploaded blob. Returns the file with its blob, which is another one if its owner had the
+        same content already. Raises Limited if there is no room; then nothing is stored."""
         ...
 
     async def abandon(self, tenant: TenantId, blob: BlobId) -> None:
@@ -124,7 +127,8 @@ class FileStore(Protocol):
         ...
 
     async def remove(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> bool:
-        """Removes a file, and the key of its content if no other file has that. Returns False if there was none."""
+        """Removes a file, and the key of its content if no other file has the content. Returns False if there was no
+        such file."""
         ...
 
     def read(self, file: StoredFile) -> AsyncIterator[bytes]:
@@ -135,13 +139,13 @@ class FileStore(Protocol):
     async def totals(self, tenant: TenantId, user: str | None, *, anybody: bool = False) -> FileTotals: ...
 
     async def collect(self, now: UnixMs, *, limit: int) -> int:
-        """Removes expired files, and content that no file has any more, at most `limit` of each; returns how many. May
+        """Removes expired files, and contents that no file has any more, at most `limit` of each; returns how many. May
         be interrupted and run again."""
         ...
 
 
 def owner_of(principal: Principal) -> str | None:
-    """Returns the end user who owns a principal's files; None: their tenant does."""
+    """Returns the end user who owns a principal's files; None if their tenant owns them."""
     return principal.user
 
 
@@ -174,6 +178,6 @@ def safe_filename(name: str) -> str:
 
 
 def safe_media_type(given: str) -> str:
-    """Returns a media type without its parameters; `UNKNOWN_TYPE` if it is not one."""
+    """Returns a media type without its parameters; `UNKNOWN_TYPE` if `given` is not a media type."""
     name = given.partition(";")[0].strip().lower()
     return name if _MEDIA_TYPE.fullmatch(name) else UNKNOWN_TYPE
