@@ -13,7 +13,7 @@ from sessions.model.types import Tokens
 
 
 def continuation_of(request: GenerationRequest, emitted: Tokens) -> GenerationRequest:
-    """Returns a request for the rest of a run that has emitted tokens and then made room."""
+    """Returns a request for the rest of a run that gave up its slot to another run after it had emitted tokens."""
     all_emitted = (*request.emitted, *emitted)
     return msgspec.structs.replace(
         request,

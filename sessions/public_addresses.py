@@ -67,7 +67,8 @@ class AddressRules:
     """Decides where connections may go: to public addresses, and to the networks that the operator names."""
 
     def __init__(self, networks: Sequence[str] = ()) -> None:
-        """`networks` are the networks that the operator names. Raises ValueError for a text that is not a network."""
+        """`networks` are private networks (CIDR) that the operator permits besides public addresses. Raises ValueError
+        for a text that is not a network."""
         self._networks: tuple[Network, ...] = tuple(map(_network, networks))
 
     def permits_all(self, addresses: Sequence[str]) -> bool:

@@ -27,7 +27,8 @@ class ConnectionRate:
         self._promised = 0.0  # the latest time that a connection was told to come again at
 
     def wait(self, now: float, rate: float) -> int:
-        """Returns what `enter` would return, without admitting anything."""
+        """Returns how long a new connection would have to wait, in milliseconds (0: it may come in), without admitting
+        any."""
         if max(self._full_at, now) + 1 / rate - now <= BURST_S + 1e-6:
             return 0
         return max(1, round(min(max(self._promised, now) + 1 / rate - now, WAIT_MAX_S) * 1000))

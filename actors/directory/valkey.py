@@ -367,7 +367,7 @@ class ValkeyDirectory:
                 raise self._refused(error) from error
 
     async def _all(self, runs: Sequence[Any]) -> list[Any]:
-        """Waits for all runs, even if some fail, and returns their answers. Raises the first failure, but
+        """Awaits all script runs, even if some fail, and returns their answers. Raises the first failure, but
         OutcomeUnknown before any other."""
         answers = await asyncio.gather(*runs, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]

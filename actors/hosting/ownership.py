@@ -349,7 +349,8 @@ class Ownership:
         return stalled
 
     def invalidate(self) -> None:
-        """Withdraws all confirmations: every session must be confirmed again."""
+        """Withdraws what is known of all sessions: before it is served again, each must be confirmed by the journal to
+        be ours."""
         self._generation += 1
 
     def _stalled(self) -> bool:

@@ -32,7 +32,8 @@ class Subscribers:
         actor_of: Callable[[SessionKey], Actor | None],
         wake: Callable[[SessionKey], None],
     ) -> None:
-        """Takes `actor_of`, which returns the actor of a session in memory, and `wake`, as `OrphanPolicy` does."""
+        """`actor_of` returns the actor of a session in memory. `wake` activates a session that left memory with its
+        answers paused, once somebody reads it again."""
         self._sinks: dict[SessionKey, dict[Sink, None]] = {}
         self._on_deactivated: dict[SessionKey, dict[OnDeactivated, None]] = {}
         self._orphan_policy = OrphanPolicy(limits, actor_of, self._sinks.__contains__, wake)

@@ -333,8 +333,8 @@ class LinkedPeer(Frame, frozen=True):
 
 
 class Survey(RequestFrame, frozen=True, tag=42):
-    """Asks for the sessions in memory there, in order of keys, beginning behind `after`. An empty filter matches
-    everything."""
+    """Asks a replica for the sessions in its memory, in order of keys, beginning behind `after`. An empty `tenant`,
+    `session` or `state` matches every one."""
 
     after: SessionKey | None = None
     limit: int = 100

@@ -27,7 +27,8 @@ class Wire:
     """One end of a link: sends and receives frames, and judges whether the other end is alive."""
 
     def __init__(self, carrier: Carrier, limits: LinkLimits, knock: Knock | None = None) -> None:
-        """`knock` makes a knock at the other end's host; None: silence is measured by beats alone."""
+        """`knock` tries to connect to the other end's host, to see whether its process lives while the link is silent;
+        None: only the frames that the other end sends are judged."""
         self.down: LinkDown | None = None
         self.queued_bytes = 0
         self.messages_sent = 0

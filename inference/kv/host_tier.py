@@ -155,7 +155,8 @@ class HostTier:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def add(self, snapshot: HostSnapshot, *, reserved: int) -> None:
-        """Adds a payload that was written to a `new_path`, in reserved room; drops the snapshots that it covers."""
+        """Adds a payload that was written to a path from `new_path`, in room reserved for it. Drops the session's
+        snapshots whose tokens it includes."""
         self.bytes += snapshot.bytes - reserved
         self.touch(snapshot)
         covered = [older for older in self.of(snapshot.key) if older.tokens == snapshot.tokens[: len(older.tokens)]]

@@ -379,8 +379,8 @@ class RedisTier:
             self.bytes = int(held)
 
     async def _execute(self, command: Awaitable[T]) -> T | None:
-        """Runs a command; returns its answer, None when there was none. Runs to its end even if the caller is
-        cancelled."""
+        """Runs a command and returns its answer; None if Redis fails, which is counted and logged. The command runs to
+        its end even if the caller is cancelled."""
 
         async def execute() -> T | None:
             try:

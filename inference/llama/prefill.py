@@ -59,9 +59,9 @@ class SlotPrefill:
         budget: StepBudget,
         check: Callable[[], None],
     ) -> None:
-        """`make_completion` gets (guide, slot number, prompt, resident, cached_max). `turn_opening_tokens`: how many
-        tokens come before a user's words in every conversation. `budget`: how many tokens a step may compute. `check`
-        raises once the engine is closed."""
+        """`make_completion` gets (guide, slot number, prompt, tokens of the prompt whose KV is in the slot, most tokens
+        to report as cached). `turn_opening_tokens`: how many tokens come before a user's words in every conversation.
+        `budget`: how many tokens a step may compute. `check` raises once the engine is closed."""
         self._scheduler = scheduler
         self._slot_kv = slot_kv
         self._prefix_cache = PrefixCache(slot_kv)

@@ -547,8 +547,8 @@ def _remove(files: list[Path]) -> None:
 
 def _concatenate(path: Path, base: HostSnapshot | None, base_bytes: int, tail: Path | None, size: int) -> None:
     """Writes the first `base_bytes` bytes of `base` and the bytes [base_bytes, size) of `tail` into one file. Blocking.
-    The base is checked as it is copied; the run's own file has no checksums yet. Raises OSError, and SnapshotRefused
-    for a damaged base."""
+    Checks the base while it copies it; `tail`, which the run wrote itself, has no checksums yet. Raises OSError, and
+    SnapshotRefused for a damaged base."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
         if base is not None:
             assert base.manifest is not None

@@ -158,7 +158,8 @@ def reasoning_delta(open_: Open, draft: Draft, piece: Thought) -> ev.ReasoningDe
 
 
 def _reasoning_done(open_: Open) -> Iterator[ev.AnyEvent]:
-    """Yields the done events of the thoughts that end here; nothing if none end."""
+    """Yields the done events of the thoughts that are being written, which text or a call now follows; nothing if there
+    are none."""
     draft = open_.drafts[-1]
     if not draft.is_thinking:
         return

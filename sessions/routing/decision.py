@@ -76,7 +76,7 @@ class RoutingDecision(NamedTuple):
 
 def proposed_index(value: float, count: int, hard: float) -> int:
     """Returns the index, among `count` models in order of quality (0 is the worst), of the model that a score calls
-    for."""
+    for. From the score `hard` on it is the best."""
     bounds = (hard + (1 - hard) * index / max(1, count - 1) for index in range(count - 1))
     return sum(value >= bound for bound in bounds)
 

@@ -65,8 +65,8 @@ def goes_on_from(state: State, command: Continuing) -> ItemId | None:
 
 
 def texts_before(state: State, command: Continuing | None) -> list[PromptText]:
-    """Returns the last texts of the prompt before a command's items, in order: as many as the command's texts are
-    judged together with. `command` None means the next message."""
+    """Returns the last texts of the prompt before a command's items, in order: as many as moderation looks at together
+    with the command's texts. `command` None means the next message."""
     leaf = state.newest if command is None else goes_on_from(state, command)
     texts = [prompt_text(waiting.item) for waiting in reversed(state.queue) if waiting.item is not None]
     if not isinstance(command, cm.MessageCreate) or command.parent_id is not UNSET:

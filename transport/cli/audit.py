@@ -48,9 +48,9 @@ class ListRows(msgspec.Struct, frozen=True, kw_only=True):
 class VerifyChain(msgspec.Struct, frozen=True, kw_only=True):
     """Checks the chain of audit rows from its first to its last; ends with status 1 where one is broken.
 
-    Keep the anchor that it prints somewhere else, and give it again with --anchor: a log that was put back whole to
-    what it once was does not get past it. Without --tenant it checks every chain; through a server that takes an
-    operator's key, and another's checks its own tenant's.
+    Keep the anchor that it prints somewhere else, and give it again with --anchor: then a log that somebody replaced by
+    an older copy of itself is noticed. Without --tenant every chain is checked; a running server checks them for an
+    operator's key only, and for another key the chain of its tenant.
     """
 
     tenant: AuditTenant = None

@@ -62,8 +62,8 @@ def _ignores_unknown(request: Request) -> bool:
 
 
 def _freed(error: HTTPException) -> Exception:
-    """Returns the reason why a body could not be read. FastAPI wraps it in an error that its own frame refers to: a
-    cycle that would keep the body until the garbage collector runs."""
+    """Returns the reason why a body could not be read, without its traceback. FastAPI wraps the reason in an error that
+    its own frame refers to: a cycle that would keep the body until the garbage collector runs."""
     error.__traceback__ = None
     cause = error.__cause__
     return cause if isinstance(cause, SessileError | ClientDisconnect) else error

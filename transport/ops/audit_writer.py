@@ -34,7 +34,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AuditWriter(KeyListener):
-    """Writes audit rows for the doors; bounds those of refusals and exports. `clock` is monotonic, in seconds."""
+    """Writes audit rows for the doors, and limits how many refusals and exports are written a minute. Its clock is
+    monotonic, in seconds."""
 
     audit: AuditLog
     now_ms: Callable[[], UnixMs]

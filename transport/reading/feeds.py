@@ -239,7 +239,8 @@ class Feed:
         return self._seen_to if self._seen_from <= position < self._seen_to else position
 
     def _trim(self) -> None:
-        """Drops the oldest records, a quarter of the room at once, so that trimming is rare; keeps the newest."""
+        """Drops the oldest quarter of the records at once, so that trimming is rare. At least the newest record
+        stays."""
         assert self._entries is not None
         freed = count = 0
         for entry in self._entries[:-1]:

@@ -558,8 +558,8 @@ async def _resolved(
     within: SessionId | None = None,
     after: ResponseId | None = None,
 ) -> ResolvedInput:
-    """Returns a request's input with its references resolved. `within` and `after`: the session and the response that
-    it continues from, if any. Raises NotFound, BadInput, TooLarge."""
+    """Returns a request's input in which items that it names by their ids stand in full. `within` and `after`: the
+    session and the response that it continues from, if any. Raises NotFound, BadInput, TooLarge."""
     given = body.input
     if not has_references(given):
         return ResolvedInput(given)
