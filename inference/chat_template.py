@@ -82,7 +82,8 @@ class MessageScaffold(msgspec.Struct, frozen=True):
 
 
 class Scaffold(msgspec.Struct, frozen=True):
-    """The parts of a template. `roles` has every role of `ChatMessage`; `tools` says whether it renders tools."""
+    """The texts that a chat template puts around messages. `roles` has those around each role of `ChatMessage`; `tools`
+    says whether the template renders tools."""
 
     roles: dict[str, MessageScaffold]
     answer_opening: str

@@ -177,7 +177,8 @@ class PeerLink(Protocol):
         ...
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Has a question about texts answered by the replica. Raises SessileError."""
+        """Asks the replica about texts (their tokens, or what moderation finds in them: `question` says which) and returns its answer.
+        Raises SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:

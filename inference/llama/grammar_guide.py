@@ -105,7 +105,8 @@ class FreeGuide:
         emitted: Sequence[int] = (),
         shown: Sequence[str] = (),
     ) -> None:
-        """`shown`: control tokens that are text in an answer."""
+        """`given`: the biases of tokens that each request has. `emitted`: the tokens of the answer so far. `shown`:
+        control tokens that the answer shows as text."""
         self._shown = {vocabulary.specials[each]: each.encode() for each in shown if each in vocabulary.specials}
         self._pieces = vocabulary.pieces
         self.vocabulary_size: Final = len(self._pieces)

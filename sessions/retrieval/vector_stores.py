@@ -123,7 +123,8 @@ class PassageIndex(Protocol):
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts: ...
 
     async def add_file(self, file: StoreFile, text: str) -> None:
-        """Adds a file that waits to be read. Raises Limited if the store has `FILES_MAX`."""
+        """Adds a file with its extracted text; it then waits to be split and embedded. Raises Limited if the store
+        already has `FILES_MAX` files."""
         ...
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...

@@ -56,8 +56,8 @@ NONE_KEPT: Final = Kept()
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The beginning of a prompt. `first` is the index of its first segment; `moved`: this cut is new, so it must be
-    journaled."""
+    """The place where a prompt begins behind its opening: segments before the index `first` are left out of it.
+    `moved`: this cut is new, so it must be journaled."""
 
     first: int
     moved: bool

@@ -68,7 +68,8 @@ class SignedInCookies(Protocol):
         ...
 
     def may_read(self, origin: str | None, site: str | None) -> bool:
-        """Returns whether a request that reads by cookie is from a page of ours or a person who opened an address."""
+        """Returns whether a request that reads by cookie comes from a page of ours, or from a person who typed or
+        followed an address. `origin` and `site` are the headers Origin and Sec-Fetch-Site."""
         ...
 
     def check_page(self, *, origin: str | None, site: str | None, header: str | None) -> None:

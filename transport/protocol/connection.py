@@ -48,7 +48,7 @@ class ConnectionPhase(Enum):
 
 
 class ConnectionTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of a connection, in seconds."""
+    """The time-outs and intervals of a connection, in seconds."""
 
     hello_s: float = 10.0
     heartbeat_s: float = 25.0
