@@ -177,8 +177,8 @@ class PeerLink(Protocol):
         ...
 
     async def inspect(self, principal: Principal, question: Question) -> Answer:
-        """Asks the replica about texts (their tokens, or what moderation finds in them: `question` says which) and returns its answer.
-        Raises SessileError."""
+        """Asks the replica about texts (their tokens, or what moderation finds in them, as `question` says) and returns
+        its answer. Raises SessileError."""
         ...
 
     def attach(self, key: SessionKey, watcher: Watcher) -> int:
