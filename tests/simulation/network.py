@@ -116,6 +116,7 @@ class Network:
         self.watched: frozenset[str] = frozenset()  # places between which frames are looked at
         self._rng = world.chance("network")
         self._lanes: dict[tuple[str, str], Lane] = {}
+        self._serving: dict[str, list[asyncio.Task[None]]] = {}  # by the process that was dialed
         self._listeners: dict[str, tuple[Process, Accept]] = {}
         self._carriers: dict[str, dict[Carrier, None]] = {}  # by the place of their end
 
@@ -145,6 +146,11 @@ class Network:
     def forget(self, carrier: Carrier) -> None:
         self._carriers.get(carrier.source, {}).pop(carrier, None)
 
+    def stop_serving(self, name: str) -> None:
+        """Cancels what still serves links of a process that has ended in order, as `PeerServer.stop` does."""
+        for serving in self._serving.pop(name, ()):
+            serving.cancel()
+
     async def dial(self, source: str, target: str) -> Carrier:
         there, back = self.lane(source, target), self.lane(target, source)
         loop = self.world.loop
@@ -170,7 +176,7 @@ class Network:
             async def serve() -> None:
                 await accept(far, source)
 
-            process.spawn(serve())
+            self._serving.setdefault(target, []).append(process.spawn(serve()))
             back.carry(loop.now + back.delay_s(), tell, near)
 
         there.carry(loop.now + there.delay_s(), reached)

@@ -173,6 +173,7 @@ class ReplicaNode(Node):
             await self.leave.wait()
         finally:
             await self.replica.__aexit__(None, None, None)
+            self.cluster.network.stop_serving(self.name)
         await self.engine.close()
 
     def _prompted(self, prompt: Iterable[int]) -> None:
