@@ -259,10 +259,10 @@ async def running(
 ) -> AsyncIterator[Callable[[], float | None]]:
     """Opens the store, its keys and the engine, and closes them in the order that loses nothing. Yields the function
     for the lag of the journal's replica."""
-    async with open_and_replicate(settings, stores, measures, os.environ, reach) as replica_lag_s:
+    async with open_and_replicate(settings, stores, measures, os.environ, reach) as replication_lag_s:
         await engine.start()
         try:
-            yield replica_lag_s
+            yield replication_lag_s
         finally:
             await engine.close()
 
@@ -282,7 +282,7 @@ async def serve(settings: Settings) -> int:
         DocumentWorkers(measures) as documents,
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
-        ) as replica_lag_s,
+        ) as replication_lag_s,
         open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
@@ -320,7 +320,7 @@ async def serve(settings: Settings) -> int:
             push=push_door(settings),
             retrieval=retrieval,
             erase=sweeper.eraser.sweep,
-            replica_lag_s=replica_lag_s,
+            replication_lag_s=replication_lag_s,
             encryption=stores.administration(reencryption),
             prices=prices.book,
             ignores_unknown=settings.unknown_parameters == "ignore",

@@ -30,7 +30,7 @@ FAILOVERS: Final = ("takeover", "orphaned")  # causes of an activation whose ses
 
 
 class LoadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was counted in the `span_s` seconds up to `at` (Unix seconds), and the state of the process at their end."""
+    """The counts of the `span_s` seconds up to `at` (Unix seconds), and the state of the process at their end."""
 
     at: int
     span_s: float

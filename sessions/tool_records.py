@@ -1,4 +1,4 @@
-"""What is stored about MCP servers besides the tools file: which of their tools were approved, and what they listed
+"""The records about MCP servers besides the tools file: which of their tools were approved, and what they listed
 last; and the port of its store.
 
 A record is a JSON text under (tenant, kind, label). `EVERYBODY` as the tenant means a server that all tenants have.

@@ -107,7 +107,7 @@ class GatewayServices(NamedTuple):
     push: PushDoor | None = None  # None: no push notices
     retrieval: Retrieval | None = None  # embedding models and vector stores
     is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a session's replica is reachable from here
-    replica_lag_s: Callable[[], float | None] = lambda: None  # of the journal's replica; None: it has none
+    replication_lag_s: Callable[[], float | None] = lambda: None  # of the journal's replica; None: it has none
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; in a cluster the replicas do
 
 
@@ -140,7 +140,7 @@ class Gateway:
         self.pools = services.pools
         self.keys = services.keys
         self.operator_api = services.operator_api
-        self.replica_lag_s = services.replica_lag_s
+        self.replication_lag_s = services.replication_lag_s
         self.encryption = services.encryption
         self.prices = services.prices or PriceBook()
         self.ignores_unknown = services.ignores_unknown

@@ -1,4 +1,4 @@
-"""What a replica's actors work with: the stores, the services that write answers, and the accounting."""
+"""The services that a replica's actors work with: the stores, the services that write answers, and the accounting."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _EXACT_S: Final = 1e-6  # tolerance: beats are added up as floats
 
 
 class SilenceFinding(Enum):
-    """What the detector concludes after one beat of ours."""
+    """The detector's conclusion after one beat of ours."""
 
     ALIVE = "alive, or not silent for long"
     KNOCK = "a knock is to be made"

@@ -6,6 +6,7 @@ Part of the entry point. Whatever does not answer is a finding and no error of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import time
@@ -56,7 +57,7 @@ async def run_doctor(settings: Settings, command: ExamineCluster) -> int:
 
 async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
     directory, journal, doors = await asyncio.gather(
-        _directory(settings) if settings.directory else _none(),
+        _directory(settings),
         _journal(settings.journal),
         asyncio.gather(*(asyncio.to_thread(observe_gateway, url) for url in gateways)),
     )
@@ -70,12 +71,10 @@ async def observe(settings: Settings, gateways: Sequence[str]) -> Observed:
     )
 
 
-async def _none() -> tuple[None, tuple[()]]:
-    """Observes no directory: the deployment is a single server."""
-    return None, ()
-
-
-async def _directory(settings: Settings) -> tuple[DirectoryObserved, tuple[ReplicaObserved, ...]]:
+async def _directory(settings: Settings) -> tuple[DirectoryObserved | None, tuple[ReplicaObserved, ...]]:
+    """Observes the directory and the replicas in it; (None, ()) where the settings name none."""
+    if not settings.directory:
+        return None, ()
     directory, security = ValkeyDirectory(settings.directory), peer_security(settings)
     try:
         try:
@@ -120,20 +119,24 @@ def observe_gateway(url: str) -> GatewayObserved:
         return GatewayObserved(url=url, failure="it is no http:// or https:// address")
     try:
         with open_direct(urllib.request.Request(f"{url.rstrip('/')}/readyz"), TIMEOUT_S) as answer:
-            return GatewayObserved(url=url, replica_lag_s=_lag_of(json.loads(answer.read(ANSWER_BYTES_MAX))))
+            return GatewayObserved(url=url, replication_lag_s=_lag_of(answer.read(ANSWER_BYTES_MAX)))
     except urllib.error.HTTPError as error:
         try:
-            body = json.loads(error.read(ANSWER_BYTES_MAX))
-            return GatewayObserved(url=url, unready=str(body["reason"]), replica_lag_s=_lag_of(body))
+            body = error.read(ANSWER_BYTES_MAX)
+            reason = str(json.loads(body)["reason"])
+            return GatewayObserved(url=url, unready=reason, replication_lag_s=_lag_of(body))
         except (ValueError, KeyError, TypeError, OSError, HTTPException):
             return GatewayObserved(url=url, failure=f"it answers {error.code} and no reason")
-    except (OSError, ValueError, TypeError, AttributeError, HTTPException) as error:
+    except (OSError, ValueError, HTTPException) as error:
         return GatewayObserved(url=url, failure=str(error))
 
 
-def _lag_of(body: dict[str, object]) -> float | None:
-    lag_s = body.get("replica_lag_s")
-    return float(lag_s) if isinstance(lag_s, int | float) else None
+def _lag_of(body: bytes) -> float | None:
+    """Returns the lag of a journal's copy in an answer of `/readyz`; None if it names none, as a proxy's answer."""
+    with contextlib.suppress(ValueError, AttributeError):
+        lag_s = json.loads(body).get("replication_lag_s")
+        return float(lag_s) if isinstance(lag_s, int | float) else None
+    return None
 
 
 def _certificates(settings: Settings) -> list[CertificateObserved]:

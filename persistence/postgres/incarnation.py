@@ -26,7 +26,7 @@ from persistence.validation import FENCES_PER_INCARNATION
 
 
 class KnownPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process knows of the store and of its own row in it, by which it notices that the store was restored."""
+    """A process's knowledge of the store and of its own row in it, by which it notices that the store was restored."""
 
     writer: str
     incarnation: str = ""

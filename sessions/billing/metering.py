@@ -1,5 +1,5 @@
-"""What was used: rows, sums and the outbox. The journal has one row per response, written in the transaction of its
-terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
+"""The usage of responses: rows, sums and the outbox. The journal has one row per response, written in the transaction
+of its terminal event (`sessions.machine.responses` makes it); here are the queries over the rows.
 
 `UsageStore` is a port beside `Journal`, on the same store: every driver of `persistence` implements it, and
 `tests/contract/store/test_usage.py` is its suite. Nothing here changes a row but `mark_relayed`. Usage without a

@@ -48,7 +48,7 @@ class CandidateModel(NamedTuple):
 
 
 class TurnSituation(NamedTuple):
-    """What routing considers of a session before a turn: its model, the turn's `score`, the prompt's length, whether a
+    """The facts that routing considers before a turn: its model, the turn's `score`, the prompt's length, whether a
     turn is open, and the smoothed score (`level`; None if none of its turns was routed) with the number of easy turns
     in a row (`calm`)."""
 

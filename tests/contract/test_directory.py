@@ -96,7 +96,7 @@ async def test_a_lapsed_member_leaves_the_view_and_comes_back_by_announcing(worl
     assert back.version > without.version
 
 
-async def test_who_joins_is_told_of_those_that_were_lost_sight_of(world: World) -> None:
+async def test_an_announcement_names_those_that_were_lost_sight_of(world: World) -> None:
     """They may live: the directory, and not they, may have been away. Who left in order is none of them."""
     old, new = await world.handle(), await world.handle()
     for name in ("r1", "r2", "r3"):

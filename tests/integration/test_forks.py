@@ -50,7 +50,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 async def test_a_child_that_is_forked_while_calls_are_under_way_is_not_aborted() -> None:
-    """Of 400 children 14 were, and so were those of the sandbox's own tests."""
+    """gRPC's handlers aborted 14 of 400 children, those of the sandbox's own tests among them."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, cwd=ROOT, env=environment, stdout=subprocess.PIPE

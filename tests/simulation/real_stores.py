@@ -71,7 +71,7 @@ class RealStore(Store):
         self.incarnation = self._journal.incarnation
 
     def lose(self, key: SessionKey, user: str, model: str) -> bool:
-        """As in the base class: the keys of the session's tenant are destroyed."""
+        """Does as the base class says: it destroys the keys of the session's tenant."""
         codec = getattr(self._store, "database").codec  # noqa: B009 - the port has none
         if not isinstance(codec, SealingCodec):
             return False

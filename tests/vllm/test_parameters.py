@@ -33,10 +33,10 @@ def test_ends_and_least_lengths() -> None:
     assert made(Sampling(min_tokens=1000)).min_tokens == 50
 
 
-def test_what_the_engine_lists_is_what_vllm_is_told() -> None:
-    def told(given: GenerationRequest) -> Any:
+def test_the_engine_lists_the_fields_that_vllm_gets() -> None:
+    def parameters(given: GenerationRequest) -> Any:
         return msgspec.structs.asdict(
             sampling_params(given, max_tokens=50, vocabulary_size=100, end_tokens=(2,), transfer={})
         )
 
-    assert fields_read(told) == HONOURED
+    assert fields_read(parameters) == HONOURED

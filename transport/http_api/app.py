@@ -154,7 +154,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
 def _add_routes(
     app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
 ) -> PathMethods:
-    app.include_router(health.router(readiness, gateway.replica_lag_s))
+    app.include_router(health.router(readiness, gateway.replication_lag_s))
     app.include_router(metrics.router(exposition))
     for each in (
         credentials,

@@ -23,7 +23,7 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 FREE_PART_MIN: Final = 0.1
 LAG_BYTES_MAX: Final = 64 * 1024 * 1024
 LAG_S_MAX: Final = 30.0
-REPLICA_LAG_S_MAX: Final = 10.0  # as docs/backup.md says
+REPLICATION_LAG_S_MAX: Final = 10.0  # as docs/backup.md says
 LINK_SLOW_S: Final = 0.5
 DAY_S: Final = 86_400
 
@@ -90,7 +90,7 @@ class GatewayObserved(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     failure: str = ""  # why it did not answer
     unready: str = ""
-    replica_lag_s: float | None = None  # of its journal's copy; None: it has none
+    replication_lag_s: float | None = None  # of its journal's copy; None: it has none
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,9 +257,9 @@ def _gateway(gateway: GatewayObserved) -> Iterator[Diagnosis]:
         yield Diagnosis("error", part, f"is not ready: {gateway.unready}", "mend what it names; it goes on by itself")
     else:
         yield Diagnosis("ok", part, "is ready")
-    if gateway.replica_lag_s is not None:
-        text = f"the copy of its journal has everything up to {gateway.replica_lag_s:.0f} s ago"
-        if gateway.replica_lag_s > REPLICA_LAG_S_MAX:
+    if gateway.replication_lag_s is not None:
+        text = f"the copy of its journal has everything up to {gateway.replication_lag_s:.0f} s ago"
+        if gateway.replication_lag_s > REPLICATION_LAG_S_MAX:
             advice = "look at `replication_behind` in its log, and at the place that --replicate names"
             yield Diagnosis("error", part, text, advice)
         else:

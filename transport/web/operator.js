@@ -86,7 +86,7 @@ function showHealth(overview) {
     ["Slow readers", count(doors.slow_readers), `${count(doors.resumes.replay ?? 0)} resumed by replay`, doors.slow_readers > 0],
     ["Failovers", count(lost), `${count(health.activations.restart ?? 0)} after a restart`, lost > 0],
   ];
-  const lag = overview.replica_lag_s;
+  const lag = overview.replication_lag_s;
   if (typeof lag === "number") tiles.push(["Copy", time(lag), "of the journal is behind", lag > 10]);
   arrange(find("tiles"), tiles.map(([name, value, about, bad]) => el("div", { class: bad ? "bad" : null },
     el("dt", {}, name), el("dd", {}, value, el("small", {}, about)))));

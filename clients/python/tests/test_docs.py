@@ -52,7 +52,7 @@ def test_codes_are_those_of_the_server() -> None:
 
 
 def test_the_codes_that_are_retryable_end_no_connection_for_good() -> None:
-    """As the sentence above the table says which they are."""
+    """The sentence above the table says which codes are retryable."""
     once = {"quota_exceeded", "file_quota_exceeded"}
     for code, (status, grpc, close, _) in _codes().items():
         is_retryable = status == "503" or (status == "429" and code not in once) or (status, grpc) == ("409", "ABORTED")

@@ -86,12 +86,12 @@ def test_a_shipped_model_has_one_name_for_the_command_and_the_api(model_path: Pa
     ):
         assert [each["id"] for each in http.get("/models").json()["data"]] == [model_path.stem]
 
-        def said(name: str) -> httpx.Response:
+        def answered(name: str) -> httpx.Response:
             turn = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
             return http.post("/chat/completions", json=turn)
 
         for name in ("smollm2-135m", "SmolLM2-135M", model_path.stem):
-            assert said(name).json()["model"] == model_path.stem
-        refused = said("smollm2-135")
+            assert answered(name).json()["model"] == model_path.stem
+        refused = answered("smollm2-135")
     assert refused.status_code == 404
     assert "Did you mean 'smollm2-135m'?" in refused.json()["error"]["message"]

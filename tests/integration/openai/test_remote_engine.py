@@ -83,14 +83,14 @@ async def test_what_a_provider_breaks_off_behind_the_first_words_is_the_servers_
 
 
 @pytest.mark.parametrize(("refusal", "code"), [(BUSY, "overloaded"), (AWAY, "engine_unavailable")])
-async def test_when_a_provider_wants_to_be_asked_again_reaches_the_client(refusal: bytes, code: str) -> None:
+async def test_a_providers_retry_after_reaches_the_client(refusal: bytes, code: str) -> None:
     answer = await chat(ChatProvider(refusal % 7))
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["retry_after_ms"]) == (503, code, 7_000)
     assert answer.headers["retry-after"] == "7"
 
 
-async def test_when_a_provider_wants_to_be_asked_again_stands_in_the_event_of_a_session() -> None:
+async def test_a_providers_retry_after_stands_in_the_event_of_a_session() -> None:
     async with (
         chat_engine(ChatProvider(BUSY % 7)) as engine,
         assembled(engine=engine) as assembly,

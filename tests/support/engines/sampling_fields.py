@@ -43,11 +43,11 @@ def each_field() -> dict[str, Sampling]:
 
 
 def fields_read(parameters_of: Callable[[GenerationRequest], object]) -> set[str]:
-    """Returns the fields that change what an engine is told: `parameters_of` a request of one token."""
+    """Returns the fields that change an engine's parameters: `parameters_of` a request of one token."""
 
-    def told(sampling: Sampling) -> object:
+    def parameters(sampling: Sampling) -> object:
         seed = 7 if sampling.seed is None else sampling.seed  # the turn draws one if the client names none
         return parameters_of(request(key("a"), (1,), sampling=sampling, seed=seed))
 
-    plain = told(Sampling())
-    return {name for name, sampling in each_field().items() if told(sampling) != plain}
+    plain = parameters(Sampling())
+    return {name for name, sampling in each_field().items() if parameters(sampling) != plain}

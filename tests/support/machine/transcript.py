@@ -279,7 +279,7 @@ class Player:
         return self._told(self.ground.input(inputs_and_effects.ToolApprovalNeeded(*self._call(response, call))))
 
     def do_awaiting(self) -> list[str]:
-        """What clients are shown of turns that wait for outputs."""
+        """Lists the turns that wait for outputs, as clients are shown them."""
         return [
             f"{self.names.short(turn['response_id'])} {key} {' '.join(map(self.names.short, turn[key]))}"
             for turn in client_state(self.ground.state)["awaiting"]

@@ -32,7 +32,7 @@ def test_llama_reads_what_it_lists_here_and_on_a_server() -> None:
     assert read == HONOURED == LlamaDialect.sampling
 
 
-def test_vllms_server_is_told_what_is_listed() -> None:
+def test_vllms_server_gets_the_fields_that_are_listed() -> None:
     dialect = VllmDialect(RemoteOptions(urls=(URL,), tokenizer=Path("folder")))
 
     class Tokenizer:
@@ -43,7 +43,7 @@ def test_vllms_server_is_told_what_is_listed() -> None:
     assert fields_read(lambda request: dialect._body("m", request)) == VllmDialect.sampling
 
 
-async def test_a_provider_of_chat_is_told_what_is_listed() -> None:
+async def test_a_provider_of_chat_gets_the_fields_that_are_listed() -> None:
     dialect = ChatDialect(RemoteOptions(urls=(URL,), chat_model="m"))
     asked = [ChatMessage(role="user", text="Hello")]
     prompt = await ChatTokenizer().conversation(None, (), asked, UnixMs(0), answer=True)

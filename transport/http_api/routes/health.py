@@ -16,10 +16,10 @@ Readiness = Callable[[], str | None]
 class Health(BaseModel):
     status: str
     reason: str | None = None
-    replica_lag_s: float | None = None
+    replication_lag_s: float | None = None
 
 
-def router(readiness: Readiness, replica_lag_s: Callable[[], float | None]) -> APIRouter:
+def router(readiness: Readiness, replication_lag_s: Callable[[], float | None]) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
     @routes.get("/healthz", responses=ERRORS)
@@ -32,10 +32,10 @@ def router(readiness: Readiness, replica_lag_s: Callable[[], float | None]) -> A
     async def ready(response: Response) -> Health:
         """Answers 200 if the server takes traffic; 503 with the reason while it drains or its engine is restarted.
 
-        `replica_lag_s`: for how long the copy of an SQLite journal has not had everything (`--replicate`)."""
-        reason, lag_s = readiness(), replica_lag_s()
+        `replication_lag_s`: for how long the copy of an SQLite journal has not had everything (`--replicate`)."""
+        reason, lag_s = readiness(), replication_lag_s()
         response.status_code = 200 if reason is None else 503
         status = "ok" if reason is None else "unavailable"
-        return Health(status=status, reason=reason, replica_lag_s=None if lag_s is None else round(lag_s, 1))
+        return Health(status=status, reason=reason, replication_lag_s=None if lag_s is None else round(lag_s, 1))
 
     return routes

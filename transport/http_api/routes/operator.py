@@ -68,7 +68,7 @@ async def overview(request: Request) -> dict[str, Any]:
         "draining": gateway.draining,
         "replicas": [{**each, "sessions": sessions.get(each["replica"])} for each in replicas],
         "health": slo_summary(sum_of(each.totals for each in answers.values())),
-        "replica_lag_s": gateway.replica_lag_s(),
+        "replication_lag_s": gateway.replication_lag_s(),
         "doors": connection_counts(gateway),
         "silent": silent_of(measured),
     }

@@ -312,7 +312,7 @@ async def test_an_answer_outlives_its_connection_and_is_read_on_from_any_place(s
 async def test_an_unstored_answer_ends_if_nobody_reads_it_on(
     options: SimulatedOptions, unread: asyncio.Event, fields: dict[str, Any], reason: str | None
 ) -> None:
-    """As Ctrl-C in an agent leaves it: the agent has no name for this answer any more."""
+    """Ctrl-C in an agent leaves such an answer: the agent has no name for it any more."""
     async with serving(options, runtime_limits=RuntimeLimits(attended_after_s=0.0)) as server:
         server.engine.script.append(ENDLESS if reason else LONG)
         async with socket(server) as agent:

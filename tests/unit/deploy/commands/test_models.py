@@ -142,7 +142,7 @@ def test_a_shipped_model_has_the_same_names_everywhere(name: str, folder: Path) 
 
 
 @pytest.mark.parametrize("name", ["smollm2", "SMOLLM2", "smollm2.135m", "SmolLM2-135M-Instruct.Q8"])
-def test_a_misspelt_model_is_told_what_there_is(name: str) -> None:
+def test_an_error_for_a_misspelt_model_names_those_that_there_are(name: str) -> None:
     for command in (lambda: with_model(Settings(model=name)), lambda: pull(name)):
         with pytest.raises(BadSetting, match=rf"{SMALL.name}.*; did you mean {SMALL.name}\?"):
             command()

@@ -113,7 +113,7 @@ def test_nothing_is_wrong_with_what_is_well() -> None:
         ),
         (seen(gateways=(GatewayObserved(url="u", failure="refused"),)), "error", "gateway u", "refused"),
         (
-            seen(gateways=(GatewayObserved(url="u", replica_lag_s=70.0),)),
+            seen(gateways=(GatewayObserved(url="u", replication_lag_s=70.0),)),
             *("error", "gateway u", "has everything up to 70 s ago"),
         ),
         (
