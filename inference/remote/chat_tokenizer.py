@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -154,14 +153,22 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
     ]
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
     talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
-    messages = [_message(*said, outputs=_outputs_behind(talk, index)) for index, said in enumerate(talk)]
+    messages = [_message(*said, outputs=ids) for said, ids in zip(talk, _outputs_behind(talk), strict=True)]
     return ChatPrompt(messages, functions, begun)
 
 
-def _outputs_behind(talk: Sequence[Sequence[str]], index: int) -> list[str]:
-    """Returns the call ids of the tool outputs that follow the message at `index`."""
-    outputs = itertools.takewhile(lambda message: message[0] == "tool", talk[index + 1 :])
-    return [fields[0] for _, _, *fields in outputs if fields]
+def _outputs_behind(talk: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns for each message the call ids of the tool outputs that follow it; an output has none behind it. Reads
+    each message once."""
+    behind = list[list[str]]()
+    last: list[str] = []
+    for role, _, *fields in talk:
+        behind.append([])
+        if role == "tool":
+            last += fields[:1]
+        else:
+            last = behind[-1]
+    return behind
 
 
 def _function(tool: Tool) -> dict[str, Json]:

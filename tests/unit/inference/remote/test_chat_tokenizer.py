@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,27 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
 def test_calls_that_were_begun_and_never_closed_are_no_calls() -> None:
     """Such a history was once read again for each of its marks."""
     assert chat_tokenizer._read_answer('\ufdd0"f"\n{' * 20_000, ["a"]) == ("", [])
+
+
+class CountedTalk(list[list[str]]):
+    """Messages that count how many of them were read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for message in super().__iter__():
+            self.reads += 1
+            yield message
+
+    def __getitem__(self, at: object) -> None:
+        raise AssertionError("messages are read in their order, and never again")
+
+
+def test_outputs_are_found_by_reading_each_message_once() -> None:
+    """Looking behind every answer anew took time by the square of a conversation's length."""
+    outputs = [["tool", "out", f"call_{number}"] for number in range(300)]
+    talk = CountedTalk([["user", "?"], ["assistant", "!"], *outputs, ["tool", "nameless"], ["assistant", "."]] * 3)
+    behind = chat_tokenizer._outputs_behind(talk)
+    assert talk.reads == len(talk) == len(behind)
+    assert [at for at, found in enumerate(behind) if found] == [1, 305, 609]
+    assert behind[1] == behind[305] == [fields[2] for fields in outputs]
