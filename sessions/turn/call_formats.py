@@ -13,7 +13,7 @@ has no reader here: `tool_call_parser` follows its arguments as they come.
     deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
     lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
     gemma4     <|tool_call>call:f{p:<|"|>v<|"|>,q:[1,true]}<tool_call|>
-    field      as hermes, between marks that no text has: the calls came in a field of their own
+    field      as hermes, between marks that no text has: calls, and thoughts, came in fields of their own
 
 OpenAI's harmony has no reader either: there a call is a message of its own kind (`sessions.turn.channels`).
 
@@ -49,9 +49,9 @@ class CallFormat(NamedTuple):
     An answer that begins with one of the characters `starts` may be a call without a mark (engines show no special
     tokens, and small models leave marks out); `read_bare` reads it, or `read` if that is None, and `may_be_bare`
     detects early that a text is no call. `channels`: a call is a message in a channel. `ends_thoughts`: a call may
-    begin inside a thought and ends it. `specials` are the marks that are special tokens of the models. `verbatim`: a
-    call is its name, as a JSON string on a line of its own, and its arguments, which are all the text up to the closing
-    mark.
+    begin inside a thought and ends it. `specials` are the marks that are special tokens of the models. `verbatim`: no
+    text has the marks of calls and thoughts, so that they count everywhere; a call is its name, as a JSON string on a
+    line of its own, and its arguments, which are all the text up to the closing mark.
     """
 
     opens: tuple[str, ...]
@@ -95,6 +95,9 @@ def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode: what writes calls between them keeps them out of texts
 FIELD_CLOSE: Final = "\ufdd1"
+FIELD_THOUGHT_OPEN: Final = "\ufdd2"
+FIELD_THOUGHT_CLOSE: Final = "\ufdd3"
+FIELD_MARKS: Final = (FIELD_OPEN, FIELD_CLOSE, FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE)
 _DECODER: Final = json.JSONDecoder()
 _STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)  # of JSON: whole strings and brackets
 _FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments

@@ -199,7 +199,7 @@ class ToolCallParser:
         self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
         self._in_channels = written.channels or (thoughts is not None and thoughts.channels)
         self._marks = MARKS if self._in_channels else (*self._opens, *self._first)
-        if self._in_channels:
+        if self._in_channels or written.verbatim:
             self._first = ()
         self._calls = calls
         self._heading = heading and self._in_channels and not bare

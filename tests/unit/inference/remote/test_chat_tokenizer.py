@@ -63,7 +63,7 @@ async def test_functions_calls_and_outputs_come_back_in_the_providers_form() -> 
 @pytest.mark.parametrize("arguments", ['{"a": [1]}', '{"a":[1] }', '{"a": "<b>\n"}}', '{"a": 1', "", "no JSON"])
 async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs(arguments: str) -> None:
     """The provider gets its arguments back as it wrote them, readable or not."""
-    written = f'<think>\nHm.\n</think>\n\nI look.\ufdd0"weather"\n{arguments}\ufdd1'
+    written = f'\ufdd2Hm, </think>.\ufdd3I look.\ufdd0"weather"\n{arguments}\ufdd1'
     tokens = [
         *await prompt_of(ChatMessage(role="user", text="?")),
         *await TOKENIZER.text(written),
