@@ -374,7 +374,9 @@ class Attempts:
         sampling, request, marks = self._run.open_.sampling, self._run.open_.body.request, self._engine.info.thoughts
         if marks is not None and marks.channels:
             return marks if is_free(sampling, request) else None
-        return marks if thinks(sampling, request) else None
+        if marks is None or not thinks(sampling, request):
+            return None
+        return msgspec.structs.replace(marks, opened=marks.opens(sampling))
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:

@@ -262,7 +262,8 @@ class ToolCallParser:
         held = self._text.strip()
         if self._heading:
             return self._mark in (START, CHANNEL) or held.startswith("<|") or reason != "stop"
-        return bool(self._format.specials) and reason != "stop" and held in beginnings(self._next_marks())
+        is_mark = len(held) > 1 and held in beginnings(self._next_marks())
+        return bool(self._format.specials) and reason != "stop" and is_mark
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """Returns pieces with the tokens up to the last text that was passed on; tokens of text that is held back are

@@ -191,6 +191,23 @@ async def test_what_a_request_sets_of_thoughts_is_done_or_named(client: openai.A
         await asked("x", **body(chat_template_kwargs={"colour": "red"}))
 
 
+async def test_a_thought_that_the_template_opens_if_asked_is_read_only_then(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    marks = ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n", asked=True)
+    monkeypatch.setattr(ScriptedEngine, "thoughts", marks)
+    server.engine.script += ["Four, not </think>.", "Four.", "Hm.\n</think>\n\nFour."]
+    told: list[Any] = []
+    for body in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
+        answer = await client.chat.completions.create(
+            model=SIMULATED, messages=ASK, extra_body={"chat_template_kwargs": body}
+        )
+        message: Any = answer.choices[0].message
+        told.append((message.content, getattr(message, "reasoning_content", None)))
+        assert not decode(server.engine.prompts[-1]).endswith("</think>\n\n"), "the template closes what it has opened"
+    assert told == [("Four, not </think>.", None), ("Four.", None), ("Four.", "Hm.")]
+
+
 async def test_a_thought_is_closed_where_its_budget_is_spent(client: openai.AsyncOpenAI, server: Serving) -> None:
     server.engine.script += ["<think>abcdefghij", "Four."]
     whole = await client.chat.completions.create(model=SIMULATED, messages=ASK, extra_body={"thinking_token_budget": 5})

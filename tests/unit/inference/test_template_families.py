@@ -11,6 +11,7 @@ from inference.chat_template import CHATML, ChatTemplate
 from inference.whole_conversation import call_text
 from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
+from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
 from sessions.turn.channels import FINAL, MARKS
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
@@ -42,7 +43,7 @@ def test_a_familys_prompts_are_its_templates_own(family: str) -> None:
 def test_the_table_has_no_row_that_was_not_tried() -> None:
     table = PAGE.read_text().partition("| family |")[2].partition("\n\n")[0].splitlines()[2:]
     assert [row.split("|")[1].strip() for row in table] == list(FAMILIES)
-    assert len(FAMILIES) >= 30
+    assert len(FAMILIES) >= 40
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if made(name).whole])
@@ -114,6 +115,38 @@ def test_the_marks_of_thoughts_are_found_in_templates() -> None:
     assert (gemma.none, gemma.apart, gemma.asked) == ("<|channel>thought\n<channel|>", True, True)
 
 
+@pytest.mark.parametrize(("family", "opens"), [("deepseek-v3.1", "<think>"), ("gemma4", "<|turn>model\n")])
+def test_a_template_that_has_thoughts_only_if_asked_is_asked(family: str, opens: str) -> None:
+    """Its prompts end with a closed thought otherwise, so that nothing is to be added to keep thoughts away."""
+    template, said = made(family), [ChatMessage(role="user", text="Where?")]
+    marks = template.thoughts()
+    assert marks is not None and marks.asked
+
+    def prompt(sampling: Sampling) -> str:
+        hint = marks.template_hint(sampling)
+        return "".join(piece.text for piece in template.conversation(None, (), said, DAY, answer=True, thinking=hint))
+
+    for sampling in (Sampling(), Sampling(thinking=False)):
+        assert prompt(sampling).endswith(marks.close) and not marks.opens(sampling)
+    asked = Sampling(thinking=True)
+    assert prompt(asked).endswith(opens) and marks.opens(asked) == (opens == marks.open)
+    if marks.opened:
+        assert marks.none == f"\n{marks.close}\n\n"
+
+
+SAYS_NEITHER = (
+    "{%- if enable_thinking is defined -%}"
+    "{{- '<think>\\n' if enable_thinking else '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
+)
+
+
+@pytest.mark.parametrize("source", [FAMILIES["rwkv"], FAMILIES["qwen3"] + SAYS_NEITHER], ids=["rwkv", "minicpm"])
+def test_a_template_that_knows_yes_no_and_neither_is_left_to_its_default(source: str) -> None:
+    marks = ChatTemplate(source, bos="<s>", eos="</s>").thoughts()
+    assert marks is not None and not marks.asked and not marks.opened
+    assert "<think>" in marks.none and "</think>" in marks.none
+
+
 THINKING = [
     ChatMessage(role="user", text="Where?"),
     ChatMessage(role="assistant", text="Words.", thoughts="Old <|end|> one."),
@@ -178,6 +211,9 @@ def test_the_format_of_calls_is_found_in_templates() -> None:
     assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
     assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
     assert (found["mistral"], found["gpt-oss"], found["gemma4"]) == ("mistral", "harmony", "gemma4")
+    newer = ("glm4.6", "minimax-m2", "kimi-k2", "functionary", "nemotron-nano2", "lfm2", "qwen3.5")
+    formats = ["glm", "minimax", "kimi", "functionary", "json_list", "lfm2", "qwen_xml"]
+    assert [found[name] for name in newer] == formats
 
 
 NAMES_CALLS = (  # as Kimi K2's: the ids of calls are shown
