@@ -71,6 +71,11 @@ def has_format(sampling: Sampling) -> bool:
 ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
 
 
+def may_call_instead(sampling: Sampling) -> bool:
+    """Returns whether a call may come in the place of an answer in the required format, if there are tools."""
+    return has_format(sampling) and sampling.tool_choice in (None, "auto")
+
+
 def is_attended(request: object) -> bool:
     """Returns whether a response with this request is only for a client that waits for it, so that the client's leaving
     cancels it."""

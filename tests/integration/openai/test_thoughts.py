@@ -120,6 +120,41 @@ async def test_messages_in_channels_are_thoughts_text_and_calls(
     assert server.engine.asked[-1].effort == "high" and "warning" not in cut.headers
 
 
+HARMONY = ThoughtMarks(
+    THOUGHT, END, none=FINAL, end=f"{END}{START}assistant{FINAL}", channels=True, apart=True, efforts=True
+)
+LOOKED = f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+
+async def test_a_call_in_channels_comes_in_the_place_of_an_answer_in_a_format(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    """The model is asked without the header of a text first; where it calls nothing, its thoughts are dropped too."""
+    monkeypatch.setattr(ScriptedEngine, "thoughts", HARMONY)
+    monkeypatch.setattr(ScriptedEngine, "call_format", "harmony")
+    asked: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER], "response_format": FORM}
+    for behind in ('{"city": "Rome"}<|call|>', '{"city": "Rome"}'):
+        server.engine.script.append(LOOKED + behind)
+        first = (await client.chat.completions.create(messages=ASK, **asked)).choices[0]
+        message: Any = first.message
+        assert (first.finish_reason, message.content, message.reasoning_content) == ("tool_calls", None, "Look.")
+        assert message.tool_calls[0].function.arguments == '{"city": "Rome"}'
+        assert not decode(server.engine.prompts[-1]).endswith(FINAL) and server.engine.asked[-1].text is None
+    output = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"}
+    for spoken in (f"{THOUGHT}It is warm.{END}{START}assistant{FINAL}Warm.", f"{THOUGHT}Hm.{END}", f"{THOUGHT}Hm"):
+        server.engine.script += [spoken, '{"a": 1}']
+        second = await client.chat.completions.create(
+            messages=[*ASK, message.model_dump(exclude_none=True), output], **asked
+        )
+        assert second.choices[0].message.content == '{"a": 1}' and second.choices[0].finish_reason == "stop"
+        assert getattr(second.choices[0].message, "reasoning_content", None) is None
+        assert decode(server.engine.prompts[-1]).endswith(FINAL) and server.engine.asked[-1].text is not None
+        assert second.usage is not None and second.usage.completion_tokens == len('{"a": 1}')
+        details = second.usage.completion_tokens_details
+        assert details is None or not details.reasoning_tokens
+
+
 async def test_an_effort_is_passed_on_from_every_door_or_named(
     monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
 ) -> None:
