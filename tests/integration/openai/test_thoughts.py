@@ -141,7 +141,7 @@ async def test_a_call_in_channels_comes_in_the_place_of_an_answer_in_a_format(
         assert (first.finish_reason, message.content, message.reasoning_content) == ("tool_calls", None, "Look.")
         assert message.tool_calls[0].function.arguments == '{"city": "Rome"}'
         assert not decode(server.engine.prompts[-1]).endswith(FINAL) and server.engine.asked[-1].text is None
-    output = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"}
+    output: Any = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"}
     for spoken in (f"{THOUGHT}It is warm.{END}{START}assistant{FINAL}Warm.", f"{THOUGHT}Hm.{END}", f"{THOUGHT}Hm"):
         server.engine.script += [spoken, '{"a": 1}']
         second = await client.chat.completions.create(

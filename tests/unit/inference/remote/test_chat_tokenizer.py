@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,7 +116,7 @@ class CountedTalk(list[list[str]]):
             self.reads += 1
             yield message
 
-    def __getitem__(self, at: object) -> None:
+    def __getitem__(self, at: Any) -> Any:
         raise AssertionError("messages are read in their order, and never again")
 
 
