@@ -123,6 +123,16 @@ class SimulatedEngine:
         weights = f"-{self.options.weights}" if self.options.weights else ""
         self._fingerprint = f"{self._tokenizer.fingerprint}{weights}"
         self._identity = KvIdentity(BUILD, self._fingerprint, "none", "tokens")
+        self._info = EngineInfo(
+            model=self.options.model,
+            build=BUILD,
+            model_fingerprint=self._fingerprint,
+            context_window=self.options.context_window,
+            slots=self.options.slots,
+            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
+            tool_format="hermes" if self.options.tools else "none",
+            aliases=self.options.model_aliases,
+        )
         self._queue: FairQueue[SimulatedStream] = FairQueue(self.options.slots, self.options.waiting_max)
         self._load = LoadForecast(self._queue, lambda: asyncio.get_running_loop().time())
         self._running: dict[SimulatedStream, None] = {}  # in order of admission
@@ -139,16 +149,7 @@ class SimulatedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        return EngineInfo(
-            model=self.options.model,
-            build=BUILD,
-            model_fingerprint=self._fingerprint,
-            context_window=self.options.context_window,
-            slots=self.options.slots,
-            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
-            tool_format="hermes" if self.options.tools else "none",
-            aliases=self.options.model_aliases,
-        )
+        return self._info
 
     @property
     def tokenizer(self) -> SimulatedTokenizer:

@@ -27,10 +27,7 @@ class RunningTurns:
         self._log = log
         self._on_end = weakly(on_end)
         self._turns: dict[ResponseId, GenerationTask] = {}
-        self._tasks: dict[ResponseId, asyncio.Task[None]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
+        self.running: dict[ResponseId, asyncio.Task[None]] = {}  # read for each token
 
     @property
     def is_generating(self) -> bool:
@@ -44,7 +41,7 @@ class RunningTurns:
 
     def tasks(self, responses: Iterable[ResponseId] | None = None) -> list[asyncio.Task[None]]:
         """Returns the running tasks of these responses; those of all if `responses` is None."""
-        return [task for name in (self._tasks if responses is None else responses) if (task := self._tasks.get(name))]
+        return [task for name in (self.running if responses is None else responses) if (task := self.running.get(name))]
 
     def start(self, run: GenerationRun, behind: ResponseId | None, inbox: Inbox) -> None:
         """Starts to write a response into `inbox`. `behind` is the response whose text it goes on from, None if there
@@ -61,31 +58,31 @@ class RunningTurns:
             metrics=context.metrics,
         )
         self._turns[turn.response_id] = turn
-        ending = None if behind is None else self._tasks.get(behind)
-        task = self._tasks[turn.response_id] = context.spawn(turn.run() if ending is None else _behind(ending, turn))
+        ending = None if behind is None else self.running.get(behind)
+        task = self.running[turn.response_id] = context.spawn(turn.run() if ending is None else _behind(ending, turn))
         task.add_done_callback(lambda _: self._ended(turn))
 
     def stop(self, response_id: ResponseId) -> None:
-        task = self._tasks.get(response_id)
+        task = self.running.get(response_id)
         if task is not None:
             task.cancel()
 
     def stop_all(self) -> None:
-        for response_id in list(self._tasks):
+        for response_id in list(self.running):
             self.stop(response_id)
 
     async def join(self) -> None:
         """Waits until the engine has let go of all runs. A run that takes too long is not waited for any more, and its
         output is dropped."""
-        if self._tasks:
-            late = (await asyncio.wait(list(self._tasks.values()), timeout=ENGINE_PATIENCE_S))[1]
+        if self.running:
+            late = (await asyncio.wait(list(self.running.values()), timeout=ENGINE_PATIENCE_S))[1]
             if late:
                 self._log.error("engine_stop_timed_out", turns=len(late))
 
     def _ended(self, turn: GenerationTask) -> None:
         if self._turns.get(turn.response_id) is turn:
             del self._turns[turn.response_id]
-            del self._tasks[turn.response_id]
+            del self.running[turn.response_id]
             self._on_end()
 
 
