@@ -63,7 +63,7 @@ from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
-from sessions.turn.attempts import GenerationRun
+from sessions.turn.generation_task import GenerationRun, GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
 from sessions.turn.run_timing import count_ended
@@ -111,7 +111,7 @@ class Actor:
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._mailbox = Mailbox(context.limits.mailbox_commands)
         self._released: deque[OutputAccumulator | inputs_and_effects.Input] = deque()  # by turns and background work
-        self._turns = RunningTurns(self._ledger, context, self._log, self._wake_to_leave)
+        self._turns = RunningTurns(self._log, self._wake_to_leave)
         self._tools = ToolRunner(machine.state, self._ledger, context, self.post)
         self._compactor = Compactor(machine.state, self._ledger, context, self.post)
         self._titles = Titles(TitleWriter(machine.state, self._ledger, context), self.post)
@@ -552,15 +552,27 @@ class Actor:
         if open_ is None or self.phase is not Phase.WARM:
             return
         self._hints.cancel()
+        context = self._context
         run = GenerationRun(
             key=self.key,
             open_=open_,
             generation=start.generation,
             model=self._machine.other_model(open_),
-            share=self._context.limits.share(open_.principal),
+            share=context.limits.share(open_.principal),
             lookup=self._results.lookup_of(start) if self._results is not None else None,
         )
-        self._turns.start(run, start.behind, self)
+        turn = GenerationTask(
+            run,
+            self._ledger,
+            engine=context.engine,
+            schemas=context.schemas,
+            filters=context.filters,
+            inbox=self,
+            limits=context.limits.turn,
+            metrics=context.metrics,
+        )
+        behind = None if start.behind is None else self._turns.running.get(start.behind)
+        self._turns.add(turn, context.spawn(turn.run(behind)))
 
     def _end(self, phase: Phase) -> None:
         """Ends the actor for good: turns stop, and senders whose commands wait get ActorStopped, so that they look the
