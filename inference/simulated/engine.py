@@ -76,7 +76,8 @@ _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piec
 
 @dataclass(slots=True, eq=False, repr=False)
 class SimulatedStream:
-    """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
+    """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`.
+    Its fields are what the engine counts of a generation, and the parts of its request."""
 
     key: SessionKey
     tokens: array.array[int]  # the prompt and what was decoded since
@@ -114,7 +115,8 @@ class SimulatedStream:
 
 
 class SimulatedEngine:
-    """An engine that only simulates a model. Implements `Engine`; its other methods let tests make it fail."""
+    """An engine that only simulates a model. Implements `Engine`; its other methods, of which there are many, let tests
+    make it fail in each way in which an engine can."""
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()
