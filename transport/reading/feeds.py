@@ -90,8 +90,8 @@ class FeedEntry:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Feed:
-    """The newest records of one session's log, for its readers at this gateway. Its fields are of three kinds (the log's
-    state, the tail, the readers) and stay together because each record that comes changes all of them."""
+    """The newest records of one session's log, for its readers at this gateway. Its fields are of three kinds (the
+    log's state, the tail, the readers) and stay together because each record that comes changes all of them."""
 
     key: SessionKey
     _feeds: Feeds
