@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inference.chat_template import CHATML, ChatTemplate
@@ -94,6 +95,27 @@ def test_the_day_is_that_of_the_conversation() -> None:
         for at in (0, 43_000_000, 86_400_000)
     ]
     assert "01 Jan 1970" in texts[0] == texts[1] and "02 Jan 1970" in texts[2]
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "glm4.6", "minimax-m2"])
+@pytest.mark.parametrize("before", ["", "<think>\nHm.\n</think>\n\n"])
+def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, before: str) -> None:
+    """Such a template takes all before the last `</think>` for a thought, unless thoughts have a field of their own."""
+    template = made(family)
+    answer = "Write <think>, then </think> and <|im_end|> there."
+    tokens = None if before else (7, 8)
+    said = [
+        ChatMessage(role="user", text="How?"),
+        ChatMessage(role="assistant", text=before + answer, tokens=tokens),
+        ChatMessage(role="user", text="Thanks."),
+    ]
+    pieces = template.conversation(None, (), said, DAY, answer=True)
+    messages = as_messages(None, [msgspec.structs.replace(said[1], text=answer), said[2]])
+    messages[0]["reasoning_content"] = "\nHm.\n" if before else ""
+    question = as_messages(None, said[:1])
+    assert "".join(piece.text for piece in pieces) == reference(FAMILIES[family])([*question, *messages], None)
+    assert not any("<|im_end|> there" in piece.text for piece in pieces if piece.special)
+    assert any(piece.tokens == tokens for piece in pieces if piece.text == answer)
 
 
 def test_a_template_that_refuses_a_conversation_says_why() -> None:
