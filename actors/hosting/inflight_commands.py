@@ -8,7 +8,7 @@ that was looked at by itself might be applied after all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,9 +28,9 @@ class InflightCommands:
     def __init__(self) -> None:
         self._under_way: dict[tuple[SessionKey, str, CommandId], _InflightCommand] = {}
 
-    async def find(self, request: Request) -> Ok | None:
-        """Returns or raises the answer of a request equal to this one that is under way. Returns None at once if there
-        is none, and later if that one is cancelled."""
+    async def join(self, request: Request) -> Ok | None:
+        """Waits for a request equal to this one that is under way, and returns or raises its answer. Returns None if
+        there is none, or it was cancelled and no other copy has taken its place."""
         while (first := self._under_way.get(_name(request))) is not None and first.digest == request.digest:
             await asyncio.wait((first.answer,))
             if not first.answer.cancelled():
@@ -38,30 +38,26 @@ class InflightCommands:
         return None
 
     @contextmanager
-    def answering(self, request: Request) -> Iterator[Callable[[Ok], Ok]]:
-        """Surrounds the execution of a request, whose copies get what is passed to the yielded function, or what is
-        raised inside. If another command with the same id is under way, copies are not joined: it is for the session to
-        refuse one of the two."""
-        name, future = _name(request), asyncio.get_running_loop().create_future()
-        own = [_InflightCommand(request.digest, future)]
-        self._under_way.setdefault(name, own[0])
-
-        def answered(ok: Ok) -> Ok:
-            own[0].answer.set_result(ok)
-            return ok
-
+    def answering(self, request: Request) -> Iterator[list[Ok]]:
+        """Surrounds the execution of a request. Its copies get the answer that is appended to the yielded list, or what
+        is raised inside. If another command with the same id is under way, copies are not joined: it is for the session
+        to refuse one of the two."""
+        name = _name(request)
+        own = _InflightCommand(request.digest, asyncio.get_running_loop().create_future())
+        self._under_way.setdefault(name, own)
+        answers: list[Ok] = []
         try:
-            yield answered
+            yield answers
+            own.answer.set_result(answers[0])
         except Exception as error:
-            future.set_exception(error)
-            future.exception()  # retrieved: there may be no copy
+            own.answer.set_exception(error)
+            own.answer.exception()  # retrieved: there may be no copy
             raise
         finally:
-            future.cancel()  # does nothing if there is an answer
-            if self._under_way[name] is own[0]:
+            own.answer.cancel()  # does nothing if it has ended
+            if self._under_way.get(name) is own:
                 del self._under_way[name]
-            own.clear()  # it holds the error, whose traceback holds this frame
-            del future
+            del own  # it holds the error, whose traceback holds this frame
 
 
 def _name(request: Request) -> tuple[SessionKey, str, CommandId]:

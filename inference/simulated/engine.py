@@ -115,8 +115,8 @@ class SimulatedStream:
 
 
 class SimulatedEngine:
-    """An engine that only simulates a model. Implements `Engine`; its other methods, of which there are many, let tests
-    make it fail in each way in which an engine can."""
+    """An engine that only simulates a model. Implements `Engine`; `crash`, `lose` and `recover` let tests make it fail.
+    It has as many methods as a real engine: slots, steps and KV memory are simulated, too."""
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()

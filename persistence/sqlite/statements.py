@@ -4,8 +4,9 @@ Two rules shape it, both because the interpreter's lock changes hands around eve
 event loop can take milliseconds each time:
 
 * A write of many rows is one statement with many rows of VALUES. Such statements exist for sizes that are powers of
-  two; a shorter batch is filled up with NULL rows, which match and insert nothing. `OR FAIL` because the journal rolls
-  the whole transaction back on any error: it spares SQLite the copy of each page that it keeps to undo one statement.
+  two; a shorter batch is filled up with rows whose first column is NULL, which match and insert nothing. `OR FAIL`
+  because the journal rolls the whole transaction back on any error: it spares SQLite the copy of each page that it
+  keeps to undo one statement.
 * A read answers with one row of JSON, bodies in hexadecimal, and is decoded in one go.
 """
 
@@ -25,6 +26,7 @@ from sessions.model.events import Record
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
 from sessions.model.types import NEVER, SessionId, SessionKey, TenantId
 
+COPIED_BYTES_MAX: Final = 8192  # what is longer costs more to copy than it saves
 VALUES_ROWS_MAX: Final = 256
 LOAD_PAGE_ROWS = 100_000
 
@@ -39,7 +41,11 @@ def chunks(rows: Sequence[Row]) -> list[tuple[int, list[Any]]]:
     for start in range(0, len(rows), VALUES_ROWS_MAX):
         chunk = rows[start : start + VALUES_ROWS_MAX]
         size = 1 << (len(chunk) - 1).bit_length()
-        flat = [bytearray(value) if type(value) is bytes else value for row in chunk for value in row]
+        flat = [
+            bytearray(value) if type(value) is bytes and len(value) < COPIED_BYTES_MAX else value
+            for row in chunk
+            for value in row
+        ]
         flat += [None, *[0] * (len(chunk[0]) - 1)] * (size - len(chunk))
         result.append((size, flat))
     return result

@@ -19,7 +19,8 @@ class RunningTurns:
         self._log = log
         self._on_end = weakly(on_end)
         self._turns: dict[ResponseId, GenerationTask] = {}
-        self.running: dict[ResponseId, asyncio.Task[None]] = {}  # read for each token
+        # Public, because the actor reads it for each token:
+        self.running: dict[ResponseId, asyncio.Task[None]] = {}
 
     @property
     def is_generating(self) -> bool:

@@ -35,6 +35,7 @@ _NO_EFFECT: Final[dict[str, Any]] = {
     "logit_bias": {},
 }
 """Values that ask for nothing: any engine honours them."""
+# The sampling fields that an engine must honour, with a getter of their values and the values of a request without any:
 _FIELDS: Final = tuple(name for name in Sampling.__struct_fields__ if name not in HONOURED_BY_TURNS)
 _values: Final = attrgetter(*_FIELDS)
 _DEFAULTS: Final = _values(Sampling())

@@ -63,7 +63,7 @@ from sessions.turn.tool_call_parser import (
 
 log = structlog.get_logger(__name__)
 
-ENGINE_PATIENCE_S: Final = 5.0
+ENGINE_PATIENCE_S: Final = 5.0  # how long others wait for an engine to let go of a run
 ATTEMPTS_MAX = 16
 CHECK_WAIT_S: Final = 30.0
 CHECK_PAUSE_MS: Final = 1_000
@@ -553,11 +553,12 @@ class GenerationTask:
 
     async def run(self, behind: asyncio.Task[None] | None = None) -> None:
         """Generates the answer to its end, or until cancelled. `behind` is the task of the response whose text it goes
-        on from; the run begins only once the engine has let go of that one, whose KV it then finds."""
+        on from: the run waits until the engine has let go of that one, whose KV it then finds, but at most
+        ENGINE_PATIENCE_S seconds."""
+        if behind is not None:
+            await asyncio.wait((behind,), timeout=ENGINE_PATIENCE_S)
         output, counts, timing = self._output, self._attempts.counts, self._attempts.timing
         try:
-            if behind is not None:
-                await asyncio.wait((behind,), timeout=ENGINE_PATIENCE_S)
             lookup = self._run.lookup
             plan = await self._ledger.plan(self._run.open_) if lookup is None else lookup.plan
             if plan.cut is not None:

@@ -91,7 +91,7 @@ class FeedEntry:
 @dataclass(slots=True, eq=False, repr=False)
 class Feed:
     """The newest records of one session's log, for its readers at this gateway. Its fields are of three kinds (the
-    log's state, the tail, the readers) and stay together because each record that comes changes all of them."""
+    log's state, the tail, the readers) and stay together because each record that comes concerns all of them."""
 
     key: SessionKey
     _feeds: Feeds
@@ -326,7 +326,7 @@ class FeedReader(Unacked):
         budget = PULL_BYTES_MAX
         if len(entries) < self.merge_from:  # the usual case: one, fresh from the engine
             for entry in entries:
-                frame = (entry.json if encoding is JSON else entry.msgpack) or entry.frame(feed, encoding)
+                frame = entry.frame(feed, encoding)
                 budget -= self._take(frame, entry.record.offset, out, window, now)
                 if window.full or budget <= 0:
                     break

@@ -17,11 +17,11 @@ from tests.support.virtual_time import advance, virtual
 
 async def execute_once(inflight: InflightCommands, request: Request, execute: Callable[[], Awaitable[cm.Ok]]) -> cm.Ok:
     """Executes a request as a replica does."""
-    answer = await inflight.find(request)
-    if answer is not None:
-        return answer
-    with inflight.answering(request) as answered:
-        return answered(await execute())
+    answer = await inflight.join(request)
+    if answer is None:
+        with inflight.answering(request) as answers:
+            answers.append(answer := await execute())
+    return answer
 
 
 def request(content: str) -> Request:
@@ -67,3 +67,23 @@ async def test_a_copy_gets_the_refusal_of_the_first_and_a_later_one_is_tried_ane
     with pytest.raises(Conflict):
         await execute_once(inflight, request("hello"), refuse)
     assert len(begun) == 2
+
+
+@virtual
+async def test_another_command_of_the_same_id_may_end_after_the_first() -> None:
+    inflight, go_on = InflightCommands(), asyncio.Event()
+
+    async def execute() -> cm.Ok:
+        return cm.Ok(id=CommandId("c1"), offset=1)
+
+    async def refuse() -> cm.Ok:
+        await go_on.wait()
+        raise Conflict("idempotency_conflict", "another command has this id")
+
+    with inflight.answering(request("hello")) as answers:
+        other = asyncio.create_task(execute_once(inflight, request("something else"), refuse))
+        await advance(0.1)
+        answers.append(await execute())
+    go_on.set()
+    with pytest.raises(Conflict):
+        await other
