@@ -244,6 +244,7 @@ def claude_counts(m: Iterator[str]) -> list[Sample]:
     asked = {
         "thinking": {"type": "disabled", next(m): next(m)},
         "context_management": {next(m): next(m)},
+        **bookkeeping(m),
         "cache_control": {next(m): next(m)},
         "speed": next(m),
     }
@@ -384,15 +385,22 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             {"query": next(m), "documents": [next(m), {"text": next(m)}]},
             {"query": "x", "documents": ["x"], "model": next(m)},
         ],
-        ("post", "/v1/vector_stores"): [{"name": next(m), **metadata}, {"embedding_model": next(m)}],
+        ("post", "/v1/vector_stores"): [
+            {"name": next(m), **metadata},
+            {"embedding_model": next(m)},
+            {"file_ids": [next(m)]},
+        ],
         ("post", "/v1/vector_stores/{store_id}"): [{"name": next(m), **metadata}],
         ("post", "/v1/vector_stores/{store_id}/search"): [
             {"query": next(m), "filters": {next(m): next(m)}},
             {"query": [next(m)]},
         ],
-        ("post", "/v1/vector_stores/{store_id}/files"): [a_document(m)],
+        ("post", "/v1/vector_stores/{store_id}/files"): [a_document(m), {"file_id": next(m)}],
         ("post", "/v1/vector_stores/{store_id}/files/{file_id}"): [{"attributes": {next(m): next(m)}}],
-        ("post", "/v1/vector_stores/{store_id}/file_batches"): [{"files": [a_document(m)]}],
+        ("post", "/v1/vector_stores/{store_id}/file_batches"): [
+            {"files": [a_document(m), {"file_id": next(m)}]},
+            {"file_ids": [next(m)], "attributes": {next(m): next(m)}},
+        ],
         ("post", "/v1/tools/agreements"): [{"server": next(m), "tools": {next(m): next(m)}}],
         ("post", "/v1/files"): [{"file": next(m)}],  # no form: refused
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],
