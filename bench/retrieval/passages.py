@@ -34,7 +34,7 @@ from persistence.passages.index import SqlPassageIndex
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId, UnixMs
 from sessions.retrieval.embedding import Embedder, EmbeddingInput, Embeddings
-from sessions.retrieval.search import PassageSearch
+from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MadeUpEmbedder
 from tests.support.stores.journals import postgres
@@ -61,6 +61,7 @@ OBJECTS = (
     "salt",
 )
 LATER = UnixMs(2**40)
+PATIENT = Deadlines(embedding=600.0, index=600.0)  # what is late counts by its time
 
 
 def sentences(count: int, rng: random.Random) -> list[str]:
@@ -132,7 +133,7 @@ async def foreign_passages(
     search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
     for _ in range(count):
         store = rng.choice(stores[1:])
-        outcome = await search.search([store], rng.choice(texts), limit=10)
+        outcome = await search.search([store], rng.choice(texts), limit=10, deadlines=PATIENT)
         foreign += len(outcome.skipped) + sum(
             passage.file != f"f-{store.tenant}" or passage.text not in f"{store.tenant} {text}"
             for passage in outcome.passages
@@ -151,7 +152,7 @@ async def deleted_hits(index: SqlPassageIndex, store: VectorStore, vector: bytes
     search = PassageSearch(index, MadeVectors({"zymurgy": vector}), Metrics())
 
     async def hits() -> int:
-        outcomes = [await search.search([store], "zymurgy", limit=10) for _ in range(count)]
+        outcomes = [await search.search([store], "zymurgy", limit=10, deadlines=PATIENT) for _ in range(count)]
         return sum(any(passage.file == file.id for passage in outcome.passages) for outcome in outcomes)
 
     before = await hits()
@@ -184,11 +185,13 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
     search, took, recalls = PassageSearch(index, embedder, Metrics()), list[float](), list[float]()
     queries = await embedded(embedder, texts)
     for query in texts[:5]:
-        await search.search([stores[0]], query, limit=10)  # the process for questions starts, caches fill
+        await search.search(
+            [stores[0]], query, limit=10, deadlines=PATIENT
+        )  # the process for questions starts, caches fill
     wrong = cited = 0
     for query, vector in zip(texts, queries, strict=True):
         begun_at = time.perf_counter()
-        outcome = await search.search([stores[0]], query, limit=10)
+        outcome = await search.search([stores[0]], query, limit=10, deadlines=PATIENT)
         took.append(time.perf_counter() - begun_at)
         cited += len(outcome.passages)
         wrong += sum(text[each.start : each.end] != each.text for each in outcome.passages)

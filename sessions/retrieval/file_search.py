@@ -23,11 +23,20 @@ from msgspec.structs import replace
 from sessions.model.errors import NotFound, SessileError
 from sessions.model.types import McpSource, TenantId, Tool
 from sessions.ports import ServerTools
+from sessions.retrieval.filters import parse_filter
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, Stage, Why
 from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, VectorStore
-from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+from sessions.server_tools import (
+    FILE_SEARCH,
+    ProgramStep,
+    ProgramSuspended,
+    ReportProgress,
+    ServerTool,
+    ToolRequest,
+    ToolResult,
+)
 
-NAME: Final = "file_search"
+NAME: Final = FILE_SEARCH
 STORES_MAX: Final = 16  # that one call may search
 RESULTS_MAX: Final = 20
 RESULTS: Final = 5
@@ -58,7 +67,7 @@ TOOL: Final = ServerTool(
 class _Arguments(msgspec.Struct, frozen=True):
     query: str
     vector_store_ids: tuple[str, ...] | None = None
-    max_num_results: int = RESULTS
+    max_num_results: int | None = None
 
 
 class FileSearch:
@@ -105,15 +114,17 @@ class FileSearch:
         try:
             async with asyncio.timeout(self._deadlines.index):
                 stores = await self._stores(request, arguments)
-            limit = min(max(arguments.max_num_results, 1), RESULTS_MAX)
+            scope, limit = request.search, _limit(request, arguments)
+            only = None if scope is None or scope.filters is None else parse_filter(scope.filters)
             left = replace(self._deadlines, whole=self._deadlines.whole - (clock() - begun_at))
-            outcome = await self._search.search(stores, arguments.query, limit=limit, deadlines=left)
+            outcome = await self._search.search(stores, arguments.query, only=only, limit=limit, deadlines=left)
         except (TimeoutError, SearchTooLate):
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, UNAVAILABLE), {"vectors": "late"}))
         except SessileError as error:
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code), {"vectors": "failed"}))
         skipped = (SKIPPED, *outcome.skipped) if outcome.skipped else ()
-        passages = within(outcome.passages, CHARACTERS_MAX)
+        good = [each for each in outcome.passages if scope is None or each.score >= scope.score_min]
+        passages = within(good, CHARACTERS_MAX)
         return ToolResult(outcome="done", output=_output(passages, skipped, outcome.reasons))
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
@@ -122,10 +133,24 @@ class FileSearch:
         return await self._others.advance(step)
 
     async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
-        """Returns the stores of the session's owner. If the model names ids of stores, only those."""
+        """Returns the stores of the session's owner: those that the client names, if it does. If the model names ids of
+        such stores, only those."""
         have = await self._index.stores(request.key.tenant, request.user, anybody=False)
+        scope = request.search
+        if scope is not None:
+            have = [store for store in have if store.id in scope.vector_store_ids]
         named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
-        return [store for store in have if named is None or store.id in named][:STORES_MAX]
+        chosen = [store for store in have if named is None or store.id in named]
+        return (have if scope is not None and not chosen else chosen)[:STORES_MAX]
+
+
+def _limit(request: ToolRequest, given: _Arguments) -> int:
+    """Returns how many passages a call finds at most: as many as the model wants, and not more than the client."""
+    most = RESULTS_MAX if request.search is None else request.search.results_max or RESULTS_MAX
+    wanted = given.max_num_results
+    if wanted is None:
+        return RESULTS if request.search is None or request.search.results_max is None else most
+    return min(max(wanted, 1), most)
 
 
 def within(passages: Sequence[Passage], characters: int) -> list[Passage]:

@@ -69,9 +69,12 @@ def service_left_out(body: ChatRequest | CompletionRequest | ResponsesRequest | 
     return [] if body.service_tier in (None, "auto", "default") else ["service_tier"]
 
 
+_SHOWN: Final = (LOGPROBS, "code_interpreter_call.outputs", "file_search_call.results")
+
+
 def include_left_out(include: Iterable[str] | None) -> list[str]:
     """Returns the entries of `include` that an answer does not show, as a `Warning` names them."""
-    return [f"include ({name})" for name in include or () if name not in (LOGPROBS, "code_interpreter_call.outputs")]
+    return [f"include ({name})" for name in include or () if name not in _SHOWN]
 
 
 def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest, *, efforts: bool) -> Iterator[str]:

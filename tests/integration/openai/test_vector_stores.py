@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseFileSearchToolCall
 
-from inference.simulated import SimulatedOptions
+from inference.simulated import SimulatedOptions, decode
 from sessions.model.errors import BadInput
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.types import LOCAL_PRINCIPAL
@@ -239,3 +240,66 @@ async def test_a_deleted_file_is_in_no_store_and_in_no_later_prompt(
     done = await client.responses.create(model=SIMULATED, input="what of the rates?", tools=[FILE_SEARCH])
     (item,) = [each for each in done.output if each.type == "function_call_output"]
     assert json.loads(str(item.output)) == {"results": []}
+
+
+def file_search(store: str, **more: Any) -> Any:
+    return {"type": "file_search", "vector_store_ids": [store], **more}
+
+
+async def test_openais_file_search_searches_the_named_stores_and_its_item_has_what_was_found(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving, retrieval: Retrieval
+) -> None:
+    first, second = [(await client.vector_stores.create()).id for _ in range(2)]
+    await read_in(http, first, text="Interest rates fell in March.", filename="march.md", attributes={"year": 2020})
+    await read_in(http, second, text="Interest rates rose in May.", filename="may.md")
+    server.engine.script += [CALL, "They fell [1]."]
+    tool = file_search(first, max_num_results=3)
+    done = await client.responses.create(model=SIMULATED, input="what of the rates?", tools=[tool])
+    assert [item.type for item in done.output] == ["message", "file_search_call", "message"]
+    found = done.output[1]
+    assert isinstance(found, ResponseFileSearchToolCall)
+    assert (found.status, found.queries) == ("completed", ["interest rates"])
+    assert [result.filename for result in found.results or ()] == ["march.md"]
+    assert done.tools[0].model_dump(exclude_none=True) == tool and done.output_text.endswith("They fell [1].")
+    assert (await client.responses.retrieve(done.id)).model_dump() == done.model_dump()
+
+    server.engine.script.append("In March.")
+    sent_back: Any = [*(item.model_dump() for item in done.output), {"role": "user", "content": "when?"}]
+    after = await client.responses.with_raw_response.create(model=SIMULATED, input=sent_back, tools=[tool])
+    assert after.parse().output_text == "In March." and "warning" not in after.headers
+    assert "Interest rates fell in March." in decode(server.engine.prompts[-1])
+
+    server.engine.script += [CALL, "Nothing."]
+    only = {"type": "eq", "key": "year", "value": 2021}
+    none = await client.responses.create(
+        model=SIMULATED, input="and then?", tools=[file_search(first, filters=only)], previous_response_id=done.id
+    )
+    empty = none.output[1]
+    assert isinstance(empty, ResponseFileSearchToolCall) and empty.results == []
+
+    assert isinstance(retrieval.embedder, MadeUpEmbedder)
+    retrieval.embedder.away = True
+    server.engine.script += [CALL, "By words."]
+    stream = await client.responses.create(
+        model=SIMULATED, input="again", tools=[tool], stream=True, include=["file_search_call.results"]
+    )
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.rpartition(".")[2] for event in events if "file_search" in event.type]
+    assert kinds == ["in_progress", "searching", "completed"]
+    (item,) = [each.item for each in events if each.type == "response.output_item.done" and each.output_index == 1]
+    shown = item.model_dump()
+    assert (shown["skipped"], shown["reasons"]) == (["retrieval_skipped", "embedding"], {"embedding": "failed"})
+
+
+async def test_what_is_wrong_with_a_file_search_is_refused_by_its_name(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    store = (await client.vector_stores.create()).id
+    for tool, status, param in (
+        (file_search("vs_none"), 404, "tools[0].vector_store_ids"),
+        (file_search(store, filters={"type": "like"}), 400, "tools[0].filters"),
+        ({"type": "file_search"}, 400, "tools[0].vector_store_ids"),
+    ):
+        answer = await http.post("/v1/responses", json={"model": SIMULATED, "input": "hello", "tools": [tool]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
