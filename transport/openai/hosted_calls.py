@@ -81,7 +81,7 @@ def shown_items(
     """Returns an answer's items as `render` shows them, and each call of the `hosted` tools as one item with its
     output."""
     given = list(items)
-    calls = {item.call_id for item in given if _is_call_of(item, hosted)}
+    calls = {item.call_id for item in given if isinstance(item, FunctionCall) and _is_call_of(item, hosted)}
     outputs = {item.call_id: item for item in given if isinstance(item, FunctionCallOutput) and item.call_id in calls}
     shown = []
     for item in given:
@@ -158,8 +158,8 @@ class HostedCalls:
         )
 
 
-def _is_call_of(item: Item, hosted: frozenset[str]) -> bool:
-    return isinstance(item, FunctionCall) and item.server is True and item.name in hosted
+def _is_call_of(call: FunctionCall, hosted: frozenset[str]) -> bool:
+    return call.server is True and call.name in hosted
 
 
 def _code_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:

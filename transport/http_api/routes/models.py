@@ -130,7 +130,7 @@ def _embedding_models(request: Request) -> list[EmbeddingModel]:
 def _embedding_object(request: Request, model: EmbeddingModel) -> ModelObject:
     gateway = gateway_of(request)
     known = ModelCard(id=model.name, context_window=model.tokens_max, sampling=frozenset()).public()
-    capabilities = {**known["capabilities"], "embedding": True}  # type: ignore[dict-item]
+    capabilities = {**known["capabilities"], "embedding": True}
     price = gateway.prices.public(model.name, gateway.now_ms())
     about = {"capabilities": capabilities, "output_modalities": ["embedding"], "price": price}
     return ModelObject.model_validate({**known, **about})
