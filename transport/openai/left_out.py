@@ -25,6 +25,7 @@ from transport.openai.request_models import (
     ChatToolChoice,
     CodeContainer,
     CompactRequest,
+    FileSearchTool,
     InputItem,
     JsonSchema,
     McpToolParam,
@@ -174,6 +175,8 @@ def _of_tools(tools: Sequence[object]) -> Iterator[tuple[str, str]]:
             yield from unknown_fields(tool.function, f"{at}.function")
         if isinstance(container := getattr(tool, "container", None), CodeContainer):
             yield from unknown_fields(container, f"{at}.container")
+        if isinstance(tool, FileSearchTool) and tool.ranking_options is not None:
+            yield from unknown_fields(tool.ranking_options, f"{at}.ranking_options")
         if isinstance(tool, OtherTool):
             yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
         elif isinstance(tool, McpToolParam) and tool.server_description:

@@ -137,16 +137,26 @@ def items(m: Iterator[str]) -> list[Sample]:
             "code": next(m),
             "outputs": [{"type": "logs", "logs": next(m)}],
         },
+        {
+            "type": "file_search_call",
+            "call_id": next(m),
+            "queries": [next(m)],
+            "results": [{next(m): next(m)}],
+            "skipped": [next(m)],
+            "reasons": {next(m): next(m)},
+        },
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "input_text", "text": next(m)}]},
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "refusal", "refusal": next(m)}]},
     ]
 
 
 def containers(m: Iterator[str]) -> list[Sample]:
-    """Tools of code that are refused."""
+    """Tools of code, and of searches, that are refused."""
     return [
         {"type": "code_interpreter", "container": next(m)},
         {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [next(m)]}},
+        {"type": "file_search", "vector_store_ids": [next(m)], "ranking_options": {next(m): next(m)}},
+        {"type": "file_search", "vector_store_ids": ["vs_x"], "filters": {next(m): next(m)}},
     ]
 
 
@@ -177,6 +187,12 @@ def mcp_tools(m: Iterator[str]) -> list[Sample]:
 def mcp_source(m: Iterator[str], approval: Any) -> Sample:
     where = {"server_label": next(m), "tool": next(m), "allowed": [next(m)], "unasked": [next(m)]}
     return {"name": "x", "server": True, "mcp": {**where, "approval": approval}}
+
+
+def search_scope(m: Iterator[str]) -> Sample:
+    """A tool with a scope of searches that is not the server's `file_search`: it is refused."""
+    scope = {"vector_store_ids": [next(m)], "filters": {next(m): next(m)}}
+    return {"type": "function", "name": "x", "server": True, "search": scope}
 
 
 def responses(m: Iterator[str]) -> list[Sample]:
