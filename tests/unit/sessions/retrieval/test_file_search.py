@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from sessions.metrics import Metrics
-from sessions.model.types import CallId, ResponseId, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.model.types import CallId, ResponseId, SearchScope, SessionId, SessionKey, TenantId, Tool, UnixMs
 from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
@@ -153,3 +153,17 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
 def test_no_more_than_its_budget_stands_in_the_prompt() -> None:
     one = Passage(number=1, file=DocumentId("f"), filename="f", attributes={}, text="x" * 10, start=0, end=10)
     assert within([one, one, msgspec.structs.replace(one, text="y")], 20) == [one, one]
+
+
+async def test_a_clients_scope_bounds_every_search_whatever_the_model_names(made: Retrieval) -> None:
+    search, scope = tool(made), SearchScope(vector_store_ids=("vs_0", "vs_1", "vs_2"))
+
+    async def found(**narrowed: Any) -> list[str]:
+        request = asked(query="fox", vector_store_ids=["vs_9"], max_num_results=20)
+        narrower = msgspec.structs.replace(scope, **narrowed)
+        return texts(await search.call(msgspec.structs.replace(request, search=narrower)))
+
+    assert await found() == ["The fox is red."], "not another user's, not another tenant's"
+    assert await found(vector_store_ids=("vs_1",)) == []
+    assert await found(filters={"type": "eq", "key": "year", "value": 2020}) == []
+    assert await found(results_max=1) == ["The fox is red."]
