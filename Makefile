@@ -297,7 +297,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster code files kafka replicate retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node router load sdks sdks-openai2 $(CLIENT_GROUPS); do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node load sdks sdks-openai2 $(CLIENT_GROUPS); do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

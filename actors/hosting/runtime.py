@@ -185,7 +185,11 @@ class Runtime:
         demand(request.principal, "chat")
         if self._closing and not isinstance(request.command, cm.ResponseCancel):
             raise shutting_down()
-        return await self._inflight.execute_once(request, lambda: self._execute(request, instead_of))
+        answer = await self._inflight.find(request)
+        if answer is not None:
+            return answer
+        with self._inflight.answering(request) as answered:
+            return answered(await self._execute(request, instead_of))
 
     async def _execute(self, request: Request, instead_of: Owner | None) -> cm.Ok:
         key, create = request.key, cm.session_settings_of(request.command) is not None

@@ -19,10 +19,9 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.clients.crash_rounds import CrashReader, compare
-from bench.support import is_faultless, report, run_bench
+from bench.support import is_faultless, percentile, report, run_bench
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import TERMINAL, connected, new_ulid
-from tests.support.percentiles import percentile
 
 
 class Phone:

@@ -15,8 +15,7 @@ import sys
 
 import msgspec
 
-from bench.support import is_faultless, report, run_bench
-from tests.support.doors.server_process import ROOT
+from bench.support import ROOT, is_faultless, report, run_bench
 
 
 def main(given: argparse.Namespace) -> bool:

@@ -27,8 +27,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from bench.clients.crash_rounds import CrashReader, compare
-from bench.support import is_faultless, report, run_bench, spread
-from tests.support.doors.server_process import ROOT, ServerProcess
+from bench.support import ROOT, is_faultless, report, run_bench, spread
+from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 
 CLIENT = ROOT / "clients" / "react-native"

@@ -26,8 +26,8 @@ import msgspec
 
 from bench.cluster.kill import devices, engine_is_back, findings_at_the_end
 from bench.engine.stretched_model import stretched_model
-from bench.support import Option, filler, is_faultless, report, run_bench, spread
-from tests.support.chaos.cluster import ROOT, ChaosCluster, Member, chaos_cluster, key_of
+from bench.support import ROOT, Option, filler, is_faultless, report, run_bench, spread
+from tests.support.chaos.cluster import ChaosCluster, Member, chaos_cluster, key_of
 from tests.support.chaos.device import Device
 
 MODEL: Final = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.support import Option, filler, is_faultless, report, run_bench, spread
-from tests.support.chaos.cluster import ROOT, SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
+from bench.support import ROOT, Option, filler, is_faultless, report, run_bench, spread
+from tests.support.chaos.cluster import SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
 from tests.support.chaos.device import Device, device
 from tests.support.doors.wire_client import TERMINAL
 

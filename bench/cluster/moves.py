@@ -24,7 +24,7 @@ from pathlib import Path
 
 from actors.routing.router import Router
 from bench.engine.stretched_model import stretched_model
-from bench.support import Option, filler, report, run_bench, spread
+from bench.support import Option, filler, percentile, report, run_bench, spread
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
@@ -35,7 +35,6 @@ from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine, Owner
 from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
-from tests.support.percentiles import percentile
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}
 ANSWER_TOKENS = 4000

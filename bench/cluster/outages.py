@@ -15,11 +15,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from bench.support import Option, is_faultless, report, run_bench
+from bench.support import Option, is_faultless, percentile, report, run_bench
 from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster
 from tests.support.chaos.load import Load, load
 from tests.support.chaos.proxy import GOOD, Flow, Proxy
-from tests.support.percentiles import percentile
 
 Outage = Callable[[ChaosCluster, Load, float], Awaitable[None]]
 

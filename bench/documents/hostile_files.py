@@ -21,11 +21,10 @@ from typing import Any, Final
 import httpx
 import psutil
 
-from bench.support import is_faultless, report, run_bench
+from bench.support import is_faultless, percentile, report, run_bench
 from tests.support.documents.hostile import SECRET, Hostile, hostile_documents
 from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
 from tests.support.doors.server_process import ServerProcess
-from tests.support.percentiles import percentile
 
 GROWTH_MAX: Final = 0.05
 EXPECTED: Final = frozenset(

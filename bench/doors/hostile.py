@@ -25,6 +25,7 @@ import asyncio
 import gzip
 import itertools
 import json
+import re
 import socket
 import struct
 import tempfile
@@ -36,12 +37,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import grpc
 import grpc.aio
+import httpx
 import psutil
 
-from bench.doors.hostile_schemas import loop_delays, stalls
-from bench.support import Option, is_faultless, report, run_bench
+from bench.support import Option, free_ports, is_faultless, report, run_bench
 from tests.support.doors.server_process import ServerProcess
-from tests.support.listening_sockets import free_ports
 from transport.auth.authenticator import key_digest
 
 GOOD: Final = "sk-of-the-bench"
@@ -50,6 +50,8 @@ STORMS: Final = 2
 ANSWER_S: Final = 60.0
 GROWTH_MAX: Final = 0.10
 HELD_MAX_S: Final = 0.1
+STALLED: Final = re.compile(r'"running": ?"([^"]*)"')
+BUCKET: Final = re.compile(r'^sessile_loop_delay_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 SAMPLE_S: Final = 0.5
 IDLE_S: Final = 2.0  # sessions that were begun leave memory within the quiet
 LIMITS: Final = "[default]\n"  # no ceilings: what is refused costs nothing
@@ -320,6 +322,19 @@ class Watch:
         longest = max((float(line["stalled_ms"]) for line in told), default=0.0)
         self._late, self._lines = now, len(lines)
         return max(late.values()) - max(many for bound, many in late.items() if bound <= HELD_MAX_S), longest
+
+
+async def loop_delays(port: int) -> dict[float, float]:
+    """Returns for each upper bound, in seconds, how often the loop was at most so late."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+    return {float(bound): float(count) for bound, count in BUCKET.findall(text)}
+
+
+def stalls(log: str) -> dict[str, int]:
+    """Returns what held the loop, by the three innermost calls, the most frequent first."""
+    lines = (STALLED.search(line) for line in log.splitlines() if '"loop_stalled"' in line)
+    return dict(Counter(" < ".join(line[1].split(" < ")[:3]) for line in lines if line).most_common())
 
 
 async def main(options: argparse.Namespace) -> bool:

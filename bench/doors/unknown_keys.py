@@ -45,10 +45,8 @@ import grpc
 import grpc.aio
 import httpx
 
-from bench.support import Option, report, run_bench
+from bench.support import Option, free_ports, percentile, report, run_bench
 from tests.support.doors.server_process import ServerProcess
-from tests.support.listening_sockets import free_ports
-from tests.support.percentiles import percentile
 from transport.auth.authenticator import key_digest
 
 GOOD: Final = "sk-of-the-bench"

@@ -24,15 +24,13 @@ import jsonschema_rs
 import msgspec
 
 from bench.engine.made_up_schemas import schema_of
-from bench.support import is_faultless, report, run_bench
+from bench.support import ROOT, is_faultless, percentile, report, run_bench
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.grammar_guide import GrammarGuides
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
-from tests.support.doors.server_process import ROOT
 from tests.support.engines.engines import Answer, ask, key, prompt_of
-from tests.support.percentiles import percentile
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 ANSWER_TOKENS = 400

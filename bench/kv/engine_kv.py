@@ -16,11 +16,10 @@ import time
 from pathlib import Path
 
 from bench.peer import MODEL
-from bench.support import Option, report, run_bench, spread
+from bench.support import Option, percentile, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.generation import Chunk, Finish
 from tests.support.engines.engines import key, prompt_of, request
-from tests.support.percentiles import percentile
 
 
 class SavesLate(LlamaEngine):

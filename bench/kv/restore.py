@@ -16,10 +16,9 @@ from pathlib import Path
 
 from bench.kv.engine_kv import Talk
 from bench.peer import MODEL
-from bench.support import report, run_bench, spread
+from bench.support import percentile, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
-from tests.support.percentiles import percentile
 
 
 def engine_on(folder: Path, keys: MemoryKeyStore, context: int) -> LlamaEngine:

@@ -36,9 +36,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from bench.doors.hostile import BODIES, CHAT, GOOD, RESPONSES, Kind, Stranger, body, frame, http, upgrade
-from bench.support import Option, is_faultless, report, run_bench, spread
+from bench.support import Option, free_ports, is_faultless, report, run_bench, spread
 from tests.support.doors.server_process import ServerProcess
-from tests.support.listening_sockets import free_ports
 from transport.auth.authenticator import key_digest
 
 OTHER: Final = "sk-of-another"

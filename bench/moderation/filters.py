@@ -37,7 +37,7 @@ import uvloop
 
 from bench.pairs import ORDER
 from bench.peer import MODEL
-from bench.support import Option, command_line, lower_bound, report, spread
+from bench.support import Option, command_line, lower_bound, percentile, report, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
 from inference.moderation.patterns import is_card_number, is_iban
@@ -45,7 +45,6 @@ from sessions.model.generation import Chunk
 from sessions.model.types import LOCAL_PRINCIPAL, Sampling
 from sessions.ports import InputFilter
 from tests.support.engines.engines import key, request
-from tests.support.percentiles import percentile
 
 FOLDER = Path(__file__).parent / "filters_data"
 CODE_POINTS = 8_500

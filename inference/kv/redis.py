@@ -109,7 +109,8 @@ class RedisSnapshot(ColdSnapshot):
 
 class RedisTier:
     """Implements `ColdTier` for one engine identity; engines of other identities may share the server and its bound.
-    Methods do not fail while the server is away: they store nothing or find nothing."""
+    Methods do not fail while the server is away: they store nothing or find nothing. There are
+    many because the port has many and each one is a script or a pipeline of its own."""
 
     name: str = "redis"
 

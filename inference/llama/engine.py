@@ -102,7 +102,8 @@ class _Started(NamedTuple):
 
 
 class LlamaEngine:
-    """An engine that runs llama-server in this process. Implements `Engine` and `ScoresPrompts`."""
+    """An engine that runs llama-server in this process. Implements `Engine` and `ScoresPrompts`, and so has their
+    methods beside its own."""
 
     def __init__(self, options: LlamaOptions, keys: Keys | None = None, *, cost: CostModel | None = None) -> None:
         """`keys`: spilled KV is encrypted under them; None stores it plain, which is for tests."""

@@ -76,7 +76,8 @@ _WORD_TEXT = tuple(piece.decode() if token >= FIRST_WORD else "" for token, piec
 
 @dataclass(slots=True, eq=False, repr=False)
 class SimulatedStream:
-    """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`."""
+    """One generation inside the engine. Mutable, and the engine's own; subclasses may read it in `draw`.
+    Its fields are what the engine counts of a generation, and the parts of its request."""
 
     key: SessionKey
     tokens: array.array[int]  # the prompt and what was decoded since
@@ -114,7 +115,8 @@ class SimulatedStream:
 
 
 class SimulatedEngine:
-    """An engine that only simulates a model. Implements `Engine`; its other methods let tests make it fail."""
+    """An engine that only simulates a model. Implements `Engine`; its other methods, of which there are many, let tests
+    make it fail in each way in which an engine can."""
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()
@@ -123,6 +125,16 @@ class SimulatedEngine:
         weights = f"-{self.options.weights}" if self.options.weights else ""
         self._fingerprint = f"{self._tokenizer.fingerprint}{weights}"
         self._identity = KvIdentity(BUILD, self._fingerprint, "none", "tokens")
+        self._info = EngineInfo(
+            model=self.options.model,
+            build=BUILD,
+            model_fingerprint=self._fingerprint,
+            context_window=self.options.context_window,
+            slots=self.options.slots,
+            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
+            tool_format="hermes" if self.options.tools else "none",
+            aliases=self.options.model_aliases,
+        )
         self._queue: FairQueue[SimulatedStream] = FairQueue(self.options.slots, self.options.waiting_max)
         self._load = LoadForecast(self._queue, lambda: asyncio.get_running_loop().time())
         self._running: dict[SimulatedStream, None] = {}  # in order of admission
@@ -139,16 +151,7 @@ class SimulatedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        return EngineInfo(
-            model=self.options.model,
-            build=BUILD,
-            model_fingerprint=self._fingerprint,
-            context_window=self.options.context_window,
-            slots=self.options.slots,
-            sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
-            tool_format="hermes" if self.options.tools else "none",
-            aliases=self.options.model_aliases,
-        )
+        return self._info
 
     @property
     def tokenizer(self) -> SimulatedTokenizer:

@@ -53,7 +53,8 @@ class _Beginning:
 
 
 class BlockUsage:
-    """Estimates which sessions have how many tokens on vLLM's device. Implements `DeviceKv`."""
+    """Estimates which sessions have how many tokens on vLLM's device. Implements `DeviceKv`. It has a method for
+    each event in the life of a run's blocks, besides the port's."""
 
     def __init__(
         self,

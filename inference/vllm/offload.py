@@ -53,7 +53,8 @@ _MEASURED_TOKENS_MIN: Final = 64  # fewer say more about a step than about the r
 
 @dataclass(slots=True, eq=False, repr=False)
 class OffloadPlan:
-    """A plan for one request's KV: where it is restored from, and where it is saved."""
+    """A plan for one request's KV: where it is restored from, and where it is saved. Its fields are what is known of
+    the request at each stage; methods of `KvOffload` fill them in as it passes."""
 
     name: str
     key: SessionKey

@@ -78,7 +78,8 @@ _chunk_body = msgspec.msgpack.Decoder(_ChunkBody).decode
 
 
 class SqlPassageIndex:
-    """The port `PassageIndex` on SQLite or PostgreSQL; usable while its database is open."""
+    """The port `PassageIndex` on SQLite or PostgreSQL; usable while its database is open. It has as many methods as the
+    port, and one for each statement that several of them share."""
 
     def __init__(self, database: PassageDatabase, codec: Codec) -> None:
         self._database = database

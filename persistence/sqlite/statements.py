@@ -32,14 +32,15 @@ Row = tuple[Any, ...]
 
 
 def chunks(rows: Sequence[Row]) -> list[tuple[int, list[Any]]]:
-    """Splits rows into pairs for the statements below: a number of VALUES rows, and that many rows as flat
-    parameters."""
+    """Splits rows into pairs for the statements below: a number of VALUES rows, and that many rows as flat parameters.
+    Rows that fill up to that number have None in their first column, which equals nothing. Python's module looks for an
+    adapter of each `bytes` and None, which takes a microsecond; of a `bytearray` or number it does not."""
     result = []
     for start in range(0, len(rows), VALUES_ROWS_MAX):
         chunk = rows[start : start + VALUES_ROWS_MAX]
         size = 1 << (len(chunk) - 1).bit_length()
-        flat = [value for row in chunk for value in row]
-        flat += [None] * ((size - len(chunk)) * len(chunk[0]))
+        flat = [bytearray(value) if type(value) is bytes else value for row in chunk for value in row]
+        flat += [None, *[0] * (len(chunk[0]) - 1)] * (size - len(chunk))
         result.append((size, flat))
     return result
 

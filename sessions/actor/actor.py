@@ -63,7 +63,7 @@ from sessions.model.journal_types import Head
 from sessions.model.request import Request
 from sessions.model.types import ResponseId, SessionKey
 from sessions.ports import Published
-from sessions.turn.attempts import GenerationRun
+from sessions.turn.generation_task import GenerationRun, GenerationTask
 from sessions.turn.ledger import Ledger
 from sessions.turn.output_accumulator import OutputAccumulator
 from sessions.turn.run_timing import count_ended
@@ -111,7 +111,7 @@ class Actor:
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._mailbox = Mailbox(context.limits.mailbox_commands)
         self._released: deque[OutputAccumulator | inputs_and_effects.Input] = deque()  # by turns and background work
-        self._turns = RunningTurns(self._ledger, context, self._log, self._wake_to_leave)
+        self._turns = RunningTurns(self._log, self._wake_to_leave)
         self._tools = ToolRunner(machine.state, self._ledger, context, self.post)
         self._compactor = Compactor(machine.state, self._ledger, context, self.post)
         self._titles = Titles(TitleWriter(machine.state, self._ledger, context), self.post)
@@ -351,7 +351,7 @@ class Actor:
                         await self._command(mailbox.data.popleft())
                 elif mailbox.data:
                     await self._command(mailbox.data.popleft())
-                elif self._turns and self.phase is Phase.WARM:
+                elif self._turns.running and self.phase is Phase.WARM:
                     self._wakeup = self._loop.create_future()  # more will come: cheaper than a task for each of it
                     await self._wakeup
                 else:
@@ -377,7 +377,7 @@ class Actor:
         step = self._take_released(None)
         if step is not None:
             await self._commit(step)
-            if self.phase is Phase.WARM:
+            if not self._machine.state.open and self.phase is Phase.WARM:
                 self._compactor.resume()
 
     def _take_released(self, step: Step | None) -> Step | None:
@@ -477,14 +477,12 @@ class Actor:
         If nothing has to be stopped first, engines already start while the append is under way. Their output waits
         until the step is durable (I2), and is thrown away with the actor if the append is refused.
         """
-        effects, cached = step.effects, list[ResponseId]()
-        if self._results is not None and effects:
-            cached = await self._results.look_up(step)
-        if effects and all(isinstance(effect, inputs_and_effects.Start) for effect in effects):
-            self._perform_all(effects)
-            effects = []
-            if cached:
-                effects = await self._join_cached(step, cached)
+        effects = step.effects
+        if effects:
+            cached = [] if self._results is None else await self._results.look_up(step)
+            if all(isinstance(effect, inputs_and_effects.Start) for effect in effects):
+                self._perform_all(effects)
+                effects = await self._join_cached(step, cached) if cached else []
         if step.durable:
             begun_at = self._loop.time()
             if self._context.unread is not None and concerns_user(step) and self._context.unread(self.key):
@@ -501,7 +499,8 @@ class Actor:
             if step.usage and self.phase is Phase.WARM:
                 self._titles.consider(step)
                 self._compactor.consider(step.usage[-1].principal)
-        self._perform_all(effects)
+        if effects:
+            self._perform_all(effects)
 
     async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
         """Adds the outputs of cached answers to the step that begins their responses, as far as they are ready within
@@ -553,15 +552,27 @@ class Actor:
         if open_ is None or self.phase is not Phase.WARM:
             return
         self._hints.cancel()
+        context = self._context
         run = GenerationRun(
             key=self.key,
             open_=open_,
             generation=start.generation,
             model=self._machine.other_model(open_),
-            share=self._context.limits.share(open_.principal),
+            share=context.limits.share(open_.principal),
             lookup=self._results.lookup_of(start) if self._results is not None else None,
         )
-        self._turns.start(run, start.behind, self)
+        turn = GenerationTask(
+            run,
+            self._ledger,
+            engine=context.engine,
+            schemas=context.schemas,
+            filters=context.filters,
+            inbox=self,
+            limits=context.limits.turn,
+            metrics=context.metrics,
+        )
+        behind = None if start.behind is None else self._turns.running.get(start.behind)
+        self._turns.add(turn, context.spawn(turn.run(behind)))
 
     def _end(self, phase: Phase) -> None:
         """Ends the actor for good: turns stop, and senders whose commands wait get ActorStopped, so that they look the

@@ -7,7 +7,9 @@ the log nor the engine.
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from itertools import zip_longest
+from typing import TypeGuard
 
 import msgspec
 import structlog
@@ -101,8 +103,17 @@ def _check_sampling(command: cm.TurnCommand, engine: Engine) -> None:
         names += unhonoured_thoughts(sampling, info.thoughts)
     if names:
         raise unsupported_field(info.model, names[0])
-    if isinstance(engine, ChecksSampling):
+    if _checks_sampling(engine):
         engine.check_sampling(sampling)
+
+
+def _checks_sampling(engine: Engine) -> TypeGuard[ChecksSampling]:
+    return _has_check(type(engine))
+
+
+@cache
+def _has_check(kind: type[Engine]) -> bool:
+    return issubclass(kind, ChecksSampling)  # a protocol's check compares names one by one
 
 
 class InputPreparation:

@@ -66,7 +66,7 @@ class JournalWriter:
 
     def _append(self, step: Step, snapshot: Snapshot | None) -> Append:
         now = self._context.now_ms()
-        commands = tuple(step.commands)
+        commands = tuple(step.commands) if step.commands else ()
         if step.audit and not step.records:
             self._marks += 1
             digest = b"%d.%d" % (self._head.fence, self._marks)
@@ -79,10 +79,10 @@ class JournalWriter:
             records=tuple(step.records),
             commands=commands,
             head=step.head,
-            usage=tuple(step.usage),
-            reviews=tuple(step.reviews),
+            usage=tuple(step.usage) if step.usage else (),
+            reviews=tuple(step.reviews) if step.reviews else (),
             snapshot=snapshot,
-            audit=tuple(step.audit),
+            audit=tuple(step.audit) if step.audit else (),
             push=step.push,
             at=now,
         )

@@ -126,9 +126,11 @@ def write(open_: Open, piece: Piece, now: UnixMs, tools: Sequence[Tool] = ()) ->
 def going_on(open_: Open, pieces: tuple[Piece, ...]) -> ev.OutputTextDelta | ev.ReasoningDelta | None:
     """Returns the delta event for a single piece that continues the present text or thoughts, as nearly all pieces do;
     None if it does not, or there are several pieces."""
-    if len(pieces) != 1 or not _writing_message(open_):
+    if len(pieces) != 1 or not open_.drafts:
         return None
     piece, draft = pieces[0], open_.drafts[-1]
+    if draft.done or type(draft.item) is not Message:
+        return None
     if type(piece) is Text and draft.part_open:
         return text_delta(open_, draft, piece)
     return reasoning_delta(open_, draft, piece) if type(piece) is Thought and draft.is_thinking else None

@@ -7,6 +7,7 @@ per (principal, session); `command_digest` distinguishes a repeat from a reuse o
 from __future__ import annotations
 
 import hashlib
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import msgspec
@@ -337,9 +338,12 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ok"
     noop: bool = False
 
 
+_sampling_values = attrgetter(*Sampling.__struct_fields__)
+
+
 def sampling_of(command: Sampling) -> Sampling:
     """Returns only the sampling fields of a command that has them."""
-    return Sampling(**{name: getattr(command, name) for name in Sampling.__struct_fields__})
+    return Sampling(**dict(zip(Sampling.__struct_fields__, _sampling_values(command), strict=True)))
 
 
 def command_digest(command: ActorCommand) -> bytes:

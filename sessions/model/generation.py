@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from itertools import compress
+from operator import attrgetter, ne
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -33,18 +35,20 @@ _NO_EFFECT: Final[dict[str, Any]] = {
     "logit_bias": {},
 }
 """Values that ask for nothing: any engine honours them."""
+_FIELDS: Final = tuple(name for name in Sampling.__struct_fields__ if name not in HONOURED_BY_TURNS)
+_values: Final = attrgetter(*_FIELDS)
+_DEFAULTS: Final = _values(Sampling())
 
 
 def unhonoured_fields(sampling: Sampling, honoured: Collection[str]) -> list[str]:
     """Returns the fields that a request sets and that an engine ignores which honours only the fields `honoured`. All
     doors use this rule. An engine ignores every new field of `Sampling` until it lists it."""
-    defaults = Sampling()
+    changed = compress(_FIELDS, map(ne, _values(sampling), _DEFAULTS))
     return [
         name
-        for name in Sampling.__struct_fields__
-        if name not in HONOURED_BY_TURNS
-        and name not in honoured
-        and getattr(sampling, name) not in (getattr(defaults, name), _NO_EFFECT.get(name))
+        for name in changed
+        if name not in honoured
+        and getattr(sampling, name) != _NO_EFFECT.get(name)
         and (name != "text" or has_format(sampling))
     ]
 

@@ -80,7 +80,8 @@ class OutputAccumulator:
             self._tokens.append(release.tokens)
             self.written += release.tokens
         self.tail = release.tail
-        self._logprobs.extend(release.logprobs)
+        if release.logprobs:
+            self._logprobs.extend(release.logprobs)
         if not release.text:
             return
         self._texts.append(release.text)
@@ -154,15 +155,17 @@ class OutputAccumulator:
         self._notified = False
         if not self._texts and not self._pieces and self._retracted is None:
             return None
-        tokens = b"".join(self._tokens) if len(self._tokens) > 1 else (self._tokens[0] if self._tokens else b"")
-        pieces = tuple(self._pieces)
-        if self._texts:
-            text = "".join(self._texts) if len(self._texts) > 1 else self._texts[0]
-            pieces = (event_writer.Text(text, tuple(self._logprobs)),)
+        texts, tokens = self._texts, b"".join(self._tokens)
+        if texts:
+            pieces: tuple[event_writer.Piece, ...] = (event_writer.Text("".join(texts), tuple(self._logprobs)),)
+        else:
+            pieces = tuple(self._pieces)
         self._drop()
         retracted, self._retracted = self._retracted, None
-        self._taken.set()
-        return Output(self.response_id, self.generation, pieces, tokens, self.tail, self.take_findings(), retracted)
+        if not self._taken.is_set():
+            self._taken.set()
+        findings = self.take_findings() if self.findings else ()
+        return Output(self.response_id, self.generation, pieces, tokens, self.tail, findings, retracted)
 
     def take_findings(self) -> tuple[Finding, ...]:
         taken = tuple(self.findings)
@@ -176,7 +179,8 @@ class OutputAccumulator:
 
     def flush(self) -> None:
         """Notifies the actor of what was released, without waiting for the roll-up."""
-        self.disarm()
+        if self._timer is not None:
+            self.disarm()
         if self._whole:
             self._drop()
         if (self._texts or self._pieces or self._retracted) and not self._notified:
@@ -203,6 +207,8 @@ class OutputAccumulator:
             self._timer = self._loop.call_at(due_at, self.flush)
 
     def _drop(self) -> None:
-        for gathered in (self._pieces, self._texts, self._tokens, self._logprobs):
-            gathered.clear()
+        self._pieces.clear()
+        self._texts.clear()
+        self._tokens.clear()
+        self._logprobs.clear()
         self._bytes = 0

@@ -529,9 +529,15 @@ test("without the server the page opens at once and what was read is there; it s
     await page.evaluate(async () => void (await navigator.serviceWorker.ready));
     const copies = () => page.evaluate(async () => (await (await caches.open("sessile-conversations")).keys()).map(({ url }) => url));
     await copied(page, "Keep this for the tunnel");
+    await page.reload(); // now it is the worker's
+    const forFormulas = (at) => at.evaluate(async () => (await import(new URL("chat.js", location.href).href)).loadMaths());
+    const kept = () => page.evaluate(async () => (await (await caches.open("sessile-page")).keys()).filter(({ url }) => url.includes("/temml.")).length);
+    const [before, isThere, after] = [await kept(), await forFormulas(page), await kept()];
+    assert.deepEqual([before, isThere, after > 0], [0, true, true], "what sets formulas is kept once it was loaded");
     await lone.stop("SIGKILL");
     const next = watch(await page.context().newPage());
     await next.goto(address);
+    assert.equal(await forFormulas(next), true);
     await next.waitForFunction((text) => document.querySelector(".answer .prose")?.textContent === text, answer);
     await next.reload();
     await next.waitForFunction(() => performance.getEntriesByName("first-contentful-paint").length > 0);

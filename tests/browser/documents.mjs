@@ -76,7 +76,8 @@ export function document(seed, number) {
 
 /** In the page: shows each text whole and growing. Returns the longest step of each and what is there that must not be. */
 async function render({ texts, max }) {
-  const { Markdown } = await import(new URL("chat.js", location.href).href);
+  const { Markdown, loadMaths } = await import(new URL("chat.js", location.href).href);
+  await loadMaths();
   const later = (globalThis.later ??= globalThis.setTimeout);
   const place = (globalThis.place ??= globalThis.document.querySelector("#thread").appendChild(globalThis.document.createElement("li")));
   let steps = [];
@@ -106,8 +107,9 @@ async function render({ texts, max }) {
         for (const element of (await shown(text, pieces)).querySelectorAll("*")) {
           if (/^(script|style|iframe|object|embed|link|meta|base|form|input|img|template|video|body|details)$/i.test(element.localName)) wrong.push(element.localName);
           const isMaths = element.namespaceURI === "http://www.w3.org/1998/Math/MathML";
-          if (isMaths !== /^(math|mrow|mi|mn|mo|mtext|mspace|mfrac|msqrt|mroot|msub|msup|msubsup|munder|mover|munderover|mtable|mtr|mtd|mphantom|mstyle)$/.test(element.localName)) wrong.push(element.localName);
-          for (const { name, value } of element.attributes) if (/^on|^style$|^src|^action$/.test(name) || (name === "href" && !/^(https?:|mailto:|#i-)/.test(value))) wrong.push(`${name}=${value}`);
+          if (isMaths !== /^(math|mrow|mi|mn|mo|mtext|mspace|mfrac|msqrt|mroot|msub|msup|msubsup|munder|mover|munderover|mtable|mtr|mtd|mphantom|mstyle|mpadded|menclose|mmultiscripts|mprescripts|none)$/.test(element.localName)) wrong.push(element.localName);
+          // A formula's styles are properties that Temml sets: none of them loads anything or leaves the formula's box.
+          for (const { name, value } of element.attributes) if (/^on|^src|^action$|^id$/.test(name) || (name === "style" && (!isMaths || /url|fixed|sticky|z-index/.test(value))) || (name === "href" && !/^(https?:|mailto:|#i-)/.test(value))) wrong.push(`${name}=${value}`);
         }
       }
       if (attempt === 0) best = steps;

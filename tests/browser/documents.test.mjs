@@ -32,3 +32,33 @@ test("a link without an address is its words", async () => {
   await server.dispose();
   assert.deepEqual(shown, ["before words after", 0]);
 });
+
+test("what sets formulas is loaded for the first of them, which is its source until then", async () => {
+  const server = await new Server().start();
+  const browser = await new Browser().start();
+  const page = await browser.page();
+  const requested = [];
+  page.on("request", (request) => requested.push(new URL(request.url()).pathname));
+  await page.goto(server.url);
+  const show = (text) =>
+    page.evaluate(async (text) => {
+      const { Markdown, loadMaths } = await import(new URL("chat.js", location.href).href);
+      const settled = async (markdown) => {
+        while (markdown.busy) await new Promise((resolve) => markdown.element.addEventListener("grown", resolve, { once: true }));
+        return [markdown.element.textContent, markdown.element.querySelectorAll("math").length];
+      };
+      const markdown = new Markdown();
+      markdown.update(text);
+      const before = await settled(markdown);
+      if (before[0].includes("$x$")) await loadMaths();
+      return [before, await settled(markdown)];
+    }, text);
+  const [plain] = await show("It costs $5 and $10.");
+  const early = requested.filter((path) => path.startsWith("/temml")).length;
+  const [before, after] = await show("so $x$ is");
+  await browser.dispose();
+  await server.dispose();
+  assert.deepEqual([plain, early], [["It costs $5 and $10.", 0], 0]);
+  assert.deepEqual([before, after], [["so $x$ is", 0], ["so x is", 1]]);
+  assert.deepEqual(requested.filter((path) => path.startsWith("/temml")).sort(), ["/temml.css", "/temml.js"]);
+});

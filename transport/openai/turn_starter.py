@@ -170,7 +170,8 @@ class _Retry:
 
 
 class TurnStarter:
-    """Starts the turns of all HTTP routes of a gateway: finds or makes the session, sends the turn, reads its log."""
+    """Starts the turns of all HTTP routes of a gateway: finds or makes the session, sends the turn, reads its log.
+    Its methods are the steps of that way, which all routes share."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

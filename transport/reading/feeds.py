@@ -90,7 +90,8 @@ class FeedEntry:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Feed:
-    """The newest records of one session's log, for its readers at this gateway."""
+    """The newest records of one session's log, for its readers at this gateway. Its fields are of three kinds (the
+    log's state, the tail, the readers) and stay together because each record that comes changes all of them."""
 
     key: SessionKey
     _feeds: Feeds
@@ -142,10 +143,11 @@ class Feed:
                 records, entries = self._cut(records), None
                 break
         first, last = records[0].offset, records[-1]
+        top = last.offset
         if self._seen_to < first - 1:
             self._seen_from = first - 1
-        if last.offset > self._seen_to:
-            self._seen_to = last.offset
+        if top > self._seen_to:
+            self._seen_to = top
         feeds, encoding = self._feeds, self.encoding
         if entries is None:
             entries = self._entries = []
@@ -163,12 +165,12 @@ class Feed:
             self._trim()
         if feeds.bytes > TAILS_BYTES_MAX:
             feeds.shed(self)
-        if last.offset > self.top:
-            self.top = last.offset
+        if top > self.top:
+            self.top = top
         if type(last.event) is SessionDeleted:
             self.deleted = True
         if feeds.read_to is not None and any(isinstance(record.event, _TOLD) for record in records):
-            feeds.read_to(self.key, last.offset)
+            feeds.read_to(self.key, top)
         for reader in self.readers:
             reader.listener.readable(reader)
 
@@ -324,7 +326,7 @@ class FeedReader(Unacked):
         budget = PULL_BYTES_MAX
         if len(entries) < self.merge_from:  # the usual case: one, fresh from the engine
             for entry in entries:
-                frame = entry.frame(feed, encoding)
+                frame = (entry.json if encoding is JSON else entry.msgpack) or entry.frame(feed, encoding)
                 budget -= self._take(frame, entry.record.offset, out, window, now)
                 if window.full or budget <= 0:
                     break

@@ -10,7 +10,7 @@ import { Code } from "./code.js";
 import { el, icon } from "./dom.js";
 import { withFormulas } from "./formulas.js";
 import MarkdownIt from "./markdown-it.js";
-import { maths } from "./maths.js";
+import { hasMaths, loadMaths, maths } from "./maths.js";
 import { t } from "./texts.js";
 
 const STEP = 150; // what is rendered before the browser gets its thread back: tokens, and 50 characters of text each
@@ -158,12 +158,15 @@ function codeText(token) {
   return token.content.replace(/\n$/, "");
 }
 
+let missing = 0; // formulas that were shown as their source, because what shows them was not there yet
+
 /** @param {Token} token @returns {Element} */
 function formula(token) {
   const isBlock = token.type === "maths_block";
+  if (!hasMaths()) missing++;
   const made = token.meta?.["isClosed"] === false ? null : maths(token.content, token.block);
   if (made === null) return el(isBlock ? "p" : "span", { class: "formula" }, token.info);
-  if (!token.block) return made;
+  if (!token.block) return el("span", { class: "inline-maths" }, /** @type {any} */ (made));
   return el(isBlock ? "div" : "span", { class: "maths", tabindex: 0, role: "group", "aria-label": t("Formula") }, /** @type {any} */ (made));
 }
 
@@ -248,6 +251,8 @@ export class Markdown {
     this.work = null;
     this.busy = false; // more comes in a later step
     this.waits = false;
+    this.lacks = false; // a formula is shown as its source until Temml is there
+    this.stale = false; // it is there since
   }
 
   /** @param {string} text */
@@ -274,7 +279,7 @@ export class Markdown {
   }
 
   isDone() {
-    return this.work === null && this.shown === this.text;
+    return this.work === null && this.shown === this.text && !this.stale;
   }
 
   wait() {
@@ -286,6 +291,11 @@ export class Markdown {
 
   /** @param {string} text @returns {Generator<number>} */
   *fill(text) {
+    if (this.stale) {
+      this.stale = false;
+      this.keys = [];
+      this.steady = { blocks: 0, at: 0 };
+    }
     // A reference may be defined anywhere, for all that stands before it.
     if (!text.startsWith(this.shown) || /\]:|\r/.test(text)) this.steady = { blocks: 0, at: 0 };
     const before = this.steady;
@@ -317,7 +327,9 @@ export class Markdown {
     if (token === undefined || code?.language !== language(token)) {
       this.codes.delete(index);
       code = token && new Code(language(token), (text, button) => void copyText(text, button));
+      const before = missing;
       const fresh = code === undefined ? yield* whole(block, env) : code.element;
+      if (missing > before) this.await();
       if (there !== undefined) there.replaceWith(fresh);
       else if (index % RUN === 0) this.element.append(el("div", { class: "run" }, fresh));
       else this.element.lastElementChild?.append(fresh);
@@ -326,6 +338,18 @@ export class Markdown {
     this.codes.set(index, code);
     yield FIGURE;
     yield* code.update(codeText(token));
+  }
+
+  /** Shows formulas once they can be. */
+  await() {
+    if (this.lacks) return;
+    this.lacks = true;
+    void loadMaths().then((isThere) => {
+      if (!isThere) return;
+      this.lacks = false;
+      this.stale = true;
+      this.wait();
+    });
   }
 
   /** Takes away the blocks behind the first ones. @param {number} count */

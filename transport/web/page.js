@@ -20,6 +20,7 @@ import { t, translate } from "./texts.js";
 import { shortTitle, UntitledConversations } from "./untitled.js";
 import { FIRST_WORDS, leaving } from "./wipe.js";
 
+export { loadMaths } from "./maths.js";
 export { Markdown, parser } from "./markdown.js"; // for tests, as Thread is: the page runs no module that it does not name
 export { Thread } from "./thread.js";
 

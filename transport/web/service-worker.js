@@ -2,10 +2,12 @@
  * Keeps the page's own files, so that it opens at once and without the server. It keeps no answer of any interface.
  *
  * A file is kept under the hash that the page names for it, so a page always gets the very files it was written for; a new page
- * is shown at the next visit, once all its files are here, and the files of the one before stay until then.
+ * is shown at the next visit, once all its files are here, and the files of the one before stay until then. What a page names in a
+ * template is kept once it was loaded.
  */
 const CACHE = "sessile-page";
 const PAGE = new URL("./", location.href).href;
+const LATER = /<template[^]*?<\/template>/g; // names what a page loads only when it needs it
 const PART = /(?:src|href)="([\w-]+\.\w+)"(?: integrity="([^"]+)")?/g;
 /** @type {any} */
 const worker = self;
@@ -27,7 +29,7 @@ async function refresh() {
   const [old, html] = [(await before?.text()) ?? "", await answer.clone().text()];
   if (old === html) return;
   const files = parts(html);
-  for (const [name, url] of files) {
+  for (const [name, url] of parts(html.replace(LATER, ""))) {
     if (await cache.match(name)) continue;
     const file = await fetch(url, { cache: "no-cache" });
     if (!file.ok) throw new Error(`${url} answers ${file.status}.`);
@@ -51,12 +53,20 @@ async function answered({ request, clientId, resultingClientId }, isPage) {
     if (page !== undefined) given.set(resultingClientId, parts(await page.clone().text()));
     return page ?? fetch(request);
   }
+  const nameIn = (/** @type {Map<string, string>} */ files) => [...files].find(([, url]) => url === request.url)?.[0];
   const kept = async (/** @type {Map<string, string>} */ files) => {
-    const name = [...files].find(([, url]) => url === request.url)?.[0];
+    const name = nameIn(files);
     return name && cache.match(name, { ignoreVary: true });
   };
   const files = given.get(clientId);
-  if (files !== undefined) return (await kept(files)) ?? fetch(request);
+  if (files !== undefined) {
+    const there = await kept(files);
+    if (there) return there;
+    const file = await fetch(request); // it has the hash that the page names, or is refused
+    const name = nameIn(files);
+    if (file.ok && name) await cache.put(name, file.clone());
+    return file;
+  }
   // Another page, which may be newer than what is kept here; without the server that will do.
   return fetch(request).catch(async () => (await kept(parts((await page?.text()) ?? ""))) ?? Response.error());
 }

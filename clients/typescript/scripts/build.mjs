@@ -1,13 +1,13 @@
 /**
  * Builds dist/ (what npm publishes) and what the server's page loads, in ../../transport/web: sessile.js, the SDK,
- * markdown-it.js, the Markdown parser, languages.js, what highlights code, and chat.js, the chat page's modules as one; with the
+ * markdown-it.js, the Markdown parser, temml.js and its style sheet, what sets formulas, languages.js, what highlights code, and chat.js, the chat page's modules as one; with the
  * argument `dist`, only that.
  * `pageBundles()` is also what the check compares the page's copies with, so the two cannot drift apart.
  */
 import { execFileSync } from "node:child_process";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 export const root = fileURLToPath(new URL("..", import.meta.url));
 const web = (name) => fileURLToPath(new URL(`../../../transport/web/${name}`, import.meta.url));
@@ -68,6 +68,29 @@ async function markdown() {
   return result.outputFiles[0].text;
 }
 
+/** Takes a part out of a text, up to and with an end. @param {string} text @param {string} begin @param {string} end */
+function without(text, begin, end) {
+  const from = text.indexOf(begin);
+  const to = text.indexOf(end, from);
+  if (from < 0 || to < 0) throw new Error(`Temml's styles have no ${JSON.stringify(begin)} any more: look what the page needs of them`);
+  return text.slice(0, from) + text.slice(to + end.length);
+}
+
+/**
+ * What sets formulas, as a classic script that defines `temml`, and its style sheet without its font, its breaking of lines and its numbers
+ * of equations. A style set as an attribute's text is against the page's policy, so it becomes a property.
+ */
+async function temml() {
+  const source = readFileSync(`${root}/node_modules/temml/dist/temml.js`, "utf8");
+  const code = source.replace(/(\w+)\.setAttribute\("style", "([\w-]+): ?([\w-]+);?"\)/g, '$1.style["$2"] = "$3"');
+  if (!code.startsWith("var temml = ") || code.includes('"style", ')) throw new Error("Temml is built otherwise now: look what the page needs of it");
+  const script = await transform(code, { target: common.target, minify: true, legalComments: "none", banner: banner("temml").js });
+  const parts = [["@font-face {", "}"], ["math .mathscr {", "}"], ["mo.tml-prime {", "}"], ["  mo.tml-prime {", "}"], ["math {\n  display: inline-flex;", "}"], ["math > mrow {", "}"], [".tml-eqn::before {", "}"], ["body {", "}"]];
+  const contents = parts.reduce((text, [begin, end]) => without(text, begin, end), readFileSync(`${root}/node_modules/temml/dist/Temml-Local.css`, "utf8"));
+  const sheet = await build({ ...common, stdin: { contents, loader: "css" }, minify: true, banner: { css: banner("temml").js } });
+  return [script.code, sheet.outputFiles[0].text];
+}
+
 /** The languages that the page highlights as one minified ES module, without the modes' tables for what it does not. */
 async function languages() {
   const pure = reading(/legacy-modes[\\/]mode[\\/]\w+\.js$/, (text) => text.replace(/export const shader = [^]*/, "").replace(/(= |: )(clike|mkXML|words)\(/g, "$1/* @__PURE__ */ $2("));
@@ -88,11 +111,14 @@ async function page(built) {
 /** What the page loads of this build: file beside the page -> text. */
 export async function pageBundles() {
   const [uplot, uplotStyles] = await charts();
+  const [formulas, formulaStyles] = await temml();
   const built = new Map([
     [web("uplot.js"), uplot],
     [web("uplot.css"), uplotStyles],
     [web("sessile.js"), await bundle()],
     [web("markdown-it.js"), await markdown()],
+    [web("temml.js"), formulas],
+    [web("temml.css"), formulaStyles],
     [web("languages.js"), await languages()],
   ]);
   return built.set(web("chat.js"), await page(built));

@@ -55,11 +55,12 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
     assert "heads_listed_by_user" in plans["list of a user"] and "TEMP B-TREE" not in plans["list of a user"]
 
 
-def test_a_batch_is_cut_into_powers_of_two_and_filled_up_with_nothing() -> None:
-    rows = [(n, "x") for n in range(sql.VALUES_ROWS_MAX + 3)]
+def test_a_batch_is_cut_into_powers_of_two_and_filled_up_with_rows_that_equal_nothing() -> None:
+    rows = [(n, b"x") for n in range(sql.VALUES_ROWS_MAX + 3)]
     (first, all_of_it), (second, rest) = sql.chunks(rows)
     assert (first, len(all_of_it)) == (sql.VALUES_ROWS_MAX, 2 * sql.VALUES_ROWS_MAX)
-    assert (second, rest) == (4, [256, "x", 257, "x", 258, "x", None, None])
+    assert (second, rest) == (4, [256, b"x", 257, b"x", 258, b"x", None, 0])
+    assert {type(value) for value in rest} == {int, bytearray, type(None)}
     assert sql.chunks([]) == []
 
 

@@ -15,7 +15,7 @@ from sessions.model.generation import ThoughtMarks, continuation_seed
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
 from sessions.schemas import InlineSchemaChecker
-from sessions.turn.attempts import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
+from sessions.turn.generation_task import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.tool_call_parser import MisfitCall

@@ -11,8 +11,7 @@ from sessions.model.errors import BadInput, Overloaded
 from sessions.model.types import Tool
 from sessions.model.verdicts import Finding, Verdict
 from sessions.schemas import InlineSchemaChecker
-from sessions.turn.attempts import GenerationRun
-from sessions.turn.generation_task import GenerationTask
+from sessions.turn.generation_task import GenerationRun, GenerationTask
 from sessions.turn.output_accumulator import GenerationLimits
 from tests.support.machine.generation_fixture import GivenEngine, GivenFilters, GivenLedger, KeptInbox, open_response
 from tests.support.machine.machine_fixture import KEY

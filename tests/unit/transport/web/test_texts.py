@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from transport.http_api.server import WEB
 
-BUILT = {"chat.js", "sessile.js", "markdown-it.js", "languages.js", "maths.js"}
+BUILT = {"chat.js", "sessile.js", "markdown-it.js", "languages.js", "temml.js"}
 SAME = {"Sessile", "+", "Shared conversation · Sessile"}
 ROW = re.compile(r'^  "((?:[^"\\]|\\.)*)": "((?:[^"\\]|\\.)*)",$', re.MULTILINE)
 CALL = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
