@@ -189,21 +189,28 @@ class ChatTemplate:
             return None
         asked = [_message("user", _USER)]
         prompt = self.render(asked, answer=True)
-        begun = prompt.rpartition(_USER)[2]
         if close == "<channel|>":
             none = f"{open_}\n{close}"
             return ThoughtMarks(open_, close, none=none, end=f"\n{close}", apart=True, asked=self._heeds("on"))
+        off = [
+            text for variable in THINKING_VARIABLES if (text := self._told_not_to_think(variable)) not in ("", prompt)
+        ]
+        must_ask = self._heeds("on") and not off  # by default it tells the model what it tells if thoughts are off
+        if must_ask:
+            prompt = self.render(asked, answer=True, thinking="on")
+        begun = prompt.rpartition(_USER)[2]
         opened = begun.count(open_) > begun.count(close)
         none = f"\n{close}\n\n" if opened else f"{open_}\n\n{close}\n\n"
-        for variable in THINKING_VARIABLES:
-            try:
-                without = self._template.render(**self._variables(asked, answer=True), **{variable: False})
-            except FAILURES:
-                continue
-            if without != prompt and without.startswith(prompt):
-                none = without[len(prompt) :]
-                break
-        return ThoughtMarks(open_, close, opened, none)
+        none = next((text[len(prompt) :] for text in off if text.startswith(prompt)), none)
+        return ThoughtMarks(open_, close, opened, none, asked=must_ask)
+
+    def _told_not_to_think(self, variable: str) -> str:
+        """Returns the prompt of a question if the template's `variable` is false; "" if the template fails."""
+        try:
+            asked = self._variables([_message("user", _USER)], answer=True)
+            return self._template.render(**asked, **{variable: False})
+        except FAILURES:
+            return ""
 
     def _heeds(self, thinking: str) -> bool:
         """Returns whether the template gives another text if `thinking` is passed to it."""
@@ -233,7 +240,7 @@ class ChatTemplate:
     ) -> str:
         """Returns the template's own text for a whole conversation, as on the day of `at` (unix ms). `thinking` is as
         for `conversation`."""
-        told: dict[str, Any] = {THINKING_VARIABLES[0]: True} if thinking else {}
+        told: dict[str, Any] = dict.fromkeys(THINKING_VARIABLES, True) if thinking else {}
         if thinking not in ("", "on"):
             told["reasoning_effort"] = thinking
         return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at), **told)

@@ -31,6 +31,7 @@ _NONCHARACTERS: Final = [chr(code) for code in range(0xFDD0, 0xFDF0)]  # Unicode
 _THOUGHTS: Final = re.compile(r"think|thought|reason|channel", re.IGNORECASE)
 _SYSTEM, _USER, _ANSWER = "Sqsystemq", "Uquserq", "Aqanswerq"
 _NEXT: Final = "Nqnextq"
+_OPEN, _CLOSE, _GUARD = "<think>", "</think>", "reasoning_content"
 THOUGHT_FIELDS: Final = ("thinking", "reasoning_content", "reasoning")  # of messages, as templates name them
 
 
@@ -61,6 +62,7 @@ class TemplateShape(msgspec.Struct, frozen=True):
     one_call: bool = False  # of several calls in a message only the first is shown
     thoughts: str = ""  # the field that thoughts before a call have a place in
     thoughts_alone: bool = False  # before a call, thoughts and text have one place together
+    guard: bool = False  # text is cut at `</think>`, unless the thoughts before it are in `reasoning_content`
 
     @property
     def foldings(self) -> tuple[str, ...]:
@@ -101,6 +103,7 @@ class _Turn(msgspec.Struct):
     call_id: str | None = None
     name: str | None = None
     thoughts: list[_Text | str] = []
+    guarded: bool = False  # the thoughts, if any, are in the field that keeps the text from being cut
 
 
 class _Part(NamedTuple):
@@ -128,6 +131,10 @@ def probe(render: Render) -> TemplateShape:
         and _shows(render, [user, answer, _message("assistant", _SYSTEM), words], _ANSWER, _SYSTEM, _NEXT),
         tool=_shows(render, [user, answer, _message("tool", _NEXT)], _NEXT),
     )
+    cut = _message("assistant", f"{_ANSWER}{_CLOSE}{_SYSTEM}")
+    if _shows(render, [user, {**cut, _GUARD: ""}, words], f"{_ANSWER}{_CLOSE}{_SYSTEM}"):
+        guard = not _shows(render, [user, cut, words], _ANSWER, _SYSTEM)
+        shape = msgspec.structs.replace(shape, guard=guard)
     for calls in ("objects", "texts"):
         for short_ids in (False, True):
             made = msgspec.structs.replace(shape, calls=calls, short_ids=short_ids)
@@ -387,6 +394,13 @@ def _turn(shape: TemplateShape, message: ChatMessage, *, first: bool) -> _Turn:
     if role == "system" and not (first or shape.later_system):
         role = "user"
     whole, by_model = content_text(message), role == "assistant"
+    if shape.guard and by_model and not (message.thoughts or message.calls):
+        opened = message.text.startswith(_OPEN)
+        thoughts, _, words = message.text.removeprefix(_OPEN).partition(_CLOSE) if opened else ("", "", message.text)
+        if _CLOSE in words:
+            words = words.lstrip("\n") if opened else words
+            own = _Text(words, True, words, None if opened else message.tokens)
+            return _Turn(role, [own], thoughts=[_Text(thoughts, True, thoughts, None)] * opened, guarded=True)
     if message.calls and not shape.calls:
         return _Turn(role, [_Text(whole, by_model, whole, message.tokens)])
     text = _Text(message.text, by_model, whole, message.tokens)
@@ -434,7 +448,9 @@ def _rendered(
         for parts in (turn.thoughts, turn.content)
     )
     message: dict[str, Json] = {"role": turn.role, "content": content}
-    if thoughts:
+    if turn.guarded:
+        message[_GUARD] = thoughts
+    elif thoughts:
         message[shape.thoughts] = thoughts
     if turn.calls:
         message["tool_calls"] = [

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from inference.remote.chat_tokenizer import (
-    THOUGHTS,
-    UNMARKED,
-    UNMARKED_JSON,
-    ChatTokenizer,
-    encode,
-    read_prompt,
-)
+from inference.remote.chat_tokenizer import UNMARKED, UNMARKED_JSON, ChatTokenizer, encode, read_prompt
 from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, EndReason, GenerationRequest, drawn_seed, is_free
 from sessions.model.types import Json
-from sessions.turn.call_formats import FIELD_CLOSE, FIELD_OPEN
+from sessions.turn.call_formats import FIELD_CLOSE, FIELD_OPEN, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
+from sessions.turn.output_pipeline import beginnings, held_back, reach
 
 _DIRECT: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 _USUAL_LIMIT: Final = "max_tokens"
 _NAMES_SHOWN: Final = 10
+_TAGS: Final = ("<think>", "</think>")  # around a thought at the beginning of a content
 _ENDS: Final[dict[str, EndReason]] = {"length": "length", "content_filter": "content_filter"}
 
 
@@ -161,7 +156,7 @@ class ChatDialect:
             if not reason:
                 raise Unavailable("engine_unavailable", "The provider cut an answer short.")
             ended = _ENDS.get(reason, "stop")
-            for text in writer.close() if ended == "stop" else ():
+            for text in writer.close(whole=ended == "stop"):
                 yield Chunk(tuple(encode(text.encode())), text)
             yield RemoteRunEnded(ended, cached)
         finally:
@@ -218,30 +213,88 @@ def _cached_of(usage: Any, num_prompt: int) -> int:
     return min(num_prompt, num_prompt * cached // prompt)
 
 
+class _Span(NamedTuple):
+    """A part of a content: a thought, or text."""
+
+    thought: bool
+    text: str
+
+
+class _ContentReader:
+    """Tells a thought at the beginning of a content from the text behind it. Providers whose server does not know a
+    model's thoughts send them so:
+
+        <think>\\nHm, 2 + 2.\\n</think>\\n\\nFour
+
+    A tag anywhere else is text. Where the provider has a field for thoughts and used it, `as_text` says so, and every
+    tag is text."""
+
+    def __init__(self) -> None:
+        self._phase: Literal["begin", "thought", "behind", "text"] = "begin"
+        self._held = ""  # it may become a tag
+
+    def as_text(self) -> None:
+        """Takes what comes next as text, tags or not."""
+        if self._phase == "begin":
+            self._phase = "text"
+
+    def read(self, content: str) -> Iterator[_Span]:
+        """Yields the parts that can be told once `content` has come."""
+        content, self._held = self._held + content, ""
+        if self._phase == "begin":
+            begun = content.lstrip()
+            if len(begun) < len(_TAGS[0]) and _TAGS[0].startswith(begun):
+                self._held = content
+                return
+            self._phase = "thought" if begun.startswith(_TAGS[0]) else "text"
+            content = begun.removeprefix(_TAGS[0]) if self._phase == "thought" else content
+        if self._phase == "thought":
+            thought, closed, content = content.partition(_TAGS[1])
+            if not closed:
+                end = len(thought) - held_back(thought, beginnings(_TAGS[1:]), reach(_TAGS[1:]))
+                thought, self._held = thought[:end], thought[end:]
+            if thought:
+                yield _Span(True, thought)
+            if not closed:
+                return
+            self._phase = "behind"
+        if self._phase == "behind":
+            content = content.lstrip()
+        if content:
+            self._phase = "text"
+            yield _Span(False, content)
+
+    def rest(self) -> Iterator[_Span]:
+        """Yields what was held back, at the end of the content."""
+        if self._held:
+            yield _Span(self._phase == "thought", self._held)
+        self._held = ""
+
+
 class _AnswerWriter:
-    """Writes the deltas of an answer as text with marks: thoughts in `<think>`, calls between marks that occur in no
-    text. Thoughts and calls are left out if `thoughts` or `calls` is false. A provider that continues an earlier call
-    after another has begun is refused."""
+    """Writes the deltas of an answer as text with thoughts and calls between marks that occur in no text. Thoughts and
+    calls are left out if `thoughts` or `calls` is false. A provider that continues an earlier call after another has
+    begun is refused."""
 
     def __init__(self, *, thoughts: bool = True, calls: bool = True) -> None:
         self._thoughts = thoughts
         self._calls = calls
+        self._content = _ContentReader()
         self._open: Literal["", "thought", "call"] = ""
         self._call = _Call()  # the one that is open
 
     def take(self, delta: _Delta) -> Iterator[str]:
         """Yields the texts that a delta adds. Raises Unavailable."""
-        if self._thoughts and (thought := delta.reasoning_content or delta.reasoning):
-            if self._open != "thought":
-                yield from self._switch("thought", f"{THOUGHTS.open}\n")
-            yield thought.translate(UNMARKED)
+        if thought := delta.reasoning_content or delta.reasoning:
+            self._content.as_text()
+            yield from self._span(_Span(True, thought))
         if text := (delta.content or "") + (delta.refusal or ""):
-            if self._open != "":
-                yield from self._switch("", "")
-            yield text.translate(UNMARKED)
+            for span in self._content.read(text):
+                yield from self._span(span)
         for call in (delta.tool_calls or ()) if self._calls else ():
             name, arguments = (call.function.name, call.function.arguments) if call.function else (None, None)
             if name and not self._is_open(call):
+                yield from self._rest()
                 yield from self._switch("call", f"{FIELD_OPEN}{json.dumps(name)}\n")
                 self._call = call
             if arguments:
@@ -249,19 +302,34 @@ class _AnswerWriter:
                     raise Unavailable("engine_unavailable", "The provider mixed the calls of an answer up.")
                 yield arguments.translate(UNMARKED_JSON)
 
+    def _span(self, span: _Span) -> Iterator[str]:
+        if span.thought and not self._thoughts:
+            return
+        if span.thought and self._open != "thought":
+            yield from self._switch("thought", FIELD_THOUGHT_OPEN)
+        elif not span.thought and self._open != "":
+            yield from self._switch("", "")
+        yield span.text.translate(UNMARKED)
+
+    def _rest(self) -> Iterator[str]:
+        for span in self._content.rest():
+            yield from self._span(span)
+
     def _is_open(self, call: _Call) -> bool:
         """Returns whether a delta continues the call that is being written. Some providers give every call the number
         0, or none."""
         same_id = not call.id or not self._call.id or call.id == self._call.id
         return self._open == "call" and call.index == self._call.index and same_id
 
-    def close(self) -> Iterator[str]:
-        """Yields the end mark of the thought or call that is open, if any."""
-        yield from self._switch("", "")
+    def close(self, *, whole: bool = True) -> Iterator[str]:
+        """Yields what was held back and, if the answer is `whole`, the end mark of the thought or call that is open."""
+        yield from self._rest()
+        if whole:
+            yield from self._switch("", "")
 
     def _switch(self, to: Literal["", "thought", "call"], opening: str) -> Iterator[str]:
         if self._open == "thought":
-            yield f"\n{THOUGHTS.close}\n\n"
+            yield FIELD_THOUGHT_CLOSE
         elif self._open != "":
             yield FIELD_CLOSE
         self._open = to

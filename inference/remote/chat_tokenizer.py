@@ -7,15 +7,14 @@ Sessile's ledger needs ids, so each stands for up to three bytes of text. Ids be
     assistant Let me look. CALL ["call_1", "weather", "{}"] END
 
 `read_prompt` makes messages of such a prompt again. Lengths, usage and windows are therefore counted at three bytes a
-token, not as the provider counts. Thoughts of an answer stand in its text as Hermes writes them, and so do its calls,
-but between marks that no text has: what looks like a call in the provider's text is text.
+token, not as the provider counts. Thoughts and calls of an answer stand in its text, between marks that no text has:
+what looks like a call in the provider's text is text, and so is a `</think>` in a thought.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -26,19 +25,19 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks, TokenizerInfo
 from sessions.model.types import Json, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
-from sessions.turn.call_formats import FIELD_CLOSE, FIELD_OPEN
+from sessions.turn.call_formats import FIELD_CLOSE, FIELD_MARKS, FIELD_OPEN, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
 
 BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
 ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}
 SPECIALS_END: Final = 10
 VOCABULARY: Final = 4 << 24  # ids: the number of bytes (1 to 3) in the upper byte, the bytes below
-THOUGHTS: Final = ThoughtMarks("<think>", "</think>", efforts=True)
-UNMARKED: Final = str.maketrans(dict.fromkeys((FIELD_OPEN, FIELD_CLOSE), "\ufffd"))  # texts have no marks of calls
-UNMARKED_JSON: Final = str.maketrans({mark: json.dumps(mark)[1:-1] for mark in (FIELD_OPEN, FIELD_CLOSE)})
+THOUGHTS: Final = ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE, efforts=True)
+UNMARKED: Final = str.maketrans(dict.fromkeys(FIELD_MARKS, "\ufffd"))  # texts have none of the marks
+UNMARKED_JSON: Final = str.maketrans({mark: json.dumps(mark)[1:-1] for mark in FIELD_MARKS})
 
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
 _SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
-_THOUGHT: Final = re.compile(r"\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
+_THOUGHT: Final = re.compile(rf"\s*{FIELD_THOUGHT_OPEN}.*?(?:{FIELD_THOUGHT_CLOSE}|\Z)\s*", re.DOTALL)
 _INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multiple of three
 
 
@@ -88,7 +87,7 @@ class ChatTemplateFacts:
 class ChatTokenizer:
     """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
 
-    fingerprint = "chat-3-bytes/2"
+    fingerprint = "chat-3-bytes/3"
     starts: Tokens = (BEGIN,)
     answer_opening: Tokens = (ROLES["assistant"],)
     answer_closing: Tokens = (END,)
@@ -154,14 +153,22 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
     ]
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
     talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
-    messages = [_message(*said, outputs=_outputs_behind(talk, index)) for index, said in enumerate(talk)]
+    messages = [_message(*said, outputs=ids) for said, ids in zip(talk, _outputs_behind(talk), strict=True)]
     return ChatPrompt(messages, functions, begun)
 
 
-def _outputs_behind(talk: Sequence[Sequence[str]], index: int) -> list[str]:
-    """Returns the call ids of the tool outputs that follow the message at `index`."""
-    outputs = itertools.takewhile(lambda message: message[0] == "tool", talk[index + 1 :])
-    return [fields[0] for _, _, *fields in outputs if fields]
+def _outputs_behind(talk: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns for each message the call ids of the tool outputs that follow it; an output has none behind it. Reads
+    each message once."""
+    behind = list[list[str]]()
+    last: list[str] = []
+    for role, _, *fields in talk:
+        behind.append([])
+        if role == "tool":
+            last += fields[:1]
+        else:
+            last = behind[-1]
+    return behind
 
 
 def _function(tool: Tool) -> dict[str, Json]:
@@ -193,10 +200,9 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
 
 
 def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str, Json]]]:
-    """Returns the words of an answer, without its thought, and its calls. An answer's text has no ids: its calls get
+    """Returns the words of an answer, without its thoughts, and its calls. An answer's text has no ids: its calls get
     those of the `outputs` that follow, in order. A call without an output, or that is not whole, is left out."""
-    thought = _THOUGHT.match(text)
-    words, *marked = text[thought.end() if thought is not None else 0 :].split(FIELD_OPEN)
+    words, *marked = _THOUGHT.sub("", text).split(FIELD_OPEN)
     calls = list[dict[str, Json]]()
     for each in marked:
         written, closed, behind = each.partition(FIELD_CLOSE)

@@ -41,6 +41,7 @@ from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, Finish, Genera
 from sessions.model.types import ItemId, Principal, ResponseId, Sampling, Tokens, Usage, pack_tokens
 from sessions.ports import ChatMessage
 from sessions.turn.branch_tokens import summary_message
+from sessions.turn.call_formats import FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
 from sessions.turn.channels import MARKS
 from sessions.turn.ledger import CompactionPlan, Ledger
 from sessions.turn.screening import screened
@@ -57,7 +58,9 @@ PREFILL_RETRY_S: Final = 1.0  # and twice as long each time, up to
 PREFILL_RETRY_MAX_S: Final = 15.0
 
 _MARK: Final = re.compile("|".join(map(re.escape, MARKS)))
-_THOUGHT: Final = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHT: Final = re.compile(
+    rf"\A\s*<think>.*?(?:</think>|\Z)|{FIELD_THOUGHT_OPEN}.*?(?:{FIELD_THOUGHT_CLOSE}|\Z)", re.DOTALL
+)
 _SENTENCES: Final = re.compile(r"(?<=[.!?\n])")
 _CUT_SHORT: Final = re.compile(r"(?<=[.!?\n])[^.!?\n]*\Z")
 

@@ -103,6 +103,12 @@ class Open(msgspec.Struct, kw_only=True):
     def last_item(self) -> ItemId | None:
         return self.drafts[-1].item.id if self.drafts else self.body.parent_id
 
+    @property
+    def began_with_call(self) -> bool:
+        """Whether a call, or the thoughts before one, came first. An answer in a required format has no thoughts."""
+        first = self.drafts[0].so_far() if self.drafts else None
+        return isinstance(first, FunctionCall) or (first is not None and bool(first.reasoning))
+
 
 class Queued(msgspec.Struct, kw_only=True):
     """A response that waits for the response `after` to end. When it begins, `item` becomes its user message and gets a

@@ -75,6 +75,11 @@ def has_format(sampling: Sampling) -> bool:
 ATTENDED: Final = "attended"  # in a response's request: its client's leaving cancels it
 
 
+def may_call_instead(sampling: Sampling) -> bool:
+    """Returns whether a call may come in the place of an answer in the required format, if there are tools."""
+    return has_format(sampling) and sampling.tool_choice in (None, "auto")
+
+
 def is_attended(request: object) -> bool:
     """Returns whether a response with this request is only for a client that waits for it, so that the client's leaving
     cancels it."""
@@ -110,7 +115,7 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
     thought, if it is not the mark alone. `channels`: thoughts, texts and calls are messages with headers
     (`sessions.turn.channels`). `apart`: the chat template takes thoughts in a field of their own, not in the text.
     `efforts`: the template knows degrees of effort. `asked`: the model has thoughts only if the template is given a
-    hint.
+    hint; then `opened` and `none` are about prompts with the hint, and others need no text to keep thoughts away.
     """
 
     open: str
@@ -131,6 +136,10 @@ class ThoughtMarks(msgspec.Struct, frozen=True):
         if self.efforts and sampling.effort is not None:
             return sampling.effort
         return "on" if self.asked and sampling.thinking else ""
+
+    def opens(self, sampling: Sampling) -> bool:
+        """Returns whether the answer to a request begins inside a thought that the template has opened."""
+        return self.opened and (not self.asked or self.template_hint(sampling) != "")
 
     @property
     def closing(self) -> str:

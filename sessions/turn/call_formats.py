@@ -8,12 +8,16 @@ has no reader here: `tool_call_parser` follows its arguments as they come.
     llama3     {"name": "f", "parameters": {}}                    at the start, or behind <|python_tag|>
     mistral    [TOOL_CALLS][{"name": "f", "arguments": {}}]       or [TOOL_CALLS]f[ARGS]{}
     qwen_xml   <tool_call><function=f><parameter=p>v</parameter></function></tool_call>
-    json_list  <|tool_call|>[{"name": "f", "arguments": {}}]      Granite, Phi
+    json_list  <|tool_call|>[{"name": "f", "arguments": {}}]      Granite, Phi; <TOOLCALL>[...]</TOOLCALL>, Nemotron
+    glm        <tool_call>f\\n<arg_key>p</arg_key>\\n<arg_value>v</arg_value>\\n</tool_call>
+    minimax    <minimax:tool_call><invoke name="f"><parameter name="p">v</parameter></invoke></minimax:tool_call>
+    kimi       <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}...
+    functionary  <function=f>{"p": "v"}</function>
     command_r  <|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>
     deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
     lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
     gemma4     <|tool_call>call:f{p:<|"|>v<|"|>,q:[1,true]}<tool_call|>
-    field      as hermes, between marks that no text has: the calls came in a field of their own
+    field      as hermes, between marks that no text has: calls, and thoughts, came in fields of their own
 
 OpenAI's harmony has no reader either: there a call is a message of its own kind (`sessions.turn.channels`).
 
@@ -26,7 +30,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sessions.model.types import Json, Tool
@@ -49,9 +53,9 @@ class CallFormat(NamedTuple):
     An answer that begins with one of the characters `starts` may be a call without a mark (engines show no special
     tokens, and small models leave marks out); `read_bare` reads it, or `read` if that is None, and `may_be_bare`
     detects early that a text is no call. `channels`: a call is a message in a channel. `ends_thoughts`: a call may
-    begin inside a thought and ends it. `specials` are the marks that are special tokens of the models. `verbatim`: a
-    call is its name, as a JSON string on a line of its own, and its arguments, which are all the text up to the closing
-    mark.
+    begin inside a thought and ends it. `specials` are the marks that are special tokens of the models. `verbatim`: no
+    text has the marks of calls and thoughts, so that they count everywhere; a call is its name, as a JSON string on a
+    line of its own, and its arguments, which are all the text up to the closing mark.
     """
 
     opens: tuple[str, ...]
@@ -95,6 +99,9 @@ def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
 
 FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode: what writes calls between them keeps them out of texts
 FIELD_CLOSE: Final = "\ufdd1"
+FIELD_THOUGHT_OPEN: Final = "\ufdd2"
+FIELD_THOUGHT_CLOSE: Final = "\ufdd3"
+FIELD_MARKS: Final = (FIELD_OPEN, FIELD_CLOSE, FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE)
 _DECODER: Final = json.JSONDecoder()
 _STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)  # of JSON: whole strings and brackets
 _FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments
@@ -103,13 +110,29 @@ _OPEN_FENCE: Final = re.compile(r"\s*```(?:json)?\s*")
 _CLOSE_FENCE: Final = re.compile(r"\s*```")
 _HEADS: Final = ('{"name":"', '{"type":"function","name":"', '{"tool_name":"', '{"tool_call_id":"')
 _NAMED: Final = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(\[ARGS\])?\s*(?=\{)")
-_NAME_BEGINS: Final = re.compile(r"\s*[\w.-]*\s*(\[[\w\]]*)?\s*")
+_NAME_BEGINS: Final = re.compile(r"\s*[\w.-]*\s*(?:\[[\w\]]*){0,2}\s*")
 _FUNCTION: Final = re.compile(r"\s*<function=([^<>\n]+)>\s*")
 _PARAMETER: Final = re.compile(r"<parameter=([^<>\n]+)>(.*?)</parameter>\s*", re.DOTALL)
 _DEEPSEEK: Final = re.compile(
     r"\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<>\n]+?)(?:<｜tool▁sep｜>|\n```json\n)(.*?)(?:\n```)?\s*<｜tool▁call▁end｜>",
     re.DOTALL,
 )
+
+_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+_GLM_NAME: Final = re.compile(r"\s*([^<>{}\s]+)\s*(?=<)")
+_GLM_NAME_BEGINS: Final = re.compile(r"\s*[^<>{}\s]*\s*")
+_GLM_END: Final = "</tool_call>"
+_INVOKE: Final = re.compile(r'\s*<invoke name="([^"<>\n]+)">\s*')
+_INVOKED: Final = re.compile(r'<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
+_INVOKE_END: Final = "</invoke>"
+_MINIMAX_END: Final = "</minimax:tool_call>"
+_KIMI: Final = re.compile(
+    r"\s*<\|tool_call_begin\|>\s*([^<>\s]+)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>", re.DOTALL
+)
+_KIMI_ID: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")
+_KIMI_END: Final = "<|tool_calls_section_end|>"
+_FUNCTIONARY_NAME: Final = re.compile(r"([\w.-]+)>\s*(?=\{)")
+_FUNCTIONARY_BEGINS: Final = re.compile(r"[\w.-]*(?:>\s*)?")
 
 _GEMMA_QUOTE: Final = '<|"|>'
 _GEMMA_HEAD: Final = re.compile(r"\s*(?:call)?:\s*([\w.-]+)\s*\{")
@@ -190,17 +213,92 @@ def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
         return None
     if function is None:
         raise ValueError("no function")
-    schemas = (tools[function[1]].parameters or {}).get("properties") if function[1] in tools else None
-    arguments = {
-        name: _typed(value, schemas.get(name) if isinstance(schemas, dict) else None)
-        for name, value in _PARAMETER.findall(text[function.end() : end])
-    }
-    return [(function[1], _dumped(arguments))], end + len("</function>")
+    written = _PARAMETER.findall(text[function.end() : end])
+    lines = [(name, value.removeprefix("\n").removesuffix("\n")) for name, value in written]
+    arguments = _arguments(function[1], lines, tools)
+    return [(function[1], arguments)], end + len("</function>")
+
+
+def _arguments(function: str, written: Iterable[tuple[str, str]], tools: Mapping[str, Tool]) -> str:
+    """Returns arguments that a model wrote one by one, as name and value, as a JSON object."""
+    schemas = (tools[function].parameters or {}).get("properties") if function in tools else None
+    known = schemas if isinstance(schemas, dict) else {}
+    return _dumped({name: _typed(value, known.get(name)) for name, value in written})
+
+
+def _glm(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if text.lstrip().startswith("{"):
+        return _json_calls(text, tools)
+    name = _GLM_NAME.match(text)
+    if name is None and not _GLM_NAME_BEGINS.fullmatch(text):
+        raise ValueError("no function")
+    if name is None or _GLM_END not in text:
+        return None
+    at, written = name.end(), list[tuple[str, str]]()
+    while argument := _ARGUMENT.match(text, at):
+        written.append((argument[1], argument[2]))
+        at = argument.end()
+    if not text.startswith(_GLM_END, at):
+        return _unfinished(text[at:], "<arg_key>", _GLM_END)
+    return [(name[1], _arguments(name[1], written, tools))], at + len(_GLM_END)
+
+
+def _minimax(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if _MINIMAX_END not in text:
+        return _unfinished(text.lstrip(), "<invoke name=")
+    calls, at = list[tuple[str, str]](), 0
+    while invoked := _INVOKE.match(text, at):
+        at, written = invoked.end(), list[tuple[str, str]]()
+        while parameter := _INVOKED.match(text, at):
+            written.append((parameter[1], parameter[2]))
+            at = parameter.end()
+        if not text.startswith(_INVOKE_END, at):
+            return _unfinished(text[at:], "<parameter name=", _INVOKE_END)
+        calls.append((invoked[1], _arguments(invoked[1], written, tools)))
+        at += len(_INVOKE_END)
+    rest = text[at:].lstrip()
+    if not (calls and rest.startswith(_MINIMAX_END)):
+        return _unfinished(rest, "<invoke name=")
+    return calls, len(text) - len(rest) + len(_MINIMAX_END)
+
+
+def _kimi(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if _KIMI_END not in text:
+        return _unfinished(text.lstrip(), "<|tool_call_begin|>")
+    calls, at = list[tuple[str, str]](), 0
+    while written := _KIMI.match(text, at):
+        name = _KIMI_ID.fullmatch(written[1])
+        calls.append((name[1] if name is not None else "", _dumped(json.loads(written[2]))))
+        at = written.end()
+    rest = text[at:].lstrip()
+    if not (calls and rest.startswith(_KIMI_END)):
+        return _unfinished(rest, "<|tool_call_begin|>")
+    return calls, len(text) - len(rest) + len(_KIMI_END)
+
+
+def _unfinished(rest: str, *tags: str) -> Read | None:
+    """Returns None if `rest`, behind what was read, is the beginning of one of the tags or begins with one: more text
+    is needed. Raises ValueError otherwise."""
+    if not any(tag.startswith(rest[: len(tag)]) for tag in tags):
+        raise ValueError("no calls")
+    return None
+
+
+def _functionary(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    name = _FUNCTIONARY_NAME.match(text)
+    if name is None:
+        if _FUNCTIONARY_BEGINS.fullmatch(text):
+            return None
+        raise ValueError("no function")
+    end = _json_end(text, name.end())
+    if end is None:
+        return None
+    arguments, _ = _DECODER.raw_decode(text, name.end())
+    return [(name[1], _dumped(arguments))], end
 
 
 def _typed(value: str, schema: Json) -> Json:
     """Returns a parameter's value: parsed as JSON if possible, but as it is if its schema says that it is a string."""
-    value = value.removeprefix("\n").removesuffix("\n")
     if isinstance(schema, dict) and schema.get("type") == "string":
         return value
     try:
@@ -316,14 +414,42 @@ def _dumped(value: Json) -> str:
 FORMATS: Final[dict[str, CallFormat]] = {
     "hermes": CallFormat(("<tool_call>",), starts="{`", read_bare=_fenced_call, may_be_bare=may_be_fenced_call),
     "llama3": CallFormat(("<|python_tag|>",), _json_calls, starts="{", between="; \n"),
-    "mistral": CallFormat(("[TOOL_CALLS]",), _mistral, starts="["),
+    "mistral": CallFormat(("[TOOL_CALLS]",), _mistral, starts="[", specials=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")),
     "qwen_xml": CallFormat(("<tool_call>",), _qwen_xml, ("</tool_call>",)),
     "json_list": CallFormat(
-        ("<|tool_call|>", "<tool_call>"), _json_calls, ("<|/tool_call|>", "</tool_call>"), starts="["
+        ("<|tool_call|>", "<tool_call>", "<TOOLCALL>"),
+        _json_calls,
+        ("<|/tool_call|>", "</tool_call>", "</TOOLCALL>"),
+        starts="[",
+        specials=("<|tool_call|>", "<|/tool_call|>"),
     ),
+    "glm": CallFormat(("<tool_call>",), _glm),
+    "minimax": CallFormat(("<minimax:tool_call>",), _minimax),
+    "kimi": CallFormat(
+        ("<|tool_calls_section_begin|>",),
+        _kimi,
+        specials=(
+            "<|tool_calls_section_begin|>",
+            "<|tool_call_begin|>",
+            "<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+            _KIMI_END,
+        ),
+    ),
+    "functionary": CallFormat(("<function=",), _functionary, ("</function>",)),
     "command_r": CallFormat(("<|START_ACTION|>",), _json_calls, ("<|END_ACTION|>",)),
-    "deepseek": CallFormat(("<｜tool▁calls▁begin｜>",), _deepseek),
-    "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2),
+    "deepseek": CallFormat(
+        ("<｜tool▁calls▁begin｜>",),
+        _deepseek,
+        specials=(
+            "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>",
+            "<｜tool▁sep｜>",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁calls▁end｜>",
+        ),
+    ),
+    "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2, specials=("<|tool_call_start|>", "<|tool_call_end|>")),
     "gemma4": CallFormat(
         ("<|tool_call>",),
         _gemma4,
@@ -343,9 +469,15 @@ _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest
     ("<｜tool▁calls▁begin｜>", "deepseek"),
     ("<|START_ACTION|>", "command_r"),
     ("<|tool_call_start|>", "lfm2"),
+    ("<|tool_list_start|>", "lfm2"),
+    ("<arg_key>", "glm"),
+    ("<minimax:tool_call>", "minimax"),
+    ("<|tool_calls_section_begin|>", "kimi"),
+    ("<function=", "functionary"),
     ("<|python_tag|>", "llama3"),
     ("ipython", "llama3"),
     ("<|tool_call|>", "json_list"),
+    ("<TOOLCALL>", "json_list"),
 )
 
 

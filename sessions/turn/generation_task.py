@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from sessions.limits import Share
-from sessions.machine.event_writer import CallBegin
+from sessions.machine.event_writer import CallBegin, Thought
 from sessions.machine.inputs_and_effects import Fitted, GenerationFailed, GenerationFinished, GenerationStopped
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
@@ -37,9 +37,10 @@ from sessions.model.generation import (
     continues,
     generates,
     is_free,
+    may_call_instead,
     thinks,
 )
-from sessions.model.types import SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
+from sessions.model.types import Json, SessionKey, Tokens, Tool, Usage, pack_tokens, unpack_tokens
 from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
 from sessions.turn.call_formats import FORMATS, CallFormat
@@ -140,6 +141,7 @@ class Attempts:
         self._inbox = inbox
         self._now = loop.time
         self._leads = False  # a call may come in place of an answer in the required format
+        self._led: list[tuple[ParsedRelease, tuple[Json, ...]]] = []  # such a run's output before that is known
         self._begins_anew = False  # this run's output is dropped; the next run is held to the format, or to a call
         self._misfit: MisfitCall | None = None  # the call that the model made badly, and is now held to
         self._num_before = 0  # tokens of the answer before that call
@@ -164,6 +166,7 @@ class Attempts:
         the answer."""
         counts, output = self.counts, self._output
         prompt, emitted, left = plan.prompt, plan.emitted, plan.max_tokens
+        num_input = plan.num_input
         parser: ToolCallParser | None = None
         sampling, tools = self._run.open_.sampling, self._ledger.tools
         if tools or sampling.text is not None:  # it may have been stored before there were bounds
@@ -177,15 +180,21 @@ class Attempts:
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")
             self._leads = self._may_call_first()
+            if self._leads:  # the header of a text would leave no room for a call
+                num_input = plan.num_input - plan.num_header
+                prompt = plan.prompt[:num_input] + emitted
             parser = self._new_parser()
             if parser is not None and parser.ended:
                 return await self._end(parser, "stop")
             generated_before, written_before = counts.generated, len(output.written)
+            reasoning_before = counts.reasoning
             request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
             self._begins_anew = False
             again = attempt > 0 or len(plan.emitted) > 0
             try:
                 release, finish = await self._attempt(request, self._new_pipeline(emitted, parser), parser, again=again)
+                if self._leads and parser is not None:
+                    await self._accept_parsed(parser.finish("stop"), ends=True)
                 ended = None if self._begins_anew else await self._conclude(release, finish, parser)
             except MisfitCall as misfit:
                 if self._misfit is not None or not self._enforces or "text" not in self._engine.info.sampling:
@@ -198,16 +207,22 @@ class Attempts:
             if ended is not None:
                 return ended
             if self._begins_anew:
+                self._led.clear()
+                if not output.begun:
+                    num_input = plan.num_input
                 if self._misfit is not None:
                     emitted = await self._settled()
-                    prompt, self._num_before = plan.prompt[: plan.num_input] + emitted, len(emitted)
+                    self._num_before = len(emitted)
+                else:
+                    parser, counts.reasoning = None, reasoning_before
+                prompt = plan.prompt[:num_input] + emitted
                 generated = counts.generated - generated_before
                 counts.withheld += max(0, generated - (len(output.written) - written_before) // 4)
                 left -= generated
                 continue
             emitted = unpack_tokens(bytes(output.written))
             emitted.extend(await self._tail_ids())
-            prompt = plan.prompt[: plan.num_input] + emitted
+            prompt = plan.prompt[:num_input] + emitted
             generated = counts.generated - generated_before
             left = min(left - generated, self._engine.info.context_window - len(prompt))
         return await self._end(parser, "content_filter")
@@ -361,7 +376,7 @@ class Attempts:
             written=written,
             thoughts=thoughts,
             thinking=thinking,
-            heading=heading and thinks(sampling, self._run.open_.body.request),
+            heading=heading and (self._calls_instead or thinks(sampling, self._run.open_.body.request)),
         )
 
     @property
@@ -379,11 +394,13 @@ class Attempts:
     @property
     def _thoughts(self) -> ThoughtMarks | None:
         """The marks of the thoughts that the answer may have; None if it may have none. A model that writes in channels
-        may always have thoughts, unless the answer must have a format."""
+        may always have thoughts, unless the answer must have a format; with a call in its place it may again."""
         sampling, request, marks = self._run.open_.sampling, self._run.open_.body.request, self._engine.info.thoughts
         if marks is not None and marks.channels:
-            return marks if is_free(sampling, request) else None
-        return marks if thinks(sampling, request) else None
+            return marks if is_free(sampling, request) or self._calls_instead else None
+        if marks is None or not thinks(sampling, request):
+            return None
+        return msgspec.structs.replace(marks, opened=marks.opens(sampling))
 
     async def _accept(self, release: Release, parser: ToolCallParser | None) -> None:
         if parser is None:
@@ -392,14 +409,41 @@ class Attempts:
         counted = parser.reasoning_tokens
         parsed = parser.accept(release)
         self.counts.reasoning += parser.reasoning_tokens - counted
-        if self._leads and parsed.pieces:
-            self._leads = False
-            if not isinstance(parsed.pieces[0], CallBegin):
-                self._begins_anew = self._is_answering = True
-                return
+        await self._accept_parsed(parsed, release.logprobs)
+
+    async def _accept_parsed(
+        self, parsed: ParsedRelease, logprobs: tuple[Json, ...] = (), *, ends: bool = False
+    ) -> None:
+        """Passes output on, unless a run that may only begin with a call has not shown yet that it does. `ends`: the
+        run is over."""
+        if self._leads and not self._lead(parsed, logprobs, ends=ends):
+            return
         if parsed.calls:
             await self._check(parsed.calls)
-        self._output.accept_parsed(parsed, release.logprobs)
+        self._output.accept_parsed(parsed, logprobs)
+
+    def _lead(self, parsed: ParsedRelease, logprobs: tuple[Json, ...], *, ends: bool) -> bool:
+        """Looks at output of a run that may begin with a call although the answer must have a format. Returns whether
+        it may be passed on: it is held back until a call begins, and dropped if text comes or the run `ends` without
+        one."""
+        first = next((piece for piece in parsed.pieces if not isinstance(piece, Thought)), None)
+        if first is None and not ends:
+            self._led.append((parsed, logprobs))
+            return False
+        self._leads = False
+        if not isinstance(first, CallBegin):
+            self._begins_anew = self._is_answering = True
+            return False
+        for held in self._led:
+            self._output.accept_parsed(*held)
+        self._led.clear()
+        return True
+
+    @property
+    def _calls_instead(self) -> bool:
+        """Whether a call comes, or may come, in the place of an answer in the required format."""
+        began = self._output.began_with_call and bool(self._ledger.tools) and may_call_instead(self._run.open_.sampling)
+        return self._leads or began
 
     def _may_call_first(self) -> bool:
         """Returns whether a run may begin with a call, although the answer must have a format. Such a run has no

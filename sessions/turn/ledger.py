@@ -26,7 +26,7 @@ from sessions.machine.state import Answer, Open, State, cut_of, stands_below
 from sessions.machine.turn_commands import new_item
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import RAW_PROMPT, TRUNCATION, EngineInfo, continues, thinks
+from sessions.model.generation import RAW_PROMPT, TRUNCATION, EngineInfo, continues, may_call_instead, thinks
 from sessions.model.memories import with_memories
 from sessions.model.types import (
     DEFAULT_CONTEXT_POLICY,
@@ -89,6 +89,7 @@ class PromptPlan(msgspec.Struct, frozen=True):
     max_tokens: int
     dropped: int
     cut: ItemId | None  # set when the cut is new
+    num_header: int = 0  # how many tokens before `emitted` are the header of a text in a required format
 
     @property
     def num_input(self) -> int:
@@ -221,8 +222,11 @@ class Ledger:
         marks = self._engine.thoughts
         self._thinking = "" if marks is None else marks.template_hint(open_.sampling)
         begun, parent = array("I"), open_.body.parent_id  # of the answer, before its first word
-        if not thinks(open_.sampling, open_.body.request):
+        in_channels = marks is not None and marks.channels and not continues(open_.body.request)
+        instead = in_channels and may_call_instead(open_.sampling)
+        if not thinks(open_.sampling, open_.body.request) and not (instead and open_.began_with_call):
             begun.extend(await self._no_thoughts())
+        num_header = len(begun) if instead else 0
         last = None if parent is None else self.state.items.get(parent)
         if continues(open_.body.request) and isinstance(last, Message) and last.role == "assistant":
             begun.extend(await self._tokenizer.text(last.text))
@@ -252,6 +256,7 @@ class Ledger:
             max_tokens=self._left(room, answer_max, emitted),
             dropped=fitted.dropped,
             cut=branch.pieces[fitted.first][0].item_id if fitted.moved else None,
+            num_header=num_header,
         )
 
     async def _frame(self, branch: BranchTokens, brought: tuple[ChatMessage, ...] = ()) -> PromptFrame:

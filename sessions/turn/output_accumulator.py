@@ -17,7 +17,7 @@ import msgspec
 from sessions.machine import event_writer
 from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
-from sessions.model.types import FunctionCall, Json, Message, ResponseId
+from sessions.model.types import Json, Message, ResponseId
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ParsedRelease
@@ -53,7 +53,7 @@ class OutputAccumulator:
         self.thinking = bool(open_.drafts) and open_.drafts[-1].is_thinking  # whether the answer ends with thoughts
         self.in_text = bool(open_.drafts) and isinstance(open_.drafts[-1].item, Message) and not self.thinking
         self.begun = bool(open_.drafts)
-        self.began_with_call = self.begun and isinstance(open_.drafts[0].item, FunctionCall)
+        self.began_with_call = open_.began_with_call  # with a call, or the thoughts before one
         self.findings: list[Finding] = []  # those that the actor has not taken
         self._open = open_
         self._inbox = inbox
@@ -114,7 +114,8 @@ class OutputAccumulator:
                 self._pieces.pop()
             self.in_text, self.thinking = isinstance(piece, event_writer.Text), isinstance(piece, event_writer.Thought)
             if not self.begun:
-                self.begun, self.began_with_call = True, isinstance(piece, event_writer.CallBegin)
+                self.begun = True
+                self.began_with_call = isinstance(piece, event_writer.CallBegin | event_writer.Thought)
             self._pieces.append(piece)
             self._bytes += 0 if isinstance(piece, event_writer.CallBegin) else len(piece.text)
         if parsed.pieces:

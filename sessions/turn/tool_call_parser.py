@@ -199,7 +199,7 @@ class ToolCallParser:
         self._first = (*first, *written.closes) if calls else first  # marks that behind text are text
         self._in_channels = written.channels or (thoughts is not None and thoughts.channels)
         self._marks = MARKS if self._in_channels else (*self._opens, *self._first)
-        if self._in_channels:
+        if self._in_channels or written.verbatim:
             self._first = ()
         self._calls = calls
         self._heading = heading and self._in_channels and not bare
@@ -262,7 +262,8 @@ class ToolCallParser:
         held = self._text.strip()
         if self._heading:
             return self._mark in (START, CHANNEL) or held.startswith("<|") or reason != "stop"
-        return bool(self._format.specials) and reason != "stop" and held in beginnings(self._next_marks())
+        is_mark = len(held) > 1 and held in beginnings(self._next_marks())
+        return bool(self._format.specials) and reason != "stop" and is_mark
 
     def _passed(self, pieces: list[event_writer.Piece]) -> ParsedRelease:
         """Returns pieces with the tokens up to the last text that was passed on; tokens of text that is held back are

@@ -169,3 +169,32 @@ async def test_a_call_that_nobody_offered_is_no_part_of_the_answer() -> None:
     answer = await chat(ChatProvider(STREAM + delta(tool_calls=called) + delta(content="Found.") + end()))
     (choice,) = answer.json()["choices"]
     assert choice["message"]["content"] == "Found." and not choice["message"].get("tool_calls")
+
+
+@pytest.mark.parametrize("thought", ["Ends at </think> or <think>.", "\ufdd3Hm", "<|channel|>"])
+async def test_thoughts_are_those_of_the_providers_field_whatever_they_look_like(thought: str) -> None:
+    """Also behind text, and in the next request the provider gets none of them."""
+    parts = [delta(reasoning_content=each) for each in thought] + [delta(content="I say <think>")]
+    parts += [delta(reasoning="And more."), delta(content="</think> so."), end()]
+    provider = ChatProvider(STREAM + b"".join(parts), WORDS)
+    async with (
+        chat_engine(provider) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        (choice,) = (await http.post("/v1/chat/completions", json=ASK)).json()["choices"]
+        told = choice["message"]
+        assert told["reasoning_content"].startswith(thought.replace("\ufdd3", "\ufffd"))
+        assert told["reasoning_content"].endswith("And more.") and told["content"] == "I say <think></think> so."
+        behind = {"messages": [*ASK["messages"], told, {"role": "user", "content": "And?"}]}
+        await http.post("/v1/chat/completions", json=ASK | behind)
+    _, answered, _ = provider.bodies[1]["messages"]
+    assert answered == {"role": "assistant", "content": "I say <think></think> so."}
+
+
+async def test_a_thought_at_the_beginning_of_a_providers_text_is_a_thought() -> None:
+    text = "<think>\nHm, 2 + 2.\n</think>\n\nFour, not </think>."
+    pieces = b"".join(delta(content=text[at : at + 5]) for at in range(0, len(text), 5))
+    (choice,) = (await chat(ChatProvider(STREAM + pieces + end()))).json()["choices"]
+    assert choice["message"]["content"] == "Four, not </think>."
+    assert choice["message"]["reasoning_content"] == "Hm, 2 + 2."

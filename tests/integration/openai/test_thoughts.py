@@ -120,6 +120,41 @@ async def test_messages_in_channels_are_thoughts_text_and_calls(
     assert server.engine.asked[-1].effort == "high" and "warning" not in cut.headers
 
 
+HARMONY = ThoughtMarks(
+    THOUGHT, END, none=FINAL, end=f"{END}{START}assistant{FINAL}", channels=True, apart=True, efforts=True
+)
+LOOKED = f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+
+async def test_a_call_in_channels_comes_in_the_place_of_an_answer_in_a_format(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    """The model is asked without the header of a text first; where it calls nothing, its thoughts are dropped too."""
+    monkeypatch.setattr(ScriptedEngine, "thoughts", HARMONY)
+    monkeypatch.setattr(ScriptedEngine, "call_format", "harmony")
+    asked: dict[str, Any] = {"model": SIMULATED, "tools": [WEATHER], "response_format": FORM}
+    for behind in ('{"city": "Rome"}<|call|>', '{"city": "Rome"}'):
+        server.engine.script.append(LOOKED + behind)
+        first = (await client.chat.completions.create(messages=ASK, **asked)).choices[0]
+        message: Any = first.message
+        assert (first.finish_reason, message.content, message.reasoning_content) == ("tool_calls", None, "Look.")
+        assert message.tool_calls[0].function.arguments == '{"city": "Rome"}'
+        assert not decode(server.engine.prompts[-1]).endswith(FINAL) and server.engine.asked[-1].text is None
+    output: Any = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "18 degrees"}
+    for spoken in (f"{THOUGHT}It is warm.{END}{START}assistant{FINAL}Warm.", f"{THOUGHT}Hm.{END}", f"{THOUGHT}Hm"):
+        server.engine.script += [spoken, '{"a": 1}']
+        second = await client.chat.completions.create(
+            messages=[*ASK, message.model_dump(exclude_none=True), output], **asked
+        )
+        assert second.choices[0].message.content == '{"a": 1}' and second.choices[0].finish_reason == "stop"
+        assert getattr(second.choices[0].message, "reasoning_content", None) is None
+        assert decode(server.engine.prompts[-1]).endswith(FINAL) and server.engine.asked[-1].text is not None
+        assert second.usage is not None and second.usage.completion_tokens == len('{"a": 1}')
+        details = second.usage.completion_tokens_details
+        assert details is None or not details.reasoning_tokens
+
+
 async def test_an_effort_is_passed_on_from_every_door_or_named(
     monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
 ) -> None:
@@ -189,6 +224,23 @@ async def test_what_a_request_sets_of_thoughts_is_done_or_named(client: openai.A
     assert without and "chat_template_kwargs" in warned
     with pytest.raises(openai.BadRequestError, match="chat_template_kwargs"):
         await asked("x", **body(chat_template_kwargs={"colour": "red"}))
+
+
+async def test_a_thought_that_the_template_opens_if_asked_is_read_only_then(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    marks = ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n", asked=True)
+    monkeypatch.setattr(ScriptedEngine, "thoughts", marks)
+    server.engine.script += ["Four, not </think>.", "Four.", "Hm.\n</think>\n\nFour."]
+    told: list[Any] = []
+    for body in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
+        answer = await client.chat.completions.create(
+            model=SIMULATED, messages=ASK, extra_body={"chat_template_kwargs": body}
+        )
+        message: Any = answer.choices[0].message
+        told.append((message.content, getattr(message, "reasoning_content", None)))
+        assert not decode(server.engine.prompts[-1]).endswith("</think>\n\n"), "the template closes what it has opened"
+    assert told == [("Four, not </think>.", None), ("Four.", None), ("Four.", "Hm.")]
 
 
 async def test_a_thought_is_closed_where_its_budget_is_spent(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.support.engines.later_templates import LATER_FAMILIES
+
 _ASKED: Final = "{%- if add_generation_prompt -%}"
 
 
@@ -396,7 +398,7 @@ FAMILIES: Final[dict[str, str]] = {
     "nemotron": _tagged("<extra_id_1>ROLE\\n", "\\n", "<extra_id_1>assistant\\n"),
     "internlm2": "{{- bos_token -}}" + _CHATML,
     "kimi": _tagged("<|im_ROLE|>ROLE<|im_middle|>", "<|im_end|>", "<|im_assistant|>assistant<|im_middle|>"),
-    "lfm2": "{{- bos_token -}}" + _QWEN25,
+    **LATER_FAMILIES,
 }
 SPECIALS: Final = (
     "<s>",

@@ -22,6 +22,8 @@ def _value(value: Any) -> bytes:
         return struct.pack("<I", 8) + _string(value)
     if value and isinstance(value[0], str):
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(_string(item) for item in value)
+    if value and isinstance(value[0], float):
+        return struct.pack("<IIQ", 9, 6, len(value)) + struct.pack(f"<{len(value)}f", *value)
     return struct.pack("<IIQ", 9, 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
 
 

@@ -200,11 +200,14 @@ class Row(msgspec.Struct, frozen=True):
     renders: str
     foldings: tuple[str, ...]
     tools: str
+    thoughts: str
+    calls: str
     differs: tuple[str, ...]  # scenarios whose prompt is neither the template's nor what docs name
 
     def line(self, family: str) -> str:
         """Returns the row as the page has it."""
-        return f"| {family} | {self.renders} | {', '.join(self.foldings) or '–'} | {self.tools} |"
+        foldings = ", ".join(self.foldings) or "–"
+        return f"| {family} | {self.renders} | {foldings} | {self.tools} | {self.thoughts} | `{self.calls}` |"
 
 
 def tried(source: str, specials: Sequence[str]) -> Row:
@@ -226,7 +229,16 @@ def tried(source: str, specials: Sequence[str]) -> Row:
         if text not in wanted:
             differs.append(name)
     place = "yes" if tools else "no"
-    return Row("whole" if template.whole else "pieces", template.foldings, place, tuple(differs))
+    kind, calls = "whole" if template.whole else "pieces", template.call_format()
+    return Row(kind, template.foldings, place, _thoughts(template), calls, tuple(differs))
+
+
+def _thoughts(template: ChatTemplate) -> str:
+    """Which part the template has in a model's thoughts, as the table says it."""
+    marks = template.thoughts()
+    if marks is None:
+        return "–"
+    return "if asked" if marks.asked else "opened" if marks.opened else "yes"
 
 
 def _or_none(render: Render, messages: Messages, functions: list[Any] | None) -> str | None:

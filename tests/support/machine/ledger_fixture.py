@@ -72,7 +72,7 @@ class Desk(Ground):
         assert isinstance(answer, cm.Ok), answer
         return answer
 
-    async def ask(self, text: str, **more: object) -> ResponseId:
+    async def ask(self, text: str, /, **more: object) -> ResponseId:
         answer = await self.send(cm.MessageCreate(id=self.name(), session=SESSION, content=text, **more))  # type: ignore[arg-type]
         assert answer.response_id is not None
         return answer.response_id

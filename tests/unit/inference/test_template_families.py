@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inference.chat_template import CHATML, ChatTemplate
 from inference.whole_conversation import call_text
 from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
+from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
 from sessions.turn.channels import FINAL, MARKS
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
@@ -42,7 +44,7 @@ def test_a_familys_prompts_are_its_templates_own(family: str) -> None:
 def test_the_table_has_no_row_that_was_not_tried() -> None:
     table = PAGE.read_text().partition("| family |")[2].partition("\n\n")[0].splitlines()[2:]
     assert [row.split("|")[1].strip() for row in table] == list(FAMILIES)
-    assert len(FAMILIES) >= 30
+    assert len(FAMILIES) >= 40
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if made(name).whole])
@@ -95,6 +97,27 @@ def test_the_day_is_that_of_the_conversation() -> None:
     assert "01 Jan 1970" in texts[0] == texts[1] and "02 Jan 1970" in texts[2]
 
 
+@pytest.mark.parametrize("family", ["qwen3.5", "glm4.6", "minimax-m2"])
+@pytest.mark.parametrize("before", ["", "<think>\nHm.\n</think>\n\n"])
+def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, before: str) -> None:
+    """Such a template takes all before the last `</think>` for a thought, unless thoughts have a field of their own."""
+    template = made(family)
+    answer = "Write <think>, then </think> and <|im_end|> there."
+    tokens = None if before else (7, 8)
+    said = [
+        ChatMessage(role="user", text="How?"),
+        ChatMessage(role="assistant", text=before + answer, tokens=tokens),
+        ChatMessage(role="user", text="Thanks."),
+    ]
+    pieces = template.conversation(None, (), said, DAY, answer=True)
+    messages = as_messages(None, [msgspec.structs.replace(said[1], text=answer), said[2]])
+    messages[0]["reasoning_content"] = "\nHm.\n" if before else ""
+    question = as_messages(None, said[:1])
+    assert "".join(piece.text for piece in pieces) == reference(FAMILIES[family])([*question, *messages], None)
+    assert not any("<|im_end|> there" in piece.text for piece in pieces if piece.special)
+    assert any(piece.tokens == tokens for piece in pieces if piece.text == answer)
+
+
 def test_a_template_that_refuses_a_conversation_says_why() -> None:
     said = [ChatMessage(role="assistant", text="hello"), ChatMessage(role="user", text="hi")]
     with pytest.raises(BadInput, match="roles must alternate") as refused:
@@ -112,6 +135,38 @@ def test_the_marks_of_thoughts_are_found_in_templates() -> None:
     assert gpt_oss is not None and gemma is not None
     assert (gpt_oss.none, gpt_oss.channels, gpt_oss.apart, gpt_oss.efforts) == (FINAL, True, True, True)
     assert (gemma.none, gemma.apart, gemma.asked) == ("<|channel>thought\n<channel|>", True, True)
+
+
+@pytest.mark.parametrize(("family", "opens"), [("deepseek-v3.1", "<think>"), ("gemma4", "<|turn>model\n")])
+def test_a_template_that_has_thoughts_only_if_asked_is_asked(family: str, opens: str) -> None:
+    """Its prompts end with a closed thought otherwise, so that nothing is to be added to keep thoughts away."""
+    template, said = made(family), [ChatMessage(role="user", text="Where?")]
+    marks = template.thoughts()
+    assert marks is not None and marks.asked
+
+    def prompt(sampling: Sampling) -> str:
+        hint = marks.template_hint(sampling)
+        return "".join(piece.text for piece in template.conversation(None, (), said, DAY, answer=True, thinking=hint))
+
+    for sampling in (Sampling(), Sampling(thinking=False)):
+        assert prompt(sampling).endswith(marks.close) and not marks.opens(sampling)
+    asked = Sampling(thinking=True)
+    assert prompt(asked).endswith(opens) and marks.opens(asked) == (opens == marks.open)
+    if marks.opened:
+        assert marks.none == f"\n{marks.close}\n\n"
+
+
+SAYS_NEITHER = (
+    "{%- if enable_thinking is defined -%}"
+    "{{- '<think>\\n' if enable_thinking else '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
+)
+
+
+@pytest.mark.parametrize("source", [FAMILIES["rwkv"], FAMILIES["qwen3"] + SAYS_NEITHER], ids=["rwkv", "minicpm"])
+def test_a_template_that_knows_yes_no_and_neither_is_left_to_its_default(source: str) -> None:
+    marks = ChatTemplate(source, bos="<s>", eos="</s>").thoughts()
+    assert marks is not None and not marks.asked and not marks.opened
+    assert "<think>" in marks.none and "</think>" in marks.none
 
 
 THINKING = [
@@ -178,6 +233,9 @@ def test_the_format_of_calls_is_found_in_templates() -> None:
     assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
     assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
     assert (found["mistral"], found["gpt-oss"], found["gemma4"]) == ("mistral", "harmony", "gemma4")
+    newer = ("glm4.6", "minimax-m2", "kimi-k2", "functionary", "nemotron-nano2", "lfm2", "qwen3.5")
+    formats = ["glm", "minimax", "kimi", "functionary", "json_list", "lfm2", "qwen_xml"]
+    assert [found[name] for name in newer] == formats
 
 
 NAMES_CALLS = (  # as Kimi K2's: the ids of calls are shown

@@ -78,16 +78,48 @@ def test_thoughts_words_and_calls_become_text_with_marks() -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 5}"}}]},
         {"tool_calls": [{**look, "index": 1}]},
     ]
-    assert written(*deltas) == (
-        '<think>\nHm, yes.\n</think>\n\nI look.\ufdd0"look"\n{"at": 5}\ufdd1\ufdd0"look"\n\ufdd1'
-    )
+    assert written(*deltas) == '\ufdd2Hm, yes.\ufdd3I look.\ufdd0"look"\n{"at": 5}\ufdd1\ufdd0"look"\n\ufdd1'
     assert written({"content": "a"}, {"content": "b"}) == "ab"
 
 
 def test_marks_of_calls_are_kept_out_of_words_thoughts_and_arguments() -> None:
     called = {"index": 0, "id": "a", "function": {"name": "\ufdd0", "arguments": '{"at": "\ufdd1"}'}}
-    text = written({"reasoning": "\ufdd0"}, {"content": "\ufdd1"}, {"tool_calls": [called]})
-    assert text == '<think>\n\ufffd\n</think>\n\n\ufffd\ufdd0"\\ufdd0"\n{"at": "\\ufdd1"}\ufdd1'
+    text = written({"reasoning": "\ufdd3"}, {"content": "\ufdd1"}, {"tool_calls": [called]})
+    assert text == '\ufdd2\ufffd\ufdd3\ufffd\ufdd0"\\ufdd0"\n{"at": "\\ufdd1"}\ufdd1'
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("<think>\nHm.\n</think>\n\nFour.", "\ufdd2\nHm.\n\ufdd3Four."),
+        ("\n <think>Hm. <think> a < b </think", "\ufdd2Hm. <think> a < b </think\ufdd3"),
+        ("<think></think>Write <think>, then </think>.", "Write <think>, then </think>."),
+        ("Write <think>, then </think>.", "Write <think>, then </think>."),
+        ("Hm.</think>Four.", "Hm.</think>Four."),
+        ("<thin ice", "<thin ice"),
+        (" <th", " <th"),
+        ("", ""),
+    ],
+)
+def test_only_a_thought_at_the_beginning_of_a_content_is_one(content: str, expected: str) -> None:
+    """So do providers send it whose server does not know the model's thoughts. However it is cut, and never behind a
+    thought that came in a field."""
+    for at in range(len(content) + 1):
+        assert written({"content": content[:at]}, {"content": content[at:]}) == expected
+    assert written(*({"content": each} for each in content)) == expected
+    behind = written({"reasoning": "Hm, </think>"}, *({"content": each} for each in content))
+    assert behind == f"\ufdd2Hm, </think>\ufdd3{content}" or not content
+
+
+def test_an_answer_that_must_have_a_format_has_no_thought_before_it() -> None:
+    writer = _AnswerWriter(thoughts=False)
+    texts = [*writer.take(_Delta(content="<think>Hm.</thi")), *writer.take(_Delta(content="nk>\n\n{}"))]
+    assert "".join([*texts, *writer.close()]) == "{}"
+
+
+def test_what_is_held_back_of_an_answer_that_was_cut_off_is_shown() -> None:
+    writer = _AnswerWriter()
+    assert [*writer.take(_Delta(content="<think>Hm.</th")), *writer.close(whole=False)] == ["\ufdd2", "Hm.", "</th"]
 
 
 @pytest.mark.parametrize(

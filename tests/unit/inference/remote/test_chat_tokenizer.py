@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,7 +64,7 @@ async def test_functions_calls_and_outputs_come_back_in_the_providers_form() -> 
 @pytest.mark.parametrize("arguments", ['{"a": [1]}', '{"a":[1] }', '{"a": "<b>\n"}}', '{"a": 1', "", "no JSON"])
 async def test_an_answers_own_text_becomes_words_and_calls_named_by_their_outputs(arguments: str) -> None:
     """The provider gets its arguments back as it wrote them, readable or not."""
-    written = f'<think>\nHm.\n</think>\n\nI look.\ufdd0"weather"\n{arguments}\ufdd1'
+    written = f'\ufdd2Hm, </think>.\ufdd3I look.\ufdd0"weather"\n{arguments}\ufdd1'
     tokens = [
         *await prompt_of(ChatMessage(role="user", text="?")),
         *await TOKENIZER.text(written),
@@ -101,3 +104,27 @@ async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_to
 def test_calls_that_were_begun_and_never_closed_are_no_calls() -> None:
     """Such a history was once read again for each of its marks."""
     assert chat_tokenizer._read_answer('\ufdd0"f"\n{' * 20_000, ["a"]) == ("", [])
+
+
+class CountedTalk(list[list[str]]):
+    """Messages that count how many of them were read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for message in super().__iter__():
+            self.reads += 1
+            yield message
+
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError("messages are read in their order, and never again")
+
+
+def test_outputs_are_found_by_reading_each_message_once() -> None:
+    """Looking behind every answer anew took time by the square of a conversation's length."""
+    outputs = [["tool", "out", f"call_{number}"] for number in range(300)]
+    talk = CountedTalk([["user", "?"], ["assistant", "!"], *outputs, ["tool", "nameless"], ["assistant", "."]] * 3)
+    behind = chat_tokenizer._outputs_behind(talk)
+    assert talk.reads == len(talk) == len(behind)
+    assert [at for at, found in enumerate(behind) if found] == [1, 305, 609]
+    assert behind[1] == behind[305] == [fields[2] for fields in outputs]

@@ -112,6 +112,25 @@ async def test_without_room_nothing_runs() -> None:
     assert (await made.end()).reason == "max_output_tokens" and made.engine.requests == []
 
 
+FORM = TextOptions(format={"type": "json_object"})
+
+
+@virtual
+async def test_a_run_that_may_begin_with_a_call_is_dropped_if_it_ends_without_one() -> None:
+    """Also the beginning of a mark, which only the end shows to be text, and one that is all that the limit allows."""
+    ledger = GivenLedger(tools=(LOOK,))
+    engine = GivenEngine("<tool_c", "{}", tool_format="hermes")
+    made = Attempted(engine, ledger=ledger, text=FORM)
+    assert await made.end() == AttemptsEnd("stop")
+    assert made.inbox.text == "{}" and [request.sampling.text for request in engine.requests] == [None, FORM]
+    assert made.attempts.counts.usage().output_tokens == 2
+    cut = Attempted(
+        GivenEngine(" <tool", tool_format="hermes"), ledger=GivenLedger(tools=(LOOK,), max_tokens=6), text=FORM
+    )
+    assert await cut.end() == AttemptsEnd("max_output_tokens")
+    assert cut.inbox.text == "" and cut.attempts.counts.usage().output_tokens == 0
+
+
 @virtual
 async def test_a_redaction_begins_another_run_from_the_released_text() -> None:
     engine = GivenEngine("a bad word", " word")

@@ -19,7 +19,7 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Tool, unpack_tokens
-from sessions.turn.call_formats import FORMATS
+from sessions.turn.call_formats import FIELD_MARKS, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN, FORMATS
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, state_at_ledger
 from tests.support.output_text import Vocabulary
@@ -202,6 +202,11 @@ FAMILIES = {
         '<|tool_call>call:g{b:<|"|>ü, {"x"}: 1<|"|>,c:[1,true,{d:<|"|><|"|>}],e:{}}<tool_call|>',
     ],
 }
+FIELD: dict[str, Any] = {
+    "written": FORMATS["field"],
+    "thoughts": ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE),
+}
+FIELD_PARTS = ["\ufdd2Hm, </think>\ufdd3", "\ufdd2 \ufdd3", "\ufdd2And <think> so.\n\ufdd3\n", *FAMILIES["field"]]
 FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
 
 
@@ -219,6 +224,26 @@ def test_calls_of_each_family_come_out_the_same_however_they_are_split_and_whoev
         ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
         deaths -= 1
     assert together(log.pieces) == expected
+
+
+@given(st.lists(st.sampled_from([*FIELD_PARTS, "so ", "</think>", " ", "é"]), max_size=7), st.integers(0, 3), st.data())
+def test_thoughts_from_a_field_come_out_the_same_wherever_they_stand_and_whoever_dies(
+    parts: list[str], deaths: int, data: st.DataObject
+) -> None:
+    text = "".join(parts)
+    log, expected = Log(**FIELD), whole(text, **FIELD)
+    ended = False
+    while not ended:
+        assert text.startswith(log.ledger)
+        ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
+        deaths -= 1
+    assert together(log.pieces) == expected
+    assert not any(
+        mark in piece.text
+        for piece in log.pieces
+        if not isinstance(piece, event_writer.CallBegin)
+        for mark in FIELD_MARKS
+    )
 
 
 HARMONY: dict[str, Any] = {

@@ -10,7 +10,7 @@ from inference.simulated.vocabulary import END, ROLE
 from sessions.machine import event_writer, inputs_and_effects
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import CommandId, ResponseId, pack_tokens
+from sessions.model.types import CommandId, ResponseId, TextOptions, pack_tokens
 from sessions.turn.channels import END as MESSAGE_END
 from sessions.turn.channels import FINAL, START, THOUGHT
 from sessions.turn.ledger import Ledger
@@ -187,3 +187,29 @@ async def test_the_template_is_told_of_the_effort_and_what_is_warmed_knows_it() 
     desk.finish(response)
     _, _, text = await desk.asked("where", thinking=False, effort="high")
     assert "Reasoning: medium" in text and text.endswith(f"{START}assistant{FINAL}")
+
+
+async def test_a_call_in_the_place_of_an_answer_in_a_format_goes_on_behind_its_own_header() -> None:
+    """A replica that takes the answer over does not put the header of a text before what was written."""
+    desk = ChannelDesk()
+    form = TextOptions(format={"type": "json_object"})
+    response, prompt, text = await desk.asked("where", text=form)
+    assert text.endswith(f"{START}assistant{FINAL}")
+    plan = await desk.ledger.plan(desk.state.open[response])
+    assert desk.spelled(prompt[: -plan.num_header]).endswith(f"{START}assistant")
+    calls = (event_writer.Thought("Look."), event_writer.CallBegin("look"), event_writer.CallArguments('{"q'))
+    tail = f'{THOUGHT}Look.{MESSAGE_END}{START}assistant to=functions.look<|channel|>commentary<|message|>{{"q'
+    desk.input(inputs_and_effects.Output(response, desk.running[response], calls, b"", tail))
+    for _ in range(2):
+        assert desk.spelled(await desk.prompt(response)).endswith(f"{START}assistant{tail}")
+        desk.renew()
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "look"}])
+async def test_a_call_that_must_be_made_stands_behind_the_header_of_a_text(choice: object) -> None:
+    desk = ChannelDesk()
+    response, _, _ = await desk.asked("where", tool_choice=choice)
+    begun = (event_writer.CallBegin("look"), event_writer.CallArguments("{"))
+    tail = '{"name": "look", "arguments": {'
+    desk.input(inputs_and_effects.Output(response, desk.running[response], begun, b"", tail))
+    assert desk.spelled(await desk.prompt(response)).endswith(f"{START}assistant{FINAL}{tail}")
