@@ -135,6 +135,7 @@ from transport.tasks import Tasks, background_tasks
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
+    from actors.limits.tool_breakers import ValkeyBreakers
     from transport.grpc_api.server import GrpcServer
 
 log = structlog.get_logger("sessile")
@@ -388,6 +389,13 @@ def directory_of(settings: Settings) -> ValkeyDirectory:
     return ValkeyDirectory(settings.directory)
 
 
+def breakers_of(settings: Settings) -> ValkeyBreakers:
+    """Makes the breakers of tools that a cluster's replicas share."""
+    from actors.limits.tool_breakers import ValkeyBreakers
+
+    return ValkeyBreakers(settings.directory)
+
+
 def lock_client(settings: Settings) -> Any:
     """Makes a client of the directory's server, for work that only one process of a cluster may do at a time; None
     where there is no cluster."""
@@ -421,7 +429,10 @@ async def replica_role(settings: Settings) -> int:
         stack.push_async_callback(directory.close)
         await startup.reach("directory", directory.open)  # before the engine, whose model takes long to load
         await stack.enter_async_context(running(settings, stores, engine, measures, startup.reach))
-        tools = await stack.enter_async_context(open_tools(settings, measures, os.environ, schemas, store, now_ms))
+        breakers = breakers_of(settings)
+        stack.push_async_callback(breakers.close)
+        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers)
+        tools = await stack.enter_async_context(opened)
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)

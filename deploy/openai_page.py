@@ -196,7 +196,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "text": honoured("`format`", "test_thoughts.py::test_a_call_comes_in_the_place_of_an_answer_in_a_format"),
         "max_output_tokens": engine("a bound; nothing is reserved", 5),
         "include": warned(
-            "`message.output_text.logprobs` is honoured, `code_interpreter_call.outputs` always there; others not",
+            "`message.output_text.logprobs` is honoured; outputs of code and searches are always there; others not",
             ["reasoning.encrypted_content"],
             "include (reasoning.encrypted_content)",
         ),
@@ -276,10 +276,10 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "name": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
         "metadata": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
         "embedding_model": honoured("not OpenAI's", STORES + "test_what_is_wrong_is_said"),
-        "chunking_strategy": refused("each file has its own", {"type": "auto"}),
+        "chunking_strategy": honoured("of `file_ids`", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
         "description": refused(NOT_HERE, "x"),
         "expires_after": refused(NOT_HERE, {"anchor": "last_active_at", "days": 1}),
-        "file_ids": refused("files are added with their text", ["file_1"]),
+        "file_ids": honoured("up to 500", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
     },
     "VectorStoreChange": {
         "name": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
@@ -298,16 +298,16 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "filename": honoured("not OpenAI's", STORES + "test_a_passages_place_is_where_it_stands"),
         "attributes": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
         "chunking_strategy": honoured("", STORES + "test_a_passages_place_is_where_it_stands"),
-        "file_id": refused("give the `text`", "file_1"),
+        "file_id": honoured("", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
     },
     "StoreFileChange": {
         "attributes": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
     },
     "NewFileBatch": {
-        "files": honoured("up to 500", STORES + "test_a_batch_of_documents"),
-        "attributes": refused("each file has its own", {"a": "b"}),
-        "chunking_strategy": refused("each file has its own", {"type": "auto"}),
-        "file_ids": refused("give `files` with their text", ["file_1"]),
+        "files": honoured("up to 500, each with its own attributes", STORES + "test_a_batch_of_documents"),
+        "attributes": honoured("of `file_ids`", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
+        "chunking_strategy": honoured("of `file_ids`", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
+        "file_ids": honoured("up to 500", STORES + "test_uploaded_files_are_put_into_stores_by_their_ids"),
     },
     "POST /v1/files": {
         "file": honoured("", FILES + "test_a_file_is_stored_listed_read_and_deleted"),
@@ -322,6 +322,7 @@ _PARTS: Final = PARSED + "test_a_chat_with_a_call_becomes_units_and_instructions
 _CALLS: Final = TOOLS + "test_a_call_and_its_output_stay_in_one_session"
 _FILES: Final = FILES + "test_a_file_in_a_response_is_read_by_the_model_and_judged_before"
 _ITEMS: Final = PARSED + "test_the_input_of_a_response_lays_calls_below_their_answer"
+_SEARCHED: Final = "test_openais_file_search_searches_the_named_stores_and_its_item_has_what_was_found"
 _NAMED: Final = PARSED + "test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once"
 _CHUNKS: Final = STORES + "test_a_passages_place_is_where_it_stands"
 _TOOLS_FILE: Final = "test_parameter_table.py::test_what_the_tools_file_says_is_named"
@@ -399,6 +400,17 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
         "allowed_tools": honoured("", MCP + "test_the_mcp_tool_type_lists_calls_and_shows_as_openai_does"),
         "require_approval": honoured("", MCP + "test_an_approval_is_asked_for_and_answered_as_openai_has_it"),
     },
+    "FileSearchTool": {
+        "type": honoured("", STORES + _SEARCHED),
+        "vector_store_ids": honoured("", STORES + _SEARCHED),
+        "max_num_results": honoured("", STORES + _SEARCHED),
+        "filters": honoured("", STORES + _SEARCHED),
+        "ranking_options": honoured("`score_threshold`", STORES + _SEARCHED),
+    },
+    "SearchRankingOptions": {
+        "ranker": honoured("`auto`", STORES + _SEARCHED),
+        "score_threshold": honoured("", STORES + _SEARCHED),
+    },
     "McpToolFilter": {
         "tool_names": honoured("", MCP + "test_the_mcp_tool_type_lists_calls_and_shows_as_openai_does"),
         "read_only": honoured("in `allowed_tools`; refused in `require_approval`", MCP_READ),
@@ -451,6 +463,7 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
             ("code", "outputs"),
             honoured("", "test_code_tools.py::test_code_runs_and_its_item_has_what_came_of_it"),
         ),
+        **dict.fromkeys(("queries", "results", "skipped", "reasons"), honoured("", STORES + _SEARCHED)),
         **dict.fromkeys(
             ("approval_request_id", "approve"),
             honoured("", MCP + "test_an_approval_is_asked_for_and_answered_as_openai_has_it"),

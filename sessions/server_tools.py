@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sessions.model.types import CallId, ProgramPoint, ResponseId, SessionKey, Tool
+from sessions.model.types import CallId, ProgramPoint, ResponseId, SearchScope, SessionKey, Tool
 
 
 class ToolProgress(NamedTuple):
@@ -22,7 +22,8 @@ class ToolProgress(NamedTuple):
 ReportProgress = Callable[[ToolProgress], None]
 Outcome = Literal["done", "failed", "not_sent", "unknown"]
 CODE_INTERPRETER: Final = "code_interpreter"
-"""The name of the tool that OpenAI's API has as a type of its own."""
+FILE_SEARCH: Final = "file_search"
+"""The names of the tools that OpenAI's API has as types of their own."""
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,7 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str  # JSON
     execution_id: str
     user: str | None = None
+    search: SearchScope | None = None  # of a call of `file_search`, where its client has narrowed it
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "logprobs": self.sampling is None or "logprobs" in self.sampling,
                 "foldings": list(self.foldings),
                 "reasoning": self.thoughts,
+                "embedding": False,
             },
             "input_modalities": ["text"],
             "output_modalities": ["text"],

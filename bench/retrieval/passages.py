@@ -1,7 +1,11 @@
 """Vector stores at size: recall of the nearest against all vectors compared exactly, how long a query takes, how fast
-chunks are put, whose passages are found, and whether each citation stands where it says.
+chunks are put, whose passages are found, whether each citation stands where it says, and what is found of a document
+that was deleted.
 
     .venv/bin/python -m bench.retrieval.passages --chunks 100000 --queries 300 --tenants 50 --foreign 2000
+
+The `--foreign` queries are searches of the other tenants' stores, by meaning and by words, with vectors that were made
+before; any passage of another tenant counts. Behind them a document with words of its own is put, found and deleted.
 
 `--store sqlite` (a file in a temporary folder) or `postgres` (from its wheel, with pgvector). Vectors are made: a few
 hundred sentences are embedded by the packaged model, and each chunk's vector is near one of them, so that neighbours
@@ -15,6 +19,7 @@ import argparse
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,9 +33,10 @@ from persistence.passages.databases import PassageDatabase, PostgresPassages, Sq
 from persistence.passages.index import SqlPassageIndex
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.embedding import Embedder
-from sessions.retrieval.search import PassageSearch
+from sessions.retrieval.embedding import Embedder, EmbeddingInput, Embeddings
+from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
+from tests.support.engines.made_up_embedder import MadeUpEmbedder
 from tests.support.stores.journals import postgres
 
 SUBJECTS = (
@@ -55,6 +61,7 @@ OBJECTS = (
     "salt",
 )
 LATER = UnixMs(2**40)
+PATIENT = Deadlines(embedding=600.0, index=600.0)  # what is late counts by its time
 
 
 def sentences(count: int, rng: random.Random) -> list[str]:
@@ -85,7 +92,8 @@ def near(base: Any, count: int, rng: numpy.random.Generator) -> Any:
 async def filled(index: SqlPassageIndex, store: VectorStore, vectors: Any, text: str) -> float:
     """Seconds that putting the chunks took."""
     await index.create(store)
-    file = StoreFile(id=DocumentId("f"), store=store.id, tenant=store.tenant, filename="f", created_at=UnixMs(1))
+    name = DocumentId(f"f-{store.tenant}")
+    file = StoreFile(id=name, store=store.id, tenant=store.tenant, filename="f", created_at=UnixMs(1))
     await index.add_file(file, text)
     begun_at = time.perf_counter()
     for at in range(0, len(vectors), 256):
@@ -95,6 +103,61 @@ async def filled(index: SqlPassageIndex, store: VectorStore, vectors: Any, text:
             chunks.append(NewChunk(text[start : start + 60], start, start + 60, vector.tobytes()))
         await index.put_chunks(file, chunks, last=at + 256 >= len(vectors), until=LATER)
     return time.perf_counter() - begun_at
+
+
+class MadeVectors(MadeUpEmbedder):
+    """An embedder that knows the vectors of its texts beforehand."""
+
+    def __init__(self, vectors: dict[str, bytes]) -> None:
+        super().__init__()
+        self._vectors = vectors
+
+    async def embed(
+        self, tenant: TenantId, model: str, inputs: Sequence[EmbeddingInput], *, dimensions: int | None = None
+    ) -> Embeddings:
+        return Embeddings(tuple(self._vectors[str(text)] for text in inputs), len(inputs))
+
+
+async def foreign_passages(
+    index: SqlPassageIndex,
+    rng: random.Random,
+    stores: list[VectorStore],
+    texts: list[str],
+    queries: Any,
+    count: int,
+    text: str,
+) -> int:
+    """Searches the stores of all tenants but the first; returns how many passages of other tenants were found. Every
+    document of these stores begins with its tenant's name, and no chunk of it is longer than its text."""
+    vectors = {query: vector.tobytes() for query, vector in zip(texts, queries, strict=True)}
+    search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
+    for _ in range(count):
+        store = rng.choice(stores[1:])
+        outcome = await search.search([store], rng.choice(texts), limit=10, deadlines=PATIENT)
+        foreign += len(outcome.skipped) + sum(
+            passage.file != f"f-{store.tenant}" or passage.text not in f"{store.tenant} {text}"
+            for passage in outcome.passages
+        )
+        theirs = await index.passages(stores[0].tenant, stores[0].id, [each.number for each in outcome.passages])
+        foreign += len(theirs)
+    return foreign
+
+
+async def deleted_hits(index: SqlPassageIndex, store: VectorStore, vector: bytes, count: int) -> tuple[int, int]:
+    """Puts a document with a word of its own and deletes it; returns how many of `count` searches found it before, and
+    how many after."""
+    file = StoreFile(id=DocumentId("gone"), store=store.id, tenant=store.tenant, filename="g", created_at=UnixMs(2))
+    await index.add_file(file, "zymurgy")
+    await index.put_chunks(file, [NewChunk("zymurgy", 0, 7, vector)], last=True, until=LATER)
+    search = PassageSearch(index, MadeVectors({"zymurgy": vector}), Metrics())
+
+    async def hits() -> int:
+        outcomes = [await search.search([store], "zymurgy", limit=10, deadlines=PATIENT) for _ in range(count)]
+        return sum(any(passage.file == file.id for passage in outcome.passages) for outcome in outcomes)
+
+    before = await hits()
+    await index.remove_file(store.tenant, store.id, file.id)
+    return before, await hits()
 
 
 async def measure(options: argparse.Namespace, database: PassageDatabase, embedder: Embedder) -> dict[str, Any]:
@@ -122,28 +185,21 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
     search, took, recalls = PassageSearch(index, embedder, Metrics()), list[float](), list[float]()
     queries = await embedded(embedder, texts)
     for query in texts[:5]:
-        await search.search([stores[0]], query, limit=10)  # the process for questions starts, caches fill
+        await search.search(
+            [stores[0]], query, limit=10, deadlines=PATIENT
+        )  # the process for questions starts, caches fill
     wrong = cited = 0
     for query, vector in zip(texts, queries, strict=True):
         begun_at = time.perf_counter()
-        outcome = await search.search([stores[0]], query, limit=10)
+        outcome = await search.search([stores[0]], query, limit=10, deadlines=PATIENT)
         took.append(time.perf_counter() - begun_at)
         cited += len(outcome.passages)
         wrong += sum(text[each.start : each.end] != each.text for each in outcome.passages)
         exact = set(numpy.argsort(-(vectors @ vector))[:10].tolist())
         first = (await index.nearest(stores[0].tenant, stores[0].id, vector.tobytes(), None, 10))[:10]
         recalls.append(len(exact & {number - 1 for number, _ in first}) / 10)  # chunks are numbered from 1
-    foreign = 0
-    for _ in range(options.foreign):
-        store = rng.choice(stores[1:])
-        number = rng.randrange(len(texts))
-        near_ids = await index.nearest(store.tenant, store.id, queries[number].tobytes(), None, 10)
-        worded = await index.matching(store.tenant, store.id, [texts[number]], None, 10)
-        ids = [*(each for each, _ in near_ids), *worded]
-        found = await index.passages(store.tenant, store.id, ids)
-        foreign += sum(each.text not in f"{store.tenant} {text}" for each in found) + (len(found) != len(set(ids)))
-        theirs = await index.passages(stores[0].tenant, stores[0].id, ids)
-        foreign += len(theirs)
+    foreign = await foreign_passages(index, rng, stores, texts, queries, options.foreign, text)
+    before, hits = await deleted_hits(index, stores[1], queries[0].tobytes(), options.queries)
     return {
         "chunks_put_per_s": round(options.chunks / took_s),
         "recall_at_10": round(sum(recalls) / len(recalls), 4),
@@ -152,6 +208,8 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
         "citations_wrong": wrong,
         "queries_of_others": options.foreign,
         "foreign_passages": foreign,
+        "deleted_found_before": before,
+        "deleted_found_after": hits,
     }
 
 

@@ -1,14 +1,30 @@
 """Keeps calls from a tool that fails: after so many failures in a row none is sent for a while, then one is tried.
 
-Pure: the caller says what time it is.
+`CircuitBreaker` is one process's, and pure: the caller says what time it is. Replicas of a cluster share theirs by the
+port `SharedBreakers`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
+
+from sessions.model.types import TenantId
 
 FAILURES_MAX: Final = 5
 PAUSE_S: Final = 30.0
+
+
+class SharedBreakers(Protocol):
+    """The breakers of tools that several replicas share; each is one tenant's and one tool's. All methods raise
+    Unavailable."""
+
+    async def permits(self, tenant: TenantId, tool: str, *, failures_max: int, pause_s: float) -> bool:
+        """Returns whether a call may be sent now, like `CircuitBreaker.permits`."""
+        ...
+
+    async def record(self, tenant: TenantId, tool: str, *, success: bool, failures_max: int, pause_s: float) -> None:
+        """Notes the outcome of a call."""
+        ...
 
 
 class CircuitBreaker:

@@ -1,5 +1,8 @@
 """What every call of a server tool passes, whatever carries it out: room beside other calls, of the tool, of its tenant
 and of all, and the breaker of the tenant's calls of the tool.
+
+In a cluster the breaker is shared by all replicas. While it cannot be reached each replica uses its own, which has
+noted every outcome too, and the shared one is not tried again for a moment.
 """
 
 from __future__ import annotations
@@ -9,11 +12,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
-from inference.tools.breaker import CircuitBreaker
+import structlog
+
+from inference.tools.breaker import FAILURES_MAX, PAUSE_S, CircuitBreaker, SharedBreakers
 from sessions.metrics import Histograms
+from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId
 from sessions.server_tools import ToolRequest, ToolResult
 
+log = structlog.get_logger(__name__)
+
+SHARED_PAUSE_S: Final = 1.0  # after the shared breakers could not be reached
 CALLS_MAX: Final = 256  # calls in progress of all tenants
 TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
 
@@ -26,10 +35,12 @@ class _Gate(NamedTuple):
 
 
 class ToolGates:
-    """Limits the calls of tools at one replica."""
+    """Limits the calls of tools at one replica. `shared`: the breakers of its cluster."""
 
-    def __init__(self, call_s: Histograms) -> None:
+    def __init__(self, call_s: Histograms, shared: SharedBreakers | None = None) -> None:
         self._call_s = call_s
+        self._shared = shared
+        self._shared_again_at = 0.0
         self._room = asyncio.Semaphore(CALLS_MAX)
         self._tenant_rooms: dict[TenantId, asyncio.Semaphore] = {}
         self._gates: dict[tuple[TenantId, str, int], _Gate] = {}
@@ -48,14 +59,40 @@ class ToolGates:
             except TimeoutError:
                 return not_sent("too many calls are under way")
             begun_at = clock()
-            if not gate.breaker.permits(begun_at):
+            if not await self._permits(request, gate.breaker, begun_at):
                 return not_sent("it has failed too often; it is tried again in a while")
             try:
                 result = await work()
-                gate.breaker.record(success=result.outcome == "done" or not _its_fault(result), now=clock())
+                await self._record(
+                    request, gate.breaker, clock(), success=result.outcome == "done" or not _its_fault(result)
+                )
                 return result
             finally:
                 self._call_s.of(request.name).observe(clock() - begun_at)
+
+    async def _permits(self, request: ToolRequest, breaker: CircuitBreaker, now: float) -> bool:
+        if self._shared is not None and now >= self._shared_again_at:
+            try:
+                return await self._shared.permits(
+                    request.key.tenant, request.name, failures_max=FAILURES_MAX, pause_s=PAUSE_S
+                )
+            except Unavailable as error:
+                self._shared_lost(error, now)
+        return breaker.permits(now)
+
+    async def _record(self, request: ToolRequest, breaker: CircuitBreaker, now: float, *, success: bool) -> None:
+        breaker.record(success=success, now=now)
+        if self._shared is not None and now >= self._shared_again_at:
+            try:
+                await self._shared.record(
+                    request.key.tenant, request.name, success=success, failures_max=FAILURES_MAX, pause_s=PAUSE_S
+                )
+            except Unavailable as error:
+                self._shared_lost(error, now)
+
+    def _shared_lost(self, error: Unavailable, now: float) -> None:
+        self._shared_again_at = now + SHARED_PAUSE_S
+        log.warning("shared_breakers_lost", error=error.code)
 
     def _tenant_room(self, tenant: TenantId) -> asyncio.Semaphore:
         return self._tenant_rooms.setdefault(tenant, asyncio.Semaphore(TENANT_CALLS_MAX))

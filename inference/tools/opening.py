@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from inference.tools.breaker import SharedBreakers
 from inference.tools.tools_file import ToolsFile, read_tools
 from sessions.file_watcher import FileWatcher
 from sessions.metrics import Metrics
@@ -39,10 +40,11 @@ async def open_tools(
     schemas: SchemaChecker,
     store: ToolStore | None = None,
     now_ms: Callable[[], UnixMs] | None = None,
+    breakers: SharedBreakers | None = None,
 ) -> AsyncIterator[ServerTools | None]:
     """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
     start; a later wrong version changes nothing. Agreements to MCP servers' tools are kept in `store`, an open store;
-    without `store` and `now_ms` they last as long as the process."""
+    without `store` and `now_ms` they last as long as the process. `breakers` are those of the cluster, if it is one."""
     if not settings.tools:
         yield None
         return
@@ -56,7 +58,7 @@ async def open_tools(
     from inference.tools.tool_set import ToolSet
 
     call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
-    gates = ToolGates(call_s)
+    gates = ToolGates(call_s, breakers)
     stored = StoredPins(store.tool_records, now_ms) if store is not None and now_ms is not None else None
     world = McpWorld(environment, schemas, stored or MemoryPins())
     async with (

@@ -165,7 +165,8 @@ class SqlPassageIndex:
                     raise Limited("quota_exceeded", f"This store has its {FILES_MAX} files; take some out first.")
                 yield Query(
                     "INSERT INTO files (tenant, store, id, status, created_at, batch, size, attributes, key_id, body,"
-                    " text_key, text) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                    " text_key, text) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+                    " ON CONFLICT (tenant, store, id) DO NOTHING",
                     (
                         *(file.tenant, num, file.id, file.status, file.created_at, file.batch, file.size),
                         *(json.dumps(file.attributes), *sealed, *sealed_text),
@@ -208,6 +209,11 @@ class SqlPassageIndex:
             return False
 
         return await self._database.run(script)
+
+    async def remove_document(self, tenant: TenantId, file_id: DocumentId) -> int:
+        text = f"SELECT s.id {_OF} WHERE f.tenant = $1 AND f.id = $2"
+        stores = await self._database.rows(text, (tenant, file_id))
+        return sum([await self.remove_file(tenant, StoreId(store_id), file_id) for (store_id,) in stores])
 
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         text = (

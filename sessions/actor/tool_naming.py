@@ -15,9 +15,10 @@ from msgspec import UNSET
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.types import McpSource, TenantId, Tool
+from sessions.model.types import McpSource, SearchScope, TenantId, Tool
 from sessions.ports import ServerTools
-from sessions.server_tools import ServerTool
+from sessions.retrieval.filters import parse_filter
+from sessions.server_tools import FILE_SEARCH, ServerTool
 
 TOOLS_MAX: Final = 256  # of a session, with those that MCP servers have
 
@@ -47,6 +48,8 @@ async def _named(
 ) -> tuple[Tool, ...]:
     if any(tool.server is not True and tool.mcp is not UNSET for tool in given):
         raise BadInput("invalid_request", "Tools of MCP servers are the server's: say `server` too.", param="tools")
+    for tool in given:
+        _check_search(tool)
     if not offered and not any(tool.server is True for tool in given):
         return given
     named: dict[str, Tool] = {}
@@ -57,14 +60,14 @@ async def _named(
         if isinstance(tool.mcp, McpSource) and not tool.mcp.tool:
             several = await _of_server(tool.mcp, tools, tenant)
         else:
-            several = [_find(tool.name, tools, tenant) if tool.server is True else tool]
+            several = [_find(tool, tools, tenant) if tool.server is True else tool]
         for each in several:
             if each.name in named:
                 raise BadInput("invalid_request", f"Two tools are named {each.name!r}.", param="tools")
             named[each.name] = each
     for name in offered:
         if name not in named:
-            named[name] = _find(name, tools, tenant)
+            named[name] = _find(Tool(name=name), tools, tenant)
     if len(named) > TOOLS_MAX:
         raise BadInput(
             "invalid_request",
@@ -74,14 +77,25 @@ async def _named(
     return tuple(named.values())
 
 
-def _find(name: str, tools: ServerTools | None, tenant: TenantId) -> Tool:
+def _check_search(tool: Tool) -> None:
+    """Raises BadInput for a scope of searches at a tool that searches nothing, or with filters that are wrong."""
+    if not isinstance(tool.search, SearchScope):
+        return
+    if tool.server is not True or tool.name != FILE_SEARCH:
+        raise BadInput("invalid_request", f"Only the server's {FILE_SEARCH!r} has a `search`.", param="tools")
+    if tool.search.filters is not None:
+        parse_filter(tool.search.filters, param="tools")
+
+
+def _find(named: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
+    name = named.name
     server_tool = tools.find(tenant, name) if tools is not None else None
     if server_tool is None:
         raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
     if server_tool.unavailable:
         why = f"This server cannot carry {name!r} out: {server_tool.unavailable}."
         raise BadInput("tool_unavailable", why, param="tools")
-    return server_tool.tool
+    return msgspec.structs.replace(server_tool.tool, search=named.search)
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:

@@ -41,7 +41,7 @@ from sessions.machine.state import Awaiting, State
 from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
-from sessions.model.types import CallId, CommandId, McpSource, ResponseId
+from sessions.model.types import CallId, CommandId, McpSource, ResponseId, SearchScope
 from sessions.server_tools import ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
 
@@ -196,6 +196,7 @@ class ToolRunner:
             arguments=arguments,
             execution_id=call.execution_id,
             user=server.principal.user,
+            search=self._search_scope(call),
         )
         if tool is not None and tool.program:
             await self._run_program(waiting, server, call, tool, request)
@@ -294,6 +295,11 @@ class ToolRunner:
     def _find(self, call: ServerCall) -> ServerTool | None:
         tools = self._context.tools
         return tools.find(self._state.key.tenant, call.name) if tools is not None else None
+
+    def _search_scope(self, call: ServerCall) -> SearchScope | None:
+        info = self._state.info
+        named = (tool.search for tool in (() if info is None else info.tools) if tool.name == call.name)
+        return next((scope for scope in named if isinstance(scope, SearchScope)), None)
 
     def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
         if call.program is not None:

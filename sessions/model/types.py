@@ -246,6 +246,16 @@ class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output"
 Item = Message | FunctionCall | FunctionCallOutput
 
 
+class SearchScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the documents that the tool `file_search` searches for a client: these vector stores, files whose
+    attributes pass `filters`, at most `results_max` passages, and those with a score of at least `score_min`."""
+
+    vector_store_ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=16)]
+    results_max: Annotated[int, msgspec.Meta(ge=1, le=50)] | None = None
+    filters: dict[str, Json] | None = None
+    score_min: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call; `parameters` is its JSON schema. With `server` it is the server's own tool,
     which the client only names: description and parameters come from the tools file."""
@@ -257,6 +267,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["function"] = "function"
     server: bool | UnsetType = UNSET
     mcp: McpSource | UnsetType = UNSET
+    search: SearchScope | UnsetType = UNSET  # of the server's `file_search` only
 
 
 class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):

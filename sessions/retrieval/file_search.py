@@ -5,32 +5,45 @@ the prompt before them never changes, and the passages belong to their turn. The
 outputs. It is offered beside the tools of the tools file; if one there has the same name, that one is used.
 
 It searches the stores of the session's user, or those of the tenant as a whole if the session has no user. If a search,
-or a part of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped` and
-what was left out.
+or a part of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped`, what
+was left out, and why. A call takes `DEADLINES.whole` seconds at most, however many stores it searches and whatever
+hangs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sessions.model.errors import NotFound, SessileError
 from sessions.model.types import McpSource, TenantId, Tool
 from sessions.ports import ServerTools
-from sessions.retrieval.search import Deadlines, PassageSearch
+from sessions.retrieval.filters import parse_filter
+from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, Stage, Why
 from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, VectorStore
-from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+from sessions.server_tools import (
+    FILE_SEARCH,
+    ProgramStep,
+    ProgramSuspended,
+    ReportProgress,
+    ServerTool,
+    ToolRequest,
+    ToolResult,
+)
 
-NAME: Final = "file_search"
+NAME: Final = FILE_SEARCH
 STORES_MAX: Final = 16  # that one call may search
 RESULTS_MAX: Final = 20
 RESULTS: Final = 5
 CHARACTERS_MAX: Final = 12_000  # of all passages of one call: its budget in the prompt
-DEADLINES: Final = Deadlines(embedding=0.15, index=0.1)
+DEADLINES: Final = Deadlines(embedding=0.15, index=0.1, whole=0.25)
 SKIPPED: Final = "retrieval_skipped"
+UNAVAILABLE: Final = "vector_stores_unavailable"
 
 TOOL: Final = ServerTool(
     tool=Tool(
@@ -54,7 +67,7 @@ TOOL: Final = ServerTool(
 class _Arguments(msgspec.Struct, frozen=True):
     query: str
     vector_store_ids: tuple[str, ...] | None = None
-    max_num_results: int = RESULTS
+    max_num_results: int | None = None
 
 
 class FileSearch:
@@ -96,14 +109,23 @@ class FileSearch:
             arguments = msgspec.json.decode(request.arguments, type=_Arguments)
         except msgspec.MsgspecError:
             return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
         try:
-            stores = await self._stores(request, arguments)
-            limit = min(max(arguments.max_num_results, 1), RESULTS_MAX)
-            outcome = await self._search.search(stores, arguments.query, limit=limit, deadlines=self._deadlines)
+            async with asyncio.timeout(self._deadlines.index):
+                stores = await self._stores(request, arguments)
+            scope, limit = request.search, _limit(request, arguments)
+            only = None if scope is None or scope.filters is None else parse_filter(scope.filters)
+            left = replace(self._deadlines, whole=self._deadlines.whole - (clock() - begun_at))
+            outcome = await self._search.search(stores, arguments.query, only=only, limit=limit, deadlines=left)
+        except (TimeoutError, SearchTooLate):
+            return ToolResult(outcome="failed", output=_output([], (SKIPPED, UNAVAILABLE), {"vectors": "late"}))
         except SessileError as error:
-            return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code)))
+            return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code), {"vectors": "failed"}))
         skipped = (SKIPPED, *outcome.skipped) if outcome.skipped else ()
-        return ToolResult(outcome="done", output=_output(within(outcome.passages, CHARACTERS_MAX), skipped))
+        good = [each for each in outcome.passages if scope is None or each.score >= scope.score_min]
+        passages = within(good, CHARACTERS_MAX)
+        return ToolResult(outcome="done", output=_output(passages, skipped, outcome.reasons))
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         if self._others is None:
@@ -111,10 +133,24 @@ class FileSearch:
         return await self._others.advance(step)
 
     async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
-        """Returns the stores of the session's owner. If the model names ids of stores, only those."""
+        """Returns the stores of the session's owner: those that the client names, if it does. If the model names ids of
+        such stores, only those."""
         have = await self._index.stores(request.key.tenant, request.user, anybody=False)
+        scope = request.search
+        if scope is not None:
+            have = [store for store in have if store.id in scope.vector_store_ids]
         named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
-        return [store for store in have if named is None or store.id in named][:STORES_MAX]
+        chosen = [store for store in have if named is None or store.id in named]
+        return (have if scope is not None and not chosen else chosen)[:STORES_MAX]
+
+
+def _limit(request: ToolRequest, given: _Arguments) -> int:
+    """Returns how many passages a call finds at most: as many as the model wants, and not more than the client."""
+    most = RESULTS_MAX if request.search is None else request.search.results_max or RESULTS_MAX
+    wanted = given.max_num_results
+    if wanted is None:
+        return RESULTS if request.search is None or request.search.results_max is None else most
+    return min(max(wanted, 1), most)
 
 
 def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
@@ -128,7 +164,7 @@ def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
     return kept
 
 
-def _output(passages: Sequence[Passage], skipped: Sequence[str]) -> str:
+def _output(passages: Sequence[Passage], skipped: Sequence[str], reasons: Mapping[Stage, Why]) -> str:
     results: list[dict[str, Any]] = [
         {
             "number": number,
@@ -143,5 +179,5 @@ def _output(passages: Sequence[Passage], skipped: Sequence[str]) -> str:
     ]
     said: dict[str, Any] = {"results": results}
     if skipped:
-        said["skipped"] = list(skipped)
+        said |= {"skipped": list(skipped), "reasons": dict(reasons)}
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))

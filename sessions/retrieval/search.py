@@ -1,14 +1,16 @@
 """Searches vector stores: by meaning and by words at the same time, fused by rank, and re-ranked if that is requested.
 
-Each stage has a deadline. If its embedding fails a query is searched by its words alone, and the answer names the
-stages that were left out (`skipped`); if the index fails there is no answer (`Unavailable`). All stores must be of one
-tenant; the caller chooses them.
+Each stage has a deadline, and so may have the search as a whole. If its embedding fails a query is searched by its
+words alone; a store that fails or is late is left out. The answer names the stages that were left out (`skipped`) and
+why; if no store answers there is no answer (`Unavailable`). All stores must be of one tenant; the caller chooses them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -22,6 +24,7 @@ from sessions.retrieval.vector_stores import Passage, PassageIndex, VectorStore
 
 Ranker = Literal["auto", "none", "words", "maxsim"]
 Stage = Literal["embedding", "vectors", "words", "ranking"]
+Why = Literal["late", "failed"]
 
 CANDIDATES: Final = 50  # of each list
 RANKED: Final = 20  # passages that are re-ranked, at most
@@ -29,20 +32,40 @@ STAGE_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """The longest time for each stage of a search, in seconds."""
+    """The longest time for each stage of a search (`index`: for each store), and for all together, in seconds."""
 
     embedding: float = 5.0
     index: float = 5.0
     ranking: float = 10.0
+    whole: float = math.inf
 
 
 class SearchOutcome(NamedTuple):
-    """The result of a search: the passages, the best first; the stages that were skipped; and how many tokens were
-    embedded."""
+    """The result of a search: the passages, the best first; the stages that were skipped; how many tokens were
+    embedded; and why each stage was skipped."""
 
     passages: list[Passage]
     skipped: tuple[Stage, ...] = ()
     tokens: int = 0
+    reasons: Mapping[Stage, Why] = MappingProxyType({})
+
+
+class SearchTooLate(Unavailable):
+    """No store has answered within the deadlines."""
+
+
+class _Remaining:
+    """The time that a running search has left for its stages."""
+
+    def __init__(self, deadlines: Deadlines, clock: Callable[[], float]) -> None:
+        self._deadlines = deadlines
+        self._clock = clock
+        self._until = clock() + deadlines.whole
+
+    def of(self, stage: Literal["embedding", "index", "ranking"]) -> float:
+        """Returns how many seconds a stage that begins now may take."""
+        stage_s: float = getattr(self._deadlines, stage)
+        return max(min(stage_s, self._until - self._clock()), 0.0)
 
 
 class PassageSearch:
@@ -64,30 +87,38 @@ class PassageSearch:
         ranker: Ranker = "auto",
         deadlines: Deadlines | None = None,
     ) -> SearchOutcome:
-        """Searches the stores; returns the best `limit` passages. Raises Unavailable if no index answers in time."""
-        deadlines, passages, skipped, tokens = deadlines or Deadlines(), list[Passage](), dict[Stage, None](), 0
+        """Searches the stores; returns the best `limit` passages. Raises Unavailable if none of the stores answers:
+        SearchTooLate if they are late."""
+        limits = _Remaining(deadlines or Deadlines(), asyncio.get_running_loop().time)
+        passages, skipped, tokens = list[Passage](), dict[Stage, Why](), 0
         vectors: dict[str, bytes | None] = {}
+        failures: list[Unavailable] = []
         for store in stores:
             if store.model not in vectors:
-                vector, used = await self._embedded(store, query, ranker, deadlines, skipped)
+                vector, used = await self._embedded(store, query, ranker, limits, skipped)
                 vectors[store.model] = vector
                 tokens += used
-            passages += await self._in_store(store, query, vectors[store.model], only, ranker, deadlines, skipped)
+            try:
+                passages += await self._in_store(store, query, vectors[store.model], only, ranker, limits, skipped)
+            except Unavailable as error:
+                failures.append(error)
+        if failures and len(failures) == len(stores):
+            raise failures[0]
         passages.sort(key=lambda each: (-each.score, each.file, each.start))
         if ranker == "maxsim" and passages:
-            passages, used = await self._ranked(stores[0], query, passages, deadlines, skipped)
+            passages, used = await self._ranked(stores[0], query, passages, limits, skipped)
             tokens += used
-        return SearchOutcome(passages[:limit], tuple(skipped), tokens)
+        return SearchOutcome(passages[:limit], tuple(skipped), tokens, skipped)
 
     async def _embedded(
-        self, store: VectorStore, query: str, ranker: Ranker, deadlines: Deadlines, skipped: dict[Stage, None]
+        self, store: VectorStore, query: str, ranker: Ranker, limits: _Remaining, skipped: dict[Stage, Why]
     ) -> tuple[bytes | None, int]:
         if ranker == "words":
             return None, 0
         clock = asyncio.get_running_loop().time
         begun_at = clock()
         try:
-            async with asyncio.timeout(deadlines.embedding):
+            async with asyncio.timeout(limits.of("embedding")):
                 made = await self._embedder.embed(store.tenant, store.model, [query])
             return made.vectors[0], made.tokens
         except TimeoutError:
@@ -107,13 +138,13 @@ class PassageSearch:
         vector: bytes | None,
         only: AttributeFilter | None,
         ranker: Ranker,
-        deadlines: Deadlines,
-        skipped: dict[Stage, None],
+        limits: _Remaining,
+        skipped: dict[Stage, Why],
     ) -> list[Passage]:
         index, clock = self._index, asyncio.get_running_loop().time
         begun_at = clock()
         try:
-            async with asyncio.timeout(deadlines.index):
+            async with asyncio.timeout(limits.of("index")):
                 near: list[tuple[int, float]] = []
                 worded: list[int] = []
                 if vector is not None:
@@ -129,7 +160,7 @@ class PassageSearch:
                 passages = await index.passages(store.tenant, store.id, list(scores))
         except TimeoutError as error:
             self._leave_out("vectors", "late", skipped)
-            raise Unavailable("vector_stores_unavailable", "The vector stores do not answer in time.") from error
+            raise SearchTooLate("vector_stores_unavailable", "The vector stores do not answer in time.") from error
         except Unavailable:
             self._leave_out("vectors", "failed", skipped)
             raise
@@ -142,14 +173,14 @@ class PassageSearch:
         store: VectorStore,
         query: str,
         passages: list[Passage],
-        deadlines: Deadlines,
-        skipped: dict[Stage, None],
+        limits: _Remaining,
+        skipped: dict[Stage, Why],
     ) -> tuple[list[Passage], int]:
         clock = asyncio.get_running_loop().time
         begun_at = clock()
         best = passages[:RANKED]
         try:
-            async with asyncio.timeout(deadlines.ranking):
+            async with asyncio.timeout(limits.of("ranking")):
                 texts = [each.text for each in best]
                 ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
             order = rescored(range(len(best)), dict(enumerate(ranking.scores)))
@@ -162,6 +193,6 @@ class PassageSearch:
             self._stage_s.of("ranking").observe(clock() - begun_at)
         return passages, 0
 
-    def _leave_out(self, stage: Stage, why: str, skipped: dict[Stage, None]) -> None:
-        skipped[stage] = None
+    def _leave_out(self, stage: Stage, why: Why, skipped: dict[Stage, Why]) -> None:
+        skipped[stage] = why
         self._skipped.add(stage, why)

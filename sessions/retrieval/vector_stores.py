@@ -123,8 +123,9 @@ class PassageIndex(Protocol):
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts: ...
 
     async def add_file(self, file: StoreFile, text: str) -> None:
-        """Adds a file with its extracted text; it then waits to be split and embedded. Raises Limited if the store
-        already has `FILES_MAX` files."""
+        """Adds a file with its extracted text; it then waits to be split and embedded, unless its status says that it
+        has failed. Does nothing if the store has a file of this id. Raises Limited if the store already has `FILES_MAX`
+        files."""
         ...
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
@@ -140,6 +141,10 @@ class PassageIndex(Protocol):
     ) -> bool: ...
 
     async def remove_file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> bool: ...
+
+    async def remove_document(self, tenant: TenantId, file_id: DocumentId) -> int:
+        """Removes a file from all stores of a tenant; returns from how many."""
+        ...
 
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         """Cancels the reading of a batch's files that still wait; returns how many."""

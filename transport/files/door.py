@@ -18,7 +18,7 @@ import msgspec
 from sessions.clock import Clock
 from sessions.limits import TenantLimits
 from sessions.model.authorization import demand
-from sessions.model.errors import BadInput, Limited, Overloaded, TooLarge, Unavailable
+from sessions.model.errors import BadInput, Limited, Overloaded, SessileError, TooLarge, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,
     BlobId,
@@ -125,10 +125,23 @@ class FileDoor:
     def content(self, file: StoredFile) -> AsyncIterator[bytes]:
         return self._files.read(file)
 
+    async def text(self, principal: Principal, file_id: str) -> ReadFile:
+        """Returns the text of a file that the principal may see. Raises Forbidden, NotFound, and what
+        `ports.TextExtractor` raises."""
+        try:
+            return await self._stored(principal, file_id)
+        except SessileError as error:
+            error.param = error.param or "file_id"
+            raise
+
+    async def deletable(self, principal: Principal, file_id: str) -> StoredFile:
+        """Returns a file that the principal may delete. Raises Forbidden, NotFound."""
+        demand(principal, "chat")
+        return await self.find(principal, file_id)
+
     async def delete(self, principal: Principal, file_id: str) -> None:
         """Deletes a file that the principal may see. Raises Forbidden, NotFound."""
-        demand(principal, "chat")
-        file = await self.find(principal, file_id)
+        file = await self.deletable(principal, file_id)
         now = self._clock.now_ms()
         if not await self._files.remove(file.tenant, file.id, now):
             raise file_not_found(file_id)

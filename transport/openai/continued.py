@@ -2,158 +2,25 @@
 
 In the log a turn with server tools is several responses, with the tools' outputs between them. A client of OpenAI's API
 asked for one: it gets one, whose output has the calls, their outputs and the words, numbered through. Made of the log
-alone, so every reader of it, now or later, is shown the same. Calls of `code_interpreter`, where a response was asked
-for with OpenAI's tool of that type, are one item with their code and what came of it, and have events of their own.
+alone, so every reader of it, now or later, is shown the same. Calls of tools that OpenAI's API has types of its own for
+are shown as `transport.openai.hosted_calls` says.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from sessions.billing.prices import sum_public
 from sessions.model import events as ev
-from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, ItemId, Json, ResponseId, Tool
-from sessions.server_tools import CODE_INTERPRETER
+from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, ItemId, Json, ResponseId
+from transport.openai.hosted_calls import HostedCalls, hosted_tools
 from transport.openai.mcp.shown import waits
 
 TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
 _BEGINNING = ev.ResponseQueued | ev.ResponseCreated | ev.ResponseInProgress
-
-
-TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
-ITEM: Final = "code_interpreter_call"
-
-
-class CodeEvent(ev.ResponseEvent, frozen=True, kw_only=True):
-    """An event about a code interpreter call that is made for the stream and is in no log. `shown` has its fields."""
-
-    output_index: int
-    type: str
-    shown: dict[str, Json]
-
-
-def is_code_tool(tool: Tool) -> bool:
-    return tool.server is True and tool.name == CODE_INTERPRETER
-
-
-def is_code_call(item: Item) -> bool:
-    return isinstance(item, FunctionCall) and item.server is True and item.name == CODE_INTERPRETER
-
-
-def wants_code(body: ev.ResponseBody) -> bool:
-    """Returns whether a response was requested with OpenAI's tool of type `code_interpreter`."""
-    tools = body.request.get("tools") if isinstance(body.request, dict) else None
-    return isinstance(tools, Sequence) and any(
-        isinstance(each, Mapping) and each.get("type") == CODE_INTERPRETER for each in tools
-    )
-
-
-def code_of(arguments: str) -> str:
-    """Returns the code in a call's JSON arguments; empty while they are incomplete or have none."""
-    try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return ""
-    code = given.get("code") if isinstance(given, dict) else None
-    return code if isinstance(code, str) else ""
-
-
-def code_item(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
-    """Returns a call, and its output if there is one, as an item of type `code_interpreter_call`."""
-    if output is None:
-        status: str = call.status if call.status in ("in_progress", "incomplete") else "interpreting"
-    elif output.status == "incomplete":
-        status = "incomplete"
-    else:
-        status = "failed" if output.is_error else "completed"
-    logs: Json = None if output is None else [{"type": "logs", "logs": output.output}]
-    return {
-        "id": call.id,
-        "type": ITEM,
-        "status": status,
-        "code": code_of(call.arguments),
-        "container_id": f"cntr_{call.id}",
-        "outputs": logs,
-        "call_id": call.call_id,
-    }
-
-
-def shown_items(items: Iterable[Item], render: Callable[[Item], dict[str, Json]]) -> list[dict[str, Json]]:
-    """Returns an answer's items as `render` shows them, and each code interpreter call as one item with its output."""
-    given = list(items)
-    calls = {item.call_id for item in given if isinstance(item, FunctionCall) and is_code_call(item)}
-    outputs = {item.call_id: item for item in given if isinstance(item, FunctionCallOutput) and item.call_id in calls}
-    shown = []
-    for item in given:
-        if isinstance(item, FunctionCall) and item.call_id in calls:
-            shown.append(code_item(item, outputs.get(item.call_id)))
-        elif not isinstance(item, FunctionCallOutput) or item.call_id not in calls:
-            shown.append(render(item))
-    return shown
-
-
-class CodeCalls:
-    """Turns the code interpreter calls of one answer into OpenAI's events; `number` returns the next event's number."""
-
-    def __init__(self, response_id: ResponseId, number: Callable[[], int]) -> None:
-        self._response_id = response_id
-        self._number = number
-        self._open: dict[int, FunctionCall] = {}  # by output index within the response that is being written
-        self._waiting: dict[CallId, tuple[int, FunctionCall]] = {}
-
-    def take(self, event: ev.ResponseEvent, base: int) -> list[ev.ResponseEvent] | None:
-        """Returns the events that replace an event of a code call, or None if the event is of no code call. `base` is
-        added to its output index."""
-        index = getattr(event, "output_index", None)
-        if isinstance(event, ev.OutputItemAdded) and isinstance(event.item, FunctionCall) and is_code_call(event.item):
-            self._open[event.output_index] = event.item
-            item: dict[str, Json] = {**code_item(event.item, None), "status": "in_progress", "code": ""}
-            at = base + event.output_index
-            added = self._event("response.output_item.added", at, item=item)
-            return [added, self._event(f"response.{ITEM}.in_progress", at, item_id=event.item.id)]
-        if index not in self._open or index is None:
-            return None
-        name, at = self._open[index].id, base + index
-        if isinstance(event, ev.ArgumentsDone):
-            code = code_of(event.arguments)
-            return [
-                self._event(f"response.{ITEM}_code.delta", at, item_id=name, delta=code),
-                self._event(f"response.{ITEM}_code.done", at, item_id=name, code=code),
-            ]
-        if isinstance(event, ev.OutputItemDone) and isinstance(event.item, FunctionCall):
-            del self._open[index]
-            self._waiting[event.item.call_id] = at, event.item
-            return [self._event(f"response.{ITEM}.interpreting", at, item_id=name)]
-        return []
-
-    def answer(self, output: FunctionCallOutput) -> list[ev.ResponseEvent] | None:
-        """Returns the events for the output of a code call, or None if the output is of no code call."""
-        waiting = self._waiting.pop(output.call_id, None)
-        if waiting is None:
-            return None
-        at, call = waiting
-        return [
-            self._event(f"response.{ITEM}.completed", at, item_id=call.id),
-            self._event("response.output_item.done", at, item=code_item(call, output)),
-        ]
-
-    def leave(self) -> list[ev.ResponseEvent]:
-        """Returns the closing events of calls whose answer ends before their outputs came."""
-        ended: list[ev.ResponseEvent] = [
-            self._event("response.output_item.done", at, item={**code_item(call, None), "status": "incomplete"})
-            for at, call in self._waiting.values()
-        ]
-        self._waiting.clear()
-        return ended
-
-    def _event(self, type: str, at: int, **shown: Any) -> CodeEvent:
-        return CodeEvent(
-            response_id=self._response_id, sequence_number=self._number(), output_index=at, type=type, shown=shown
-        )
 
 
 class ContinuedAnswer:
@@ -173,8 +40,8 @@ class ContinuedAnswer:
         self._left_out: set[int] = set()  # output indices in the response that is being written
         self._next_number = 0
         self._before = tuple(before)
-        self._code: CodeCalls | None = None  # set if code interpreter calls are shown as OpenAI shows them
-        self._code_outputs = 0  # outputs that are shown as a part of their calls
+        self._hosted: HostedCalls | None = None  # set if calls of hosted tools are shown as OpenAI shows them
+        self._hosted_outputs = 0  # outputs that are shown as a part of their calls
 
     def take(self, event: ev.AnyEvent) -> list[ev.ResponseEvent]:
         """Returns the events of the one shown response that an event of the log becomes."""
@@ -186,27 +53,28 @@ class ContinuedAnswer:
             return self._take_end(event)
         if isinstance(event, ev.ResponseCreated | ev.ResponseQueued) and not self._parts:
             self._first = event.response
-            if self._code is None and not self._hidden and wants_code(event.response):
-                self._code = CodeCalls(self.response_id, self._number)
+            hosted = hosted_tools(event.response)
+            if self._hosted is None and not self._hidden and hosted:
+                self._hosted = HostedCalls(self.response_id, hosted, self._number)
         if self._hidden and self._is_hidden(event):
             return []
-        if self._code is not None and (made := self._code.take(event, self._base)) is not None:
+        if self._hosted is not None and (made := self._hosted.take(event, self._base)) is not None:
             return made
         if not self._parts and self._before and isinstance(event, ev.ResponseInProgress):
             return self._begun(event)
-        if not self._parts and not self._output and self._code is None:
+        if not self._parts and not self._output and self._hosted is None:
             return [event]
         return [] if self._parts and isinstance(event, _BEGINNING) else [self._moved(event)]
 
     @property
     def _base(self) -> int:
         """The output index in the shown response at which the response that is being written begins."""
-        return len(self._output) - self._code_outputs
+        return len(self._output) - self._hosted_outputs
 
     def _begun(self, event: ev.ResponseInProgress) -> list[ev.ResponseEvent]:
         """Returns the first event, followed by the items that the answer continues from."""
-        shown: list[ev.ResponseEvent] = [event if self._code is None else self._moved(event)]
-        if self._code is None:
+        shown: list[ev.ResponseEvent] = [event if self._hosted is None else self._moved(event)]
+        if self._hosted is None:
             self._next_number = event.sequence_number + 1
         for index, item in enumerate(self._before):
             where: dict[str, Any] = {"response_id": self.response_id, "output_index": index, "item": item}
@@ -224,9 +92,9 @@ class ContinuedAnswer:
         self._last = item.id
         if self._hidden:
             return []
-        if self._code is not None and (made := self._code.answer(item)) is not None:
+        if self._hosted is not None and (made := self._hosted.answer(item)) is not None:
             self._output.append(item)
-            self._code_outputs += 1
+            self._hosted_outputs += 1
             return made
         index = self._base
         self._output.append(item)
@@ -239,7 +107,7 @@ class ContinuedAnswer:
         shown = [each for each in body.output if not (self._hidden and _is_servers(each))]
         asks = not self._hidden and any(waits(each) for each in body.output)
         if isinstance(body.continued_by, str) and not asks:
-            if not self._parts and not self._output and self._code is None:
+            if not self._parts and not self._output and self._hosted is None:
                 self._next_number = event.sequence_number
             self._first = self._first or body
             self._parts.append(body)
@@ -249,9 +117,9 @@ class ContinuedAnswer:
             self._left_out.clear()
             self.at = body.continued_by
             return []
-        if not self._parts and not self._output and len(shown) == len(body.output) and self._code is None:
+        if not self._parts and not self._output and len(shown) == len(body.output) and self._hosted is None:
             return [event]
-        left = [] if self._code is None else self._code.leave()
+        left = [] if self._hosted is None else self._hosted.leave()
         first = self._first or body
         whole = msgspec.structs.replace(
             body,
@@ -263,7 +131,7 @@ class ContinuedAnswer:
             output=(*self._output, *shown),
             usage=added_usage([*(each.usage for each in self._parts), body.usage]),
         )
-        numbered = self._parts or self._output or self._code is not None
+        numbered = self._parts or self._output or self._hosted is not None
         number = self._number() if numbered else event.sequence_number
         return [
             *left,

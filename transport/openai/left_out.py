@@ -25,6 +25,7 @@ from transport.openai.request_models import (
     ChatToolChoice,
     CodeContainer,
     CompactRequest,
+    FileSearchTool,
     InputItem,
     JsonSchema,
     McpToolParam,
@@ -69,9 +70,12 @@ def service_left_out(body: ChatRequest | CompletionRequest | ResponsesRequest | 
     return [] if body.service_tier in (None, "auto", "default") else ["service_tier"]
 
 
+_SHOWN: Final = (LOGPROBS, "code_interpreter_call.outputs", "file_search_call.results")
+
+
 def include_left_out(include: Iterable[str] | None) -> list[str]:
     """Returns the entries of `include` that an answer does not show, as a `Warning` names them."""
-    return [f"include ({name})" for name in include or () if name not in (LOGPROBS, "code_interpreter_call.outputs")]
+    return [f"include ({name})" for name in include or () if name not in _SHOWN]
 
 
 def _of_options(body: ChatRequest | CompletionRequest | ResponsesRequest, *, efforts: bool) -> Iterator[str]:
@@ -171,6 +175,8 @@ def _of_tools(tools: Sequence[object]) -> Iterator[tuple[str, str]]:
             yield from unknown_fields(tool.function, f"{at}.function")
         if isinstance(container := getattr(tool, "container", None), CodeContainer):
             yield from unknown_fields(container, f"{at}.container")
+        if isinstance(tool, FileSearchTool) and tool.ranking_options is not None:
+            yield from unknown_fields(tool.ranking_options, f"{at}.ranking_options")
         if isinstance(tool, OtherTool):
             yield f"tool {tool.type}", f"tools[{index}] ({tool.type})"
         elif isinstance(tool, McpToolParam) and tool.server_description:

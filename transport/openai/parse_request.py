@@ -22,11 +22,13 @@ from sessions.model.types import (
     InputText,
     Json,
     Sampling,
+    SearchScope,
     TextOptions,
     Tool,
 )
+from sessions.retrieval.filters import parse_filter
 from sessions.schemas import SchemaParams
-from sessions.server_tools import CODE_INTERPRETER
+from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
 from transport.history_index import Unit
 from transport.openai import request_models
 from transport.openai.chat_render import StreamUsage
@@ -293,6 +295,8 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
                 units.append(Unit((cm.NewOutput(call_id=CallId(item.call_id), output=output),)))
             case "code_interpreter_call":
                 units += _code_call(item, at)
+            case "file_search_call":
+                units += _search_call(item, at)
             case "mcp_approval_response":
                 what = "An 'mcp_approval_response' is given with the 'previous_response_id' of its request, and alone."
                 raise BadInput("invalid_request", what, param=at)
@@ -320,6 +324,23 @@ def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:
     return [call, Unit((cm.NewOutput(call_id=call_id, output=logs),))]
 
 
+def _search_call(item: request_models.InputItem, at: str) -> list[Unit]:
+    """Returns a `file_search_call` item as two: the function call and its output. One without results, as OpenAI's
+    server gives it, is left out. Raises BadInput."""
+    name = item.call_id or item.id
+    if name is None:
+        raise _missing(f"{at}.id")
+    if item.results is None:
+        return []
+    call_id, query = CallId(name), " ".join(item.queries or ())
+    more = {"skipped": item.skipped, "reasons": item.reasons}
+    found = {"results": item.results} | {field: value for field, value in more.items() if value is not None}
+    arguments = json.dumps({"query": query}, ensure_ascii=False)
+    call = Unit((cm.NewCall(call_id=call_id, name=FILE_SEARCH, arguments=arguments),), answer=True)
+    output = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return [call, Unit((cm.NewOutput(call_id=call_id, output=output),))]
+
+
 def steer_text(given: str | Sequence[request_models.SteerMessage]) -> str:
     """Returns the texts of steering messages as one, with blank lines between them."""
     if isinstance(given, str):
@@ -340,9 +361,16 @@ def _input_text(content: str | Sequence[request_models.ContentPart] | None, at: 
 
 
 def response_tools(
-    tools: Sequence[request_models.FunctionTool | request_models.McpToolParam | request_models.OtherTool] | None,
+    tools: Sequence[
+        request_models.FunctionTool
+        | request_models.McpToolParam
+        | request_models.FileSearchTool
+        | request_models.OtherTool
+    ]
+    | None,
 ) -> tuple[Tool, ...]:
-    """Returns functions, code interpreter and MCP servers as tools; other kinds are left out. Raises BadInput."""
+    """Returns functions, code interpreter, file search and MCP servers as tools; other kinds are left out. Raises
+    BadInput."""
     given = tools or ()
     for index, tool in enumerate(given):
         if isinstance(tool, request_models.FunctionTool):
@@ -354,11 +382,28 @@ def response_tools(
         if isinstance(tool, request_models.OtherTool):
             continue
         at = f"tools[{index}]"
-        named = mcp_tool(tool, at) if isinstance(tool, request_models.McpToolParam) else next(functions)
+        if isinstance(tool, request_models.McpToolParam):
+            named = mcp_tool(tool, at)
+        elif isinstance(tool, request_models.FileSearchTool):
+            named = _search_tool(tool, at)
+        else:
+            named = next(functions)
         if named.name in made:
             raise BadInput("invalid_request", f"Two tools are named {named.name!r}.", param=at)
         made[named.name] = named
     return tuple(made.values())
+
+
+def _search_tool(tool: request_models.FileSearchTool, at: str) -> Tool:
+    if tool.filters is not None:
+        parse_filter(tool.filters, param=f"{at}.filters")
+    scope = SearchScope(
+        vector_store_ids=tuple(tool.vector_store_ids),
+        results_max=tool.max_num_results,
+        filters=tool.filters,
+        score_min=0.0 if tool.ranking_options is None else tool.ranking_options.score_threshold,
+    )
+    return Tool(name=FILE_SEARCH, server=True, search=scope)
 
 
 def _check_container(tool: request_models.FunctionTool, at: str) -> None:

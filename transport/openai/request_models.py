@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from sessions.model.types import INTEGER_MAX
-from sessions.server_tools import CODE_INTERPRETER
+from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
 
 OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
 PARTS_MAX: Final = 256  # of one message
@@ -100,7 +100,8 @@ def _kind(given: Any, *functions: str) -> str:
     if not isinstance(given, dict):
         return "by-value" if isinstance(given, str) else f"of-{type(given).__name__}"
     kind = given.get("type")
-    return f"a-{kind}" if kind == "mcp" and kind in functions else "a-function" if kind in functions else "another-kind"
+    own = kind in ("mcp", FILE_SEARCH) and kind in functions
+    return f"a-{kind}" if own else "a-function" if kind in functions else "another-kind"
 
 
 class OtherTool(LenientModel):
@@ -313,7 +314,7 @@ class CodeOutput(LenientModel):
 
 
 QUIET_ITEMS: Final = frozenset(("reasoning", "mcp_list_tools", "mcp_approval_request"))
-_OWN_ITEMS: Final = frozenset(("function_call", "function_call_output", "code_interpreter_call"))
+_OWN_ITEMS: Final = frozenset(("function_call", "function_call_output", "code_interpreter_call", "file_search_call"))
 _NOTES: Final = frozenset(("additional_tools", "compaction_trigger", "ghost_snapshot"))
 
 
@@ -339,6 +340,10 @@ class InputItem(ResentModel):
     encrypted_content: str | None = None  # of a compaction
     code: str | None = None  # of a `code_interpreter_call`, likewise the next
     outputs: Annotated[list[CodeOutput], Field(max_length=64)] | None = None
+    queries: Annotated[list[str], Field(max_length=16)] | None = None  # of a `file_search_call`, likewise the next
+    results: Annotated[list[dict[str, Any]], Field(max_length=50)] | None = None
+    skipped: Annotated[list[str], Field(max_length=16)] | None = None
+    reasons: dict[str, str] | None = None
     approval_request_id: Key | None = None
     approve: bool | None = None
 
@@ -356,9 +361,9 @@ class CodeContainer(ResentModel):
 
 
 def _named_by_type(given: Any) -> Any:
-    """Gives OpenAI's tool `code_interpreter`, which has no name, its type as its name."""
-    if isinstance(given, dict) and given.get("type") == CODE_INTERPRETER:
-        return {**given, "name": CODE_INTERPRETER}
+    """Gives OpenAI's tools that have no name their type as their name."""
+    if isinstance(given, dict) and given.get("type") in (CODE_INTERPRETER, FILE_SEARCH):
+        return {**given, "name": given["type"]}
     return given
 
 
@@ -400,27 +405,47 @@ class McpToolParam(ResentModel):
     require_approval: Literal["always", "never"] | McpApprovalFilter | None = None
 
 
+class SearchRankingOptions(ResentModel):
+    ranker: Literal["auto", "default-2024-11-15"] = "auto"
+    score_threshold: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class FileSearchTool(ResentModel):
+    """The server's tool that searches vector stores, narrowed to some of them."""
+
+    type: Literal["file_search"]
+    vector_store_ids: Annotated[
+        list[Annotated[str, StringConstraints(min_length=1, max_length=64)]], Field(min_length=1, max_length=16)
+    ]
+    max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
+    filters: dict[str, Any] | None = None
+    ranking_options: SearchRankingOptions | None = None
+
+
 def _response_kind(given: Any) -> str:
-    kind = given.type if isinstance(given, FunctionTool | McpToolParam | OtherTool) else None
-    return _kind(given if kind is None else {"type": kind}, "function", CODE_INTERPRETER, "mcp")
+    kind = given.type if isinstance(given, FunctionTool | McpToolParam | FileSearchTool | OtherTool) else None
+    return _kind(given if kind is None else {"type": kind}, "function", CODE_INTERPRETER, "mcp", FILE_SEARCH)
 
 
 ResponseTool = Annotated[
     Annotated[FunctionTool, Tag("a-function")]
     | Annotated[McpToolParam, Tag("a-mcp")]
+    | Annotated[FileSearchTool, Tag("a-file_search")]
     | Annotated[OtherTool, Tag("another-kind")],
     Discriminator(_response_kind),
 ]
 
 
 class FunctionChoice(NamedFunction):
-    type: Literal["function", "code_interpreter"]
+    type: Literal["function", "code_interpreter", "file_search"]
 
     _named = model_validator(mode="before")(_named_by_type)
 
 
 def _choice_kind(given: Any) -> str:
     kind = given.type if isinstance(given, FunctionChoice | OtherChoice) else None
+    if kind == FILE_SEARCH or (isinstance(given, dict) and given.get("type") == FILE_SEARCH):
+        return "a-function"
     return _kind(given if kind is None else {"type": kind}, "function", CODE_INTERPRETER)
 
 

@@ -26,7 +26,7 @@ from sessions.model.types import (
     Tool,
     UnixMs,
 )
-from transport.openai.continued import TOOL, CodeEvent, is_code_tool, shown_items, wants_code
+from transport.openai.hosted_calls import HostedCallEvent, hosted_tools, shown_hosted_tool, shown_items
 from transport.openai.mcp.request import shown_tool, without_listings
 from transport.openai.mcp.shown import call_item, listings, merged, source_of, uses_mcp
 from transport.openai.output_logprobs import NONE, OutputLogprobs
@@ -82,7 +82,7 @@ def requested(sampling: Sampling, tools: Sequence[Tool], **more: Json) -> dict[s
 
 
 def _tool(tool: Tool) -> dict[str, Json]:
-    return TOOL if is_code_tool(tool) else shown_tool(tool)
+    return shown_hosted_tool(tool) or shown_tool(tool)
 
 
 def response(
@@ -133,7 +133,7 @@ def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict
     def shown(each: Item) -> dict[str, Json]:
         return calls.get(each.id) or item(each, NONE if logprobs is None else logprobs.of(each.id))
 
-    return split_thoughts([*listed, *(shown_items(items, shown) if wants_code(body) else map(shown, items))])
+    return split_thoughts([*listed, *shown_items(items, shown, hosted_tools(body))])
 
 
 def usage(given: Mapping[str, Any]) -> dict[str, Json]:
@@ -167,7 +167,7 @@ def part(given: ContentPart, logprobs: Sequence[Json] = NONE) -> dict[str, Json]
 def event(given: ev.ResponseEvent, at: UnixMs, logprobs: OutputLogprobs) -> dict[str, Json]:
     """Returns an event of a response's stream as OpenAI's object. `at` is when it was written, in ms; `logprobs` has
     the log probabilities up to it. The `response` of an `in_progress` event is added by `ResponseReader.stream`."""
-    if isinstance(given, CodeEvent):
+    if isinstance(given, HostedCallEvent):
         about = {"type": given.type, "output_index": given.output_index, "sequence_number": given.sequence_number}
         return {**about, "response_id": given.response_id, **given.shown}
     shown: dict[str, Any] = msgspec.to_builtins(given)

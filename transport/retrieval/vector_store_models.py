@@ -1,9 +1,9 @@
-"""What requests and answers of `/v1/vector_stores` look like: OpenAI's, with a document's text where it has the id of a
-file, and the place of each passage."""
+"""What requests and answers of `/v1/vector_stores` look like: OpenAI's, with documents that are given as their text
+beside those that are uploaded files, and the place of each passage."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -13,6 +13,9 @@ from transport.openai.response_models import ResponseModel
 
 StoreName = Annotated[str, StringConstraints(max_length=256)]
 AttributeMap = Annotated[dict[str, str | bool | float], Field(max_length=16)]
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+BATCH_MAX: Final = 500
+FileIds = Annotated[list[FileName], Field(max_length=BATCH_MAX)]
 Query = Annotated[str, StringConstraints(min_length=1, max_length=8_192)]
 
 
@@ -34,6 +37,8 @@ class NewVectorStore(RequestModel):
     name: StoreName | None = None
     metadata: Metadata | None = None
     embedding_model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    file_ids: FileIds | None = None
+    chunking_strategy: AutoChunking | StaticChunking | None = None
 
 
 class VectorStoreChange(RequestModel):
@@ -42,16 +47,22 @@ class VectorStoreChange(RequestModel):
 
 
 class NewStoreFile(RequestModel):
-    """A new document, given as its text."""
+    """A new document: an uploaded file by its id, or a text."""
 
-    text: Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARACTERS_MAX)]
-    filename: Annotated[str, StringConstraints(min_length=1, max_length=255)] = "document.txt"
+    file_id: FileName | None = None
+    text: Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARACTERS_MAX)] | None = None
+    filename: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     attributes: AttributeMap | None = None
     chunking_strategy: AutoChunking | StaticChunking | None = None
 
 
 class NewFileBatch(RequestModel):
-    files: Annotated[list[NewStoreFile], Field(min_length=1, max_length=500)]
+    """Many new documents. `attributes` and `chunking_strategy` are for those of `file_ids`."""
+
+    files: Annotated[list[NewStoreFile], Field(min_length=1, max_length=BATCH_MAX)] | None = None
+    file_ids: Annotated[list[FileName], Field(min_length=1, max_length=BATCH_MAX)] | None = None
+    attributes: AttributeMap | None = None
+    chunking_strategy: AutoChunking | StaticChunking | None = None
 
 
 class StoreFileChange(RequestModel):

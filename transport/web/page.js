@@ -628,10 +628,10 @@ find("preferences-open").addEventListener("click", () => openPreferences({ save:
 
 // -- the connection, and coming back --------------------------------------------------------------------------------
 
-/** What is served here, and what the server says of its first model. */
+/** Reads which models can chat, and the notice of the first one. */
 async function readModels() {
   const { data } = await call("v1/models").catch(() => ({ data: models }));
-  models = data;
+  models = data.filter((/** @type {import("./settings.js").Model} */ model) => !model.capabilities?.embedding);
   const notice = models[0]?.notice ?? "";
   find("worth-text").textContent = notice;
   find("worth").hidden = notice === "" || preferences.worthClosed === notice;

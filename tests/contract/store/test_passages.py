@@ -136,6 +136,24 @@ async def test_what_is_not_whole_is_not_found_and_what_is_removed_is_gone(index:
     assert await found(index, "fox") == [] and await index.file(ACME, StoreId("vs_1"), DocumentId("f2")) is None
 
 
+async def test_a_document_is_in_a_store_once_and_is_removed_from_all_stores_of_its_tenant(
+    index: SqlPassageIndex,
+) -> None:
+    for store in (a_store(), a_store("vs_2"), a_store(tenant=BETA)):
+        await index.create(store)
+        await filled(index, a_file("f1", store=store.id, tenant=store.tenant))
+    await index.add_file(a_file("f1"), "Another text.")
+    assert await index.text(ACME, StoreId("vs_1"), DocumentId("f1")) != "Another text."
+    failed = a_file("f2", status="failed", error="It cannot be read.")
+    await index.add_file(failed, "")
+    assert await index.file(ACME, StoreId("vs_1"), DocumentId("f2")) == failed
+    assert await index.claim(NOW, LATER) is None
+    assert await index.remove_document(ACME, DocumentId("f1")) == 2
+    assert await index.remove_document(ACME, DocumentId("f1")) == 0
+    assert await found(index, "fox") == []
+    assert await index.file(BETA, StoreId("vs_1"), DocumentId("f1")) is not None
+
+
 async def test_files_their_states_and_their_batches(index: SqlPassageIndex) -> None:
     await index.create(a_store())
     for name in ("f1", "f2", "f3"):

@@ -18,7 +18,7 @@ from sessions.metrics import Metrics
 from sessions.model.types import EMBEDDINGS, SessionKey, TenantId
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.doors.openai_server import Serving, serving
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
 
 MODEL = "all-minilm-l6-v2"
 
@@ -110,3 +110,13 @@ async def test_a_server_without_models_says_so() -> None:
     async with serving(SimulatedOptions(step_base_s=0.001)) as bare, bare.client() as client:
         with pytest.raises(openai.InternalServerError, match="no embedding models"):
             await client.embeddings.create(model=MODEL, input="x")
+
+
+async def test_embedding_models_are_listed_behind_those_that_chat(client: openai.AsyncOpenAI, server: Serving) -> None:
+    listed = [each.model_dump() for each in (await client.models.list()).data]
+    assert [each["id"] for each in listed] == [SIMULATED, MODEL]
+    assert [each["capabilities"]["embedding"] for each in listed] == [False, True]
+    assert listed[1]["output_modalities"] == ["embedding"] and listed[1]["context_window"] == 512
+    assert (await client.models.retrieve(MODEL)).model_dump() == listed[1]
+    with pytest.raises(openai.NotFoundError):
+        await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])

@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseFileSearchToolCall
 
-from inference.simulated import SimulatedOptions
+from inference.simulated import SimulatedOptions, decode
+from sessions.model.errors import BadInput
+from sessions.model.knowledge.documents import DocumentText
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.retrieval.file_search import FileSearch
 from sessions.retrieval.services import Retrieval
@@ -23,6 +26,16 @@ from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retri
 FOX = "# Animals\n\nThe quick fox jumps over the lazy dog.\n\n# Money\n\nThe central bank raised its interest rates."
 FILE_SEARCH: Any = {"type": "function", "name": "file_search", "server": True}
 CALL = 'Let me look. <tool_call>\n{"name": "file_search", "arguments": {"query": "interest rates"}}\n</tool_call>'
+
+
+class PlainTexts:
+    """A reader of documents for which each is UTF-8."""
+
+    async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
+        try:
+            return DocumentText("text/plain", content.decode())
+        except UnicodeDecodeError as error:
+            raise BadInput("file_unreadable", "The file cannot be read.") from error
 
 
 @pytest.fixture
@@ -40,6 +53,7 @@ async def server(retrieval: Retrieval) -> AsyncIterator[Serving]:
         tools=FileSearch(stores.passages, stores.search, None),
         filters=KeywordFilterSet(input_phrases=["sesame"]),
         retrieval=retrieval,
+        documents=PlainTexts(),
     ) as made:
         yield made
 
@@ -168,3 +182,124 @@ async def test_an_answer_looks_documents_up_and_the_prompt_before_it_stays(
     partly = await client.responses.create(model=SIMULATED, input="and now?", tools=[FILE_SEARCH])
     (item,) = [each for each in partly.output if each.type == "function_call_output"]
     assert json.loads(str(item.output))["skipped"] == ["retrieval_skipped", "embedding"]
+
+
+async def uploaded(client: openai.AsyncOpenAI, name: str, content: bytes) -> str:
+    return (await client.files.create(file=(name, content), purpose="user_data")).id
+
+
+async def test_uploaded_files_are_put_into_stores_by_their_ids(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    fox, bank = await uploaded(client, "fox.md", FOX.encode()), await uploaded(client, "bank.md", b"A bank.")
+    broken = await uploaded(client, "broken.md", b"\xff")
+    how: Any = {"type": "static", "static": {"max_chunk_size_tokens": 32, "chunk_overlap_tokens": 4}}
+    store = await client.vector_stores.create(file_ids=[fox, fox, broken], chunking_strategy=how)
+    done = await ended(http, f"/v1/vector_stores/{store.id}/files/{fox}")
+    assert (done["status"], done["filename"], done["chunking_strategy"]) == ("completed", "fox.md", how)
+    failed = await client.vector_stores.files.retrieve(broken, vector_store_id=store.id)
+    assert failed.status == "failed" and failed.last_error is not None
+    again = await client.vector_stores.files.create(store.id, file_id=fox, attributes={"lang": "en"})
+    assert (again.id, again.status, again.attributes) == (fox, "completed", {"lang": "en"})
+    with pytest.raises(openai.BadRequestError, match="cannot be read"):
+        await client.vector_stores.files.create(store.id, file_id=broken)
+
+    batch = await client.vector_stores.file_batches.create(
+        store.id, file_ids=[bank, broken], attributes={"kind": "money"}, chunking_strategy=how
+    )
+    counts = (await ended(http, f"/v1/vector_stores/{store.id}/file_batches/{batch.id}"))["file_counts"]
+    assert (counts["completed"], counts["failed"], counts["total"]) == (1, 1, 2)
+    same = await client.vector_stores.file_batches.create(store.id, file_ids=[fox])
+    counts = (await ended(http, f"/v1/vector_stores/{store.id}/file_batches/{same.id}"))["file_counts"]
+    assert counts["completed"] == counts["total"] == 1
+    only: Any = {"type": "eq", "key": "kind", "value": "money"}
+    page = await client.vector_stores.search(store.id, query="bank", filters=only)
+    assert [(each.file_id, each.filename) for each in page.data] == [(bank, "bank.md")]
+    for body in ({}, {"file_id": fox, "text": "x"}, {"file_id": "file-none"}):
+        answer = await http.post(f"/v1/vector_stores/{store.id}/files", json=body)
+        assert answer.status_code in (400, 404) and answer.json()["error"]["param"] == "file_id", answer.text
+    before = await client.vector_stores.retrieve(store.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.file_batches.create(store.id, file_ids=[await uploaded(client, "a", b"a"), "no"])
+    assert (await client.vector_stores.retrieve(store.id)).file_counts == before.file_counts
+
+
+async def test_a_deleted_file_is_in_no_store_and_in_no_later_prompt(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
+) -> None:
+    file = await uploaded(client, "fox.md", FOX.encode())
+    stores = [(await client.vector_stores.create(file_ids=[file])).id for _ in range(2)]
+    for store in stores:
+        await ended(http, f"/v1/vector_stores/{store}/files/{file}")
+        assert (await client.vector_stores.search(store, query="interest rates")).data
+    await client.files.delete(file)
+    for store in stores:
+        assert (await client.vector_stores.search(store, query="interest rates")).data == []
+        assert (await client.vector_stores.files.list(store)).data == []
+    server.engine.script += [CALL, "Nothing."]
+    done = await client.responses.create(model=SIMULATED, input="what of the rates?", tools=[FILE_SEARCH])
+    (item,) = [each for each in done.output if each.type == "function_call_output"]
+    assert json.loads(str(item.output)) == {"results": []}
+
+
+def file_search(store: str, **more: Any) -> Any:
+    return {"type": "file_search", "vector_store_ids": [store], **more}
+
+
+async def test_openais_file_search_searches_the_named_stores_and_its_item_has_what_was_found(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving, retrieval: Retrieval
+) -> None:
+    first, second = [(await client.vector_stores.create()).id for _ in range(2)]
+    await read_in(http, first, text="Interest rates fell in March.", filename="march.md", attributes={"year": 2020})
+    await read_in(http, second, text="Interest rates rose in May.", filename="may.md")
+    server.engine.script += [CALL, "They fell [1]."]
+    tool = file_search(first, max_num_results=3)
+    done = await client.responses.create(model=SIMULATED, input="what of the rates?", tools=[tool])
+    assert [item.type for item in done.output] == ["message", "file_search_call", "message"]
+    found = done.output[1]
+    assert isinstance(found, ResponseFileSearchToolCall)
+    assert (found.status, found.queries) == ("completed", ["interest rates"])
+    assert [result.filename for result in found.results or ()] == ["march.md"]
+    assert done.tools[0].model_dump(exclude_none=True) == tool and done.output_text.endswith("They fell [1].")
+    assert (await client.responses.retrieve(done.id)).model_dump() == done.model_dump()
+
+    server.engine.script.append("In March.")
+    sent_back: Any = [*(item.model_dump() for item in done.output), {"role": "user", "content": "when?"}]
+    after = await client.responses.with_raw_response.create(model=SIMULATED, input=sent_back, tools=[tool])
+    assert after.parse().output_text == "In March." and "warning" not in after.headers
+    assert "Interest rates fell in March." in decode(server.engine.prompts[-1])
+
+    server.engine.script += [CALL, "Nothing."]
+    only = {"type": "eq", "key": "year", "value": 2021}
+    none = await client.responses.create(
+        model=SIMULATED, input="and then?", tools=[file_search(first, filters=only)], previous_response_id=done.id
+    )
+    empty = none.output[1]
+    assert isinstance(empty, ResponseFileSearchToolCall) and empty.results == []
+
+    assert isinstance(retrieval.embedder, MadeUpEmbedder)
+    retrieval.embedder.away = True
+    server.engine.script += [CALL, "By words."]
+    stream = await client.responses.create(
+        model=SIMULATED, input="again", tools=[tool], stream=True, include=["file_search_call.results"]
+    )
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.rpartition(".")[2] for event in events if "file_search" in event.type]
+    assert kinds == ["in_progress", "searching", "completed"]
+    (item,) = [each.item for each in events if each.type == "response.output_item.done" and each.output_index == 1]
+    shown = item.model_dump()
+    assert (shown["skipped"], shown["reasons"]) == (["retrieval_skipped", "embedding"], {"embedding": "failed"})
+
+
+async def test_what_is_wrong_with_a_file_search_is_refused_by_its_name(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    store = (await client.vector_stores.create()).id
+    for tool, status, param in (
+        (file_search("vs_none"), 404, "tools[0].vector_store_ids"),
+        (file_search(store, filters={"type": "like"}), 400, "tools[0].filters"),
+        ({"type": "file_search"}, 400, "tools[0].vector_store_ids"),
+    ):
+        answer = await http.post("/v1/responses", json={"model": SIMULATED, "input": "hello", "tools": [tool]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text

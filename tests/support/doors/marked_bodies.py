@@ -137,16 +137,26 @@ def items(m: Iterator[str]) -> list[Sample]:
             "code": next(m),
             "outputs": [{"type": "logs", "logs": next(m)}],
         },
+        {
+            "type": "file_search_call",
+            "call_id": next(m),
+            "queries": [next(m)],
+            "results": [{next(m): next(m)}],
+            "skipped": [next(m)],
+            "reasons": {next(m): next(m)},
+        },
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "input_text", "text": next(m)}]},
         {"type": "function_call_output", "call_id": next(m), "output": [{"type": "refusal", "refusal": next(m)}]},
     ]
 
 
 def containers(m: Iterator[str]) -> list[Sample]:
-    """Tools of code that are refused."""
+    """Tools of code, and of searches, that are refused."""
     return [
         {"type": "code_interpreter", "container": next(m)},
         {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [next(m)]}},
+        {"type": "file_search", "vector_store_ids": [next(m)], "ranking_options": {next(m): next(m)}},
+        {"type": "file_search", "vector_store_ids": ["vs_x"], "filters": {next(m): next(m)}},
     ]
 
 
@@ -177,6 +187,12 @@ def mcp_tools(m: Iterator[str]) -> list[Sample]:
 def mcp_source(m: Iterator[str], approval: Any) -> Sample:
     where = {"server_label": next(m), "tool": next(m), "allowed": [next(m)], "unasked": [next(m)]}
     return {"name": "x", "server": True, "mcp": {**where, "approval": approval}}
+
+
+def search_scope(m: Iterator[str]) -> Sample:
+    """A tool with a scope of searches that is not the server's `file_search`: it is refused."""
+    scope = {"vector_store_ids": [next(m)], "filters": {next(m): next(m)}}
+    return {"type": "function", "name": "x", "server": True, "search": scope}
 
 
 def responses(m: Iterator[str]) -> list[Sample]:
@@ -244,6 +260,7 @@ def claude_counts(m: Iterator[str]) -> list[Sample]:
     asked = {
         "thinking": {"type": "disabled", next(m): next(m)},
         "context_management": {next(m): next(m)},
+        **bookkeeping(m),
         "cache_control": {next(m): next(m)},
         "speed": next(m),
     }
@@ -384,15 +401,22 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             {"query": next(m), "documents": [next(m), {"text": next(m)}]},
             {"query": "x", "documents": ["x"], "model": next(m)},
         ],
-        ("post", "/v1/vector_stores"): [{"name": next(m), **metadata}, {"embedding_model": next(m)}],
+        ("post", "/v1/vector_stores"): [
+            {"name": next(m), **metadata},
+            {"embedding_model": next(m)},
+            {"file_ids": [next(m)]},
+        ],
         ("post", "/v1/vector_stores/{store_id}"): [{"name": next(m), **metadata}],
         ("post", "/v1/vector_stores/{store_id}/search"): [
             {"query": next(m), "filters": {next(m): next(m)}},
             {"query": [next(m)]},
         ],
-        ("post", "/v1/vector_stores/{store_id}/files"): [a_document(m)],
+        ("post", "/v1/vector_stores/{store_id}/files"): [a_document(m), {"file_id": next(m)}],
         ("post", "/v1/vector_stores/{store_id}/files/{file_id}"): [{"attributes": {next(m): next(m)}}],
-        ("post", "/v1/vector_stores/{store_id}/file_batches"): [{"files": [a_document(m)]}],
+        ("post", "/v1/vector_stores/{store_id}/file_batches"): [
+            {"files": [a_document(m), {"file_id": next(m)}]},
+            {"file_ids": [next(m)], "attributes": {next(m): next(m)}},
+        ],
         ("post", "/v1/tools/agreements"): [{"server": next(m), "tools": {next(m): next(m)}}],
         ("post", "/v1/files"): [{"file": next(m)}],  # no form: refused
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],

@@ -23,7 +23,7 @@ from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
-from sessions.ports import FilterSet, Member, ServerTools
+from sessions.ports import FilterSet, Member, ServerTools, TextExtractor
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
@@ -154,6 +154,7 @@ async def serving(
     engine: ScriptedEngine | None = None,
     tools: ServerTools | None = None,
     retrieval: Retrieval | None = None,
+    documents: TextExtractor | None = None,
     port: int = 0,
     history: HistoryIndex | None = None,
 ) -> AsyncIterator[Serving]:
@@ -185,6 +186,7 @@ async def serving(
                 models=models,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
                 retrieval=retrieval,
+                documents=documents,
                 history=history,
             )
             gateway = Gateway(

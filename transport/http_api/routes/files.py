@@ -15,7 +15,9 @@ from fastapi.responses import StreamingResponse
 
 from sessions.model.errors import BadInput
 from sessions.model.knowledge.files import PURPOSES, UNKNOWN_TYPE, FilePurpose, StoredFile
+from sessions.retrieval.vector_stores import DocumentId
 from transport.files.multipart import UploadForm
+from transport.gateway import Gateway
 from transport.http_api.context import gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, Answers, ResponseModel
@@ -146,9 +148,19 @@ async def content(request: Request, file_id: str) -> Response:
 
 @routes.delete("/v1/files/{file_id}", responses=ERRORS)
 async def delete(request: Request, file_id: str) -> FileDeleted:
-    """Deletes a file. Its content cannot be read any more; messages that it was attached to keep their text."""
-    await gateway_of(request).files.delete(principal_of(request, "chat"), file_id)
+    """Deletes a file, and removes it from all vector stores. Its content cannot be read any more; messages that it was
+    attached to keep their text."""
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    file = await gateway.files.deletable(principal, file_id)
+    await _remove_from_stores(gateway, file)
+    await gateway.files.delete(principal, file_id)
+    await _remove_from_stores(gateway, file)  # a request that read it meanwhile may have added it again
     return FileDeleted(id=file_id, deleted=True)
+
+
+async def _remove_from_stores(gateway: Gateway, file: StoredFile) -> None:
+    if gateway.retrieval is not None and gateway.retrieval.vector_stores is not None:
+        await gateway.retrieval.vector_stores.passages.remove_document(file.tenant, DocumentId(file.id))
 
 
 def shown(file: StoredFile) -> FileObject:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from sessions.retrieval.embedding import EmbeddingModel
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of
 from transport.model_catalog import ModelCard, card
@@ -22,6 +23,7 @@ class Capabilities(BaseModel):
     logprobs: bool
     foldings: list[str]
     reasoning: bool  # its answers show reasoning apart from the text
+    embedding: bool  # it makes vectors of texts, and cannot chat
 
 
 class PriceObject(BaseModel):
@@ -70,7 +72,8 @@ routes = APIRouter(tags=["models"])
 
 @routes.get("/v1/models", response_model=ModelList, responses=ERRORS)
 async def models(request: Request) -> ModelList | JsonResponse:
-    """Lists the models, and the aliases of the models file, that the caller's tenant may use."""
+    """Lists the models, and the aliases of the models file, that the caller's tenant may use; behind them the embedding
+    models."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     pools = gateway.pools()
     named = [
@@ -85,13 +88,19 @@ async def models(request: Request) -> ModelList | JsonResponse:
             {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": None, "last_id": None}
         )
         return JsonResponse({"data": shown, "has_more": False, **ends})
-    return ModelList(object="list", data=[_object(request, each, name) for each, name in named])
+    listed = [_object(request, each, name) for each, name in named]
+    embedding = [_embedding_object(request, each) for each in _embedding_models(request)]
+    return ModelList(object="list", data=[*listed, *embedding])
 
 
 @routes.get("/v1/models/{model:path}", response_model=ModelObject, responses=ERRORS)
 async def model(model: str, request: Request) -> ModelObject | JsonResponse:
-    """Returns one model or alias."""
+    """Returns one model or alias, or an embedding model."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
+    if VERSION_HEADER not in request.headers:
+        for each in _embedding_models(request):
+            if each.name == model:
+                return _embedding_object(request, each)
     gateway.pools().choice(principal.tenant, model)
     model_card = card(gateway.models, model)
     if VERSION_HEADER in request.headers:
@@ -108,3 +117,20 @@ def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
     gateway = gateway_of(request)
     price = gateway.prices.public(model.id, gateway.now_ms())
     return ModelObject.model_validate({**model.public(name), "price": price})
+
+
+def _embedding_models(request: Request) -> list[EmbeddingModel]:
+    """Returns the embedding models of this process, except those whose names chat models have too."""
+    gateway = gateway_of(request)
+    taken = {name for each in gateway.models() for name in each.names}
+    models = () if gateway.retrieval is None else gateway.retrieval.embedder.models()
+    return [each for each in models if each.name not in taken]
+
+
+def _embedding_object(request: Request, model: EmbeddingModel) -> ModelObject:
+    gateway = gateway_of(request)
+    known = ModelCard(id=model.name, context_window=model.tokens_max, sampling=frozenset()).public()
+    capabilities = {**known["capabilities"], "embedding": True}
+    price = gateway.prices.public(model.name, gateway.now_ms())
+    about = {"capabilities": capabilities, "output_modalities": ["embedding"], "price": price}
+    return ModelObject.model_validate({**known, **about})

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from fastapi import APIRouter, Query, Request
 
-from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.errors import BadInput, NotFound, SessileError, Unavailable
 from sessions.model.types import Principal
 from sessions.retrieval.chunking import Chunking
 from sessions.retrieval.filters import check_attributes, parse_filter
@@ -30,6 +30,14 @@ from transport.http_api.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, ListPage
 from transport.retrieval import vector_store_models as vm
 from transport.retrieval.metering import embedder_of, record_use, screen
+from transport.retrieval.store_documents import (
+    StoreDocument,
+    batch_document_of,
+    batch_documents,
+    check_files,
+    document_of,
+    documents_of_ids,
+)
 
 PAGE_MAX: Final = 100
 _RANKERS: Final[dict[str, Ranker]] = {"default-2024-11-15": "auto"}
@@ -85,7 +93,11 @@ async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorSt
         name=body.name or "",
         metadata=body.metadata or {},
     )
+    documents = documents_of_ids(body.file_ids or (), body.chunking_strategy)
+    await check_files(gateway, principal, documents)
     await _services(request).passages.create(store)
+    for each in documents:
+        await _added(request, store, each, await batch_document_of(gateway, principal, each), "")
     return await _shown(request, store)
 
 
@@ -168,9 +180,12 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
 
 @routes.post("/v1/vector_stores/{store_id}/files", responses=ERRORS)
 async def add_file(request: Request, store_id: str, body: vm.NewStoreFile) -> vm.StoreFileObject:
-    """Adds a document. It is processed in the background; searches find it once its status is `completed`."""
-    store = await _store(request, principal_of(request, "chat"), store_id)
-    return _shown_file(await _added(request, store, body, ""))
+    """Adds a document. It is processed in the background; searches find it once its status is `completed`. An uploaded
+    file that the store already has stays as it is, with the attributes of the newest request."""
+    principal = principal_of(request, "chat")
+    store = await _store(request, principal, store_id)
+    document = await document_of(gateway_of(request), principal, body)
+    return _shown_file(await _added(request, store, body, document, ""))
 
 
 @routes.get("/v1/vector_stores/{store_id}/files", responses=ERRORS)
@@ -227,10 +242,13 @@ async def remove_file(request: Request, store_id: str, file_id: str) -> vm.Delet
 @routes.post("/v1/vector_stores/{store_id}/file_batches", responses=ERRORS)
 async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -> vm.FileBatchObject:
     """Adds many documents at once."""
-    store = await _store(request, principal_of(request, "chat"), store_id)
-    batch = f"vsfb_{gateway_of(request).new_id()}"
-    for each in body.files:
-        await _added(request, store, each, batch)
+    gateway, principal = gateway_of(request), principal_of(request, "chat")
+    store = await _store(request, principal, store_id)
+    documents = batch_documents(body)
+    await check_files(gateway, principal, documents)
+    batch = f"vsfb_{gateway.new_id()}"
+    for each in documents:
+        await _added(request, store, each, await batch_document_of(gateway, principal, each), batch)
     return await _shown_batch(request, store, batch)
 
 
@@ -262,7 +280,9 @@ async def list_batch(
 # -- what they share --------------------------------------------------------------------------------------------------
 
 
-async def _added(request: Request, store: VectorStore, body: vm.NewStoreFile, batch: str) -> StoreFile:
+async def _added(
+    request: Request, store: VectorStore, body: vm.NewStoreFile, document: StoreDocument, batch: str
+) -> StoreFile:
     gateway, principal, services = gateway_of(request), principal_of(request, "chat"), _services(request)
     attributes = check_attributes(body.attributes or {})
     model = embedder_of(gateway).model(store.model)
@@ -275,21 +295,45 @@ async def _added(request: Request, store: VectorStore, body: vm.NewStoreFile, ba
             f"Chunks of {model.name} have at most {model.tokens_max - 2} tokens, of which they share half at most."
         )
         raise BadInput("invalid_request", message, param="chunking_strategy")
-    await screen(gateway, principal, (body.filename, body.text, *_said(None, attributes)), param="text")
+    param = "text" if body.file_id is None else "file_id"
+    await screen(gateway, principal, (document.filename, document.text, *_said(None, attributes)), param=param)
     file = StoreFile(
-        id=DocumentId(f"file_{gateway.new_id()}"),
+        id=document.id,
         store=store.id,
         tenant=store.tenant,
-        filename=body.filename,
+        filename=document.filename,
         created_at=gateway.now_ms(),
+        status="failed" if document.error else "in_progress",
+        error=document.error,
         attributes=attributes,
         chunking=chunking,
         batch=batch,
-        size=len(body.text.encode()),
+        size=len(document.text.encode()),
     )
-    await services.passages.add_file(file, body.text)
+    if body.file_id is not None:
+        return await _added_upload(request, store, file, document.text)
+    await services.passages.add_file(file, document.text)
     services.reader.wake()
     return file
+
+
+async def _added_upload(request: Request, store: VectorStore, file: StoreFile, text: str) -> StoreFile:
+    """Adds an uploaded file, and returns it as the store has it. One that is in the store already is read again only if
+    it failed, or for a batch. Raises NotFound if it is deleted meanwhile."""
+    index = _services(request).passages
+    present = await index.file(store.tenant, store.id, file.id)
+    if present is not None and (file.batch or present.status in ("failed", "cancelled")):
+        await index.remove_file(store.tenant, store.id, file.id)
+    await index.add_file(file, text)
+    if present is not None and file.attributes:
+        await index.set_attributes(store.tenant, store.id, file.id, file.attributes)
+    _services(request).reader.wake()
+    try:
+        await gateway_of(request).files.find(principal_of(request, "chat"), file.id)
+    except NotFound:
+        await index.remove_document(store.tenant, file.id)
+        raise
+    return await _file(request, store, file.id)
 
 
 def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> list[str]:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from sessions.actor.tool_naming import with_server_tools
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.types import CommandId, McpSource, SessionId, TenantId, Tool
+from sessions.model.types import CommandId, McpSource, SearchScope, SessionId, TenantId, Tool
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 BOOK = Tool(name="book", description="Books.", server=True)
@@ -108,3 +108,27 @@ async def test_no_two_tools_have_one_name_and_a_tool_of_a_server_is_found_by_its
     town = Tool(name="town", server=True, mcp=McpSource(server_label="town"))
     with pytest.raises(BadInput, match="Two tools"):
         await named(create(town, town))
+
+
+async def test_only_the_search_of_documents_has_a_scope_and_keeps_it() -> None:
+    scope = SearchScope(vector_store_ids=("vs_1",))
+    for wrong in (
+        Tool(name="book", server=True, search=scope),
+        Tool(name="file_search", search=scope),
+        Tool(name="file_search", server=True, search=SearchScope(vector_store_ids=("vs_1",), filters={"type": "like"})),
+    ):
+        with pytest.raises(BadInput):
+            await with_server_tools(create(wrong), Searches(), ACME, takes_tools=True)
+    tool = Tool(name="file_search", server=True, search=scope)
+    command = await with_server_tools(create(tool), Searches(), ACME, takes_tools=True)
+    assert isinstance(command, cm.SessionCreate) and command.tools == (
+        Tool(name="file_search", description="Searches.", server=True, search=scope),
+    )
+
+
+class Searches(Books):
+    """A port with the search of documents."""
+
+    def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+        tool = Tool(name="file_search", description="Searches.", server=True)
+        return ServerTool(tool=tool) if name == "file_search" else super().find(tenant, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sessions.model.types import CallId, ResponseId, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.metrics import Metrics
+from sessions.model.types import CallId, ResponseId, SearchScope, SessionId, SessionKey, TenantId, Tool, UnixMs
 from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
+from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
@@ -87,6 +90,7 @@ async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
     made.embedder.away = True
     partly = await tool(made).call(asked(query="fox"))
     assert texts(partly) == ["The fox is red."] and json.loads(partly.output)["skipped"] == [SKIPPED, "embedding"]
+    assert json.loads(partly.output)["reasons"] == {"embedding": "failed"}
 
     class Dead:
         async def stores(self, *_: object, **__: object) -> list[VectorStore]:
@@ -98,7 +102,28 @@ async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
     dead = FileSearch(Dead(), made.vector_stores.search, None)  # type: ignore[arg-type]
     failed = await dead.call(asked(query="fox"))
     assert failed.outcome == "failed"
-    assert json.loads(failed.output) == {"results": [], "skipped": [SKIPPED, "vector_stores_unavailable"]}
+    nothing = {"results": [], "skipped": [SKIPPED, "vector_stores_unavailable"], "reasons": {"vectors": "failed"}}
+    assert json.loads(failed.output) == nothing
+
+
+@pytest.mark.parametrize("stalls", ["stores", "nearest"])
+async def test_an_index_that_stalls_anywhere_is_late_and_the_answer_goes_on(made: Retrieval, stalls: str) -> None:
+    assert made.vector_stores is not None
+    passages = made.vector_stores.passages
+
+    class Stalled:
+        def __getattr__(self, name: str) -> Any:
+            return self.stall if name == stalls else getattr(passages, name)
+
+        async def stall(self, *_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+    stalled: Any = Stalled()
+    search = PassageSearch(stalled, made.embedder, Metrics())
+    result = await FileSearch(stalled, search, None, Deadlines(index=0.01)).call(asked(query="fox"))
+    assert result.outcome == "failed"
+    late = {"results": [], "skipped": [SKIPPED, "vector_stores_unavailable"], "reasons": {"vectors": "late"}}
+    assert json.loads(result.output) == late
 
 
 async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieval) -> None:
@@ -128,3 +153,17 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
 def test_no_more_than_its_budget_stands_in_the_prompt() -> None:
     one = Passage(number=1, file=DocumentId("f"), filename="f", attributes={}, text="x" * 10, start=0, end=10)
     assert within([one, one, msgspec.structs.replace(one, text="y")], 20) == [one, one]
+
+
+async def test_a_clients_scope_bounds_every_search_whatever_the_model_names(made: Retrieval) -> None:
+    search, scope = tool(made), SearchScope(vector_store_ids=("vs_0", "vs_1", "vs_2"))
+
+    async def found(**narrowed: Any) -> list[str]:
+        request = asked(query="fox", vector_store_ids=["vs_9"], max_num_results=20)
+        narrower = msgspec.structs.replace(scope, **narrowed)
+        return texts(await search.call(msgspec.structs.replace(request, search=narrower)))
+
+    assert await found() == ["The fox is red."], "not another user's, not another tenant's"
+    assert await found(vector_store_ids=("vs_1",)) == []
+    assert await found(filters={"type": "eq", "key": "year", "value": 2020}) == []
+    assert await found(results_max=1) == ["The fox is red."]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.search import Deadlines, PassageSearch
+from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome
 from sessions.retrieval.services import Retrieval, VectorStores
-from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId, VectorStore
+from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
+from tests.support.virtual_time import run
 
 ACME = TenantId("acme")
 STORE = VectorStore(
@@ -58,6 +60,32 @@ async def test_without_its_embedding_a_query_is_looked_for_by_words_and_the_answ
     embedder.away, embedder.hold = False, asyncio.Event()
     late = await stores.search.search([STORE], "cat", deadlines=Deadlines(embedding=0.01))
     assert [each.text for each in late.passages] == [TEXTS[1]] and late.skipped == ("embedding",)
+
+
+def test_stores_that_are_late_as_a_whole_are_left_out_and_the_others_passages_stay() -> None:
+    class OnlyTheFirstAnswers:
+        async def nearest(self, tenant: TenantId, store: StoreId, *_: object) -> list[tuple[int, float]]:
+            if store != STORE.id:
+                await asyncio.Event().wait()
+            return [(1, 0.9)]
+
+        async def matching(self, *_: object) -> list[int]:
+            return [1]
+
+        async def passages(self, *_: object) -> list[Passage]:
+            return [Passage(number=1, file=DocumentId("f"), filename="f", attributes={}, text="cat", start=0, end=3)]
+
+    async def searched() -> tuple[SearchOutcome, float]:
+        begun_at = asyncio.get_running_loop().time()
+        search = PassageSearch(OnlyTheFirstAnswers(), MadeUpEmbedder(), Metrics())  # type: ignore[arg-type]
+        stores = [STORE, *(msgspec.structs.replace(STORE, id=StoreId(f"vs_{number}")) for number in range(2, 6))]
+        outcome = await search.search(stores, "cat", deadlines=Deadlines(index=0.1, whole=0.25))
+        return outcome, asyncio.get_running_loop().time() - begun_at
+
+    outcome, virtual_s = run(searched())
+    assert [passage.text for passage in outcome.passages] == ["cat"]
+    assert outcome.skipped == ("vectors",) and outcome.reasons == {"vectors": "late"}
+    assert virtual_s == pytest.approx(0.25)
 
 
 async def test_an_index_that_hangs_or_fails_is_no_answer_and_is_counted(filled: Retrieval) -> None:

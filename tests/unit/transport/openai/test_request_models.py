@@ -38,7 +38,7 @@ SAID: Any = {"role": "user", "content": "x"}
         (CompletionRequest, {"model": "m", "prompt": [-1] * MANY}),
         (ModerationRequest, {"input": [1] * 32}),
         (EmbeddingsRequest, {"input": [1.5] * MANY}),
-        (NewFileBatch, {"files": [{}] * 500}),
+        (NewFileBatch, {"files": [{"text": 1}] * 500}),
         (MessagesRequest, {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": [1] * 200}] * 20}),
     ],
 )
