@@ -454,7 +454,8 @@ class ToolCallParser:
             is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
             rest = raw[1:]
-            ends = not rest.strip() if call.verbatim or self._in_channels else _TAIL.fullmatch(rest)
+            is_apart = call.verbatim or (self._in_channels and not self._bare)  # from the name, in no object
+            ends = not rest.strip() if is_apart else _TAIL.fullmatch(rest)
             if not call.whole or not ends:
                 raise MisfitCall(call.tool, "they are not whole")
             arguments = (call.text or "{}") if call.verbatim else call.text + "}"
