@@ -357,3 +357,14 @@ async def test_an_answer_that_is_held_to_a_format_or_asked_for_none_has_no_thoug
         made = Attempted(GivenEngine(script, thoughts=THINK), **sampling)
         await made.end()
         assert made.inbox.text == script and made.attempts.counts.usage().reasoning_tokens == 0
+
+
+@virtual
+async def test_a_filter_ends_an_answer_also_where_its_thought_has_used_up_its_budget() -> None:
+    made = Attempted(
+        GivenEngine(["<think>abc bad"], thoughts=THINK),
+        filters=KeywordFilterSet(output_phrases=["bad"]),
+        thinking_tokens=2,
+    )
+    ended = await made.end()
+    assert ended.reason == "content_filter" and len(made.engine.requests) == 1
