@@ -15,6 +15,7 @@ from sessions.model.errors import BadInput, Overloaded, Unavailable
 from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks, continuation_seed
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
+from sessions.model.verdicts import Verdict
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.channels import END, FINAL, START, THOUGHT
 from sessions.turn.generation_task import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
@@ -361,10 +362,15 @@ async def test_an_answer_that_is_held_to_a_format_or_asked_for_none_has_no_thoug
 
 @virtual
 async def test_a_filter_ends_an_answer_also_where_its_thought_has_used_up_its_budget() -> None:
-    made = Attempted(
-        GivenEngine(["<think>abc bad"], thoughts=THINK),
-        filters=KeywordFilterSet(output_phrases=["bad"]),
-        thinking_tokens=2,
-    )
-    ended = await made.end()
-    assert ended.reason == "content_filter" and len(made.engine.requests) == 1
+    class Blocking:
+        text = ""
+
+        def feed(self, text: str) -> tuple[int, Verdict]:
+            self.text += text
+            at = self.text.find("bad")
+            return 0, Verdict(action="pass") if at < 0 else Verdict(action="block", message="no", start=at, end=at + 3)
+
+    engine = GivenEngine(["<think>abc", " bad"], thoughts=THINK)
+    made = Attempted(engine, filters=GivenFilters(Blocking), thinking_tokens=2)
+    assert await made.end() == AttemptsEnd("content_filter", "no")
+    assert made.inbox.text == "abc" and len(engine.requests) == 1
