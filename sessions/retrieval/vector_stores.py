@@ -217,7 +217,7 @@ def may_see_store(principal: Principal, store: VectorStore) -> bool:
     return True
 
 
-def is_searched_for(tenant: TenantId, user: str | None, store: VectorStore) -> bool:
+def may_search_store(tenant: TenantId, user: str | None, store: VectorStore) -> bool:
     """Returns whether a turn of `user` may search a store: a user's turn those of the user, others those of the tenant
     as a whole. The same rule holds when stores are named and when they are searched."""
     return (store.tenant, store.user or None) == (tenant, user or None)
