@@ -128,21 +128,23 @@ async def foreign_passages(
     queries: Any,
     count: int,
     text: str,
-) -> int:
-    """Searches the stores of all tenants but the first; returns how many passages of other tenants were found. Every
-    document of these stores begins with its tenant's name, and no chunk of it is longer than its text."""
+) -> tuple[int, int]:
+    """Searches the stores of all tenants but the first; returns how many passages of other tenants were found, and how
+    many stages of the searches were skipped. Every document of these stores begins with its tenant's name, and no chunk of it is longer than its text."""
     vectors = {query: vector.tobytes() for query, vector in zip(texts, queries, strict=True)}
     search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
+    skipped = 0
     for _ in range(count):
         store = rng.choice(stores[1:])
         outcome = await search.search([store], rng.choice(texts), limit=10, deadlines=PATIENT)
-        foreign += len(outcome.skipped) + sum(
+        skipped += len(outcome.skipped)
+        foreign += sum(
             passage.file != f"f-{store.tenant}" or passage.text not in f"{store.tenant} {text}"
             for passage in outcome.passages
         )
         theirs = await index.passages(stores[0].tenant, stores[0].id, [each.number for each in outcome.passages])
         foreign += len(theirs)
-    return foreign
+    return foreign, skipped
 
 
 async def deleted_hits(index: SqlPassageIndex, store: VectorStore, vector: bytes, count: int) -> tuple[int, int]:
@@ -200,7 +202,7 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
         exact = set(numpy.argsort(-(vectors @ vector))[:10].tolist())
         first = (await index.nearest(stores[0].tenant, stores[0].id, vector.tobytes(), None, 10))[:10]
         recalls.append(len(exact & {number - 1 for number, _ in first}) / 10)  # chunks are numbered from 1
-    foreign = await foreign_passages(index, rng, stores, texts, queries, options.foreign, text)
+    foreign, skipped = await foreign_passages(index, rng, stores, texts, queries, options.foreign, text)
     before, hits = await deleted_hits(index, stores[1], queries[0].tobytes(), options.queries)
     return {
         "chunks_put_per_s": round(options.chunks / took_s),
@@ -210,6 +212,7 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
         "citations_wrong": wrong,
         "queries_of_others": options.foreign,
         "foreign_passages": foreign,
+        "stages_skipped": skipped,
         "deleted_found_before": before,
         "deleted_found_after": hits,
     }

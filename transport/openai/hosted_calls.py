@@ -2,7 +2,7 @@
 came of it, and events of their own.
 
     code_interpreter   code_interpreter_call   its code and what that printed
-    file_search        file_search_call        its query, the passages found, and what was skipped
+    file_search        file_search_call        its query and arguments, the passages found, and what was skipped
 
 They are shown so in a response that was requested with a tool of that type; elsewhere such a call is a function call
 with its output. Made of the log alone.
@@ -169,17 +169,17 @@ def _code_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[
 
 def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
     query = _text_of(call.arguments, "query")
-    shown: dict[str, Json] = {"queries": [query] if query else [], "results": None}
+    shown: dict[str, Json] = {"queries": [query] if query else [], "arguments": call.arguments, "results": None}
     if output is None:
         return shown
     try:
-        given = json.loads(output.output)
+        content = json.loads(output.output)
     except (ValueError, RecursionError):
         return shown  # a filter has replaced it
-    if not isinstance(given, dict) or not isinstance(given.get("results"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         return shown
-    more = {name: given[name] for name in ("skipped", "reasons") if name in given}
-    return {**shown, "results": given["results"], **more}
+    more = {name: content[name] for name in ("skipped", "reasons") if name in content}
+    return {**shown, "results": content["results"], **more}
 
 
 def _text_of(arguments: str, name: str) -> str:

@@ -308,6 +308,9 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     found = done.output[1]
     assert isinstance(found, ResponseFileSearchToolCall)
     assert (found.status, found.queries) == ("completed", ["interest rates"])
+    shown: dict[str, Any] = found.model_dump()
+    assert json.loads(shown["arguments"]) == {"query": "interest rates"}
+    assert shown["results"][0]["attributes"] == {"year": 2020}
     assert [result.filename for result in found.results or ()] == ["march.md"]
     assert done.tools[0].model_dump(exclude_none=True) == tool and done.output_text.endswith("They fell [1].")
     assert (await client.responses.retrieve(done.id)).model_dump() == done.model_dump()

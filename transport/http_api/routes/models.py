@@ -120,9 +120,10 @@ def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
 
 
 def _embedding_models(request: Request) -> list[EmbeddingModel]:
-    """Returns the embedding models of this process, except those whose names chat models have too."""
+    """Returns the embedding models of this process, except those whose names chat models, or models and aliases of the
+    models file, have too."""
     gateway = gateway_of(request)
-    taken = {name for each in gateway.models() for name in each.names}
+    taken = {name for model in gateway.models() for name in model.names} | set(gateway.pools().file.names)
     models = () if gateway.retrieval is None else gateway.retrieval.embedder.models()
     return [each for each in models if each.name not in taken]
 
