@@ -5,7 +5,8 @@ that was deleted.
     .venv/bin/python -m bench.retrieval.passages --chunks 100000 --queries 300 --tenants 50 --foreign 2000
 
 The `--foreign` queries are searches of the other tenants' stores, by meaning and by words, with vectors that were made
-before; any passage of another tenant counts. Behind them a document with words of its own is put, found and deleted.
+before; any passage of another tenant counts, and skipped stages are counted apart. Behind them a document with words of
+its own is put, found and deleted.
 
 `--store sqlite` (a file in a temporary folder) or `postgres` (from its wheel, with pgvector). Vectors are made: a few
 hundred sentences are embedded by the packaged model, and each chunk's vector is near one of them, so that neighbours
@@ -130,7 +131,8 @@ async def foreign_passages(
     text: str,
 ) -> tuple[int, int]:
     """Searches the stores of all tenants but the first; returns how many passages of other tenants were found, and how
-    many stages of the searches were skipped. Every document of these stores begins with its tenant's name, and no chunk of it is longer than its text."""
+    many stages of the searches were skipped. Every document of these stores begins with its tenant's name, and no chunk
+    of it is longer than its text."""
     vectors = {query: vector.tobytes() for query, vector in zip(texts, queries, strict=True)}
     search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
     skipped = 0

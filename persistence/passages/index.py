@@ -172,12 +172,12 @@ class SqlPassageIndex:
         def script() -> Script[None]:
             text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
             for num, dimensions in (yield Query(text, (file.tenant, file.store))):
-                named = "WHERE tenant = $1 AND store = $2 AND id = $3"
+                where = "WHERE tenant = $1 AND store = $2 AND id = $3"
                 if not replace:
-                    same = f"UPDATE files SET batch = CASE WHEN $4 = '' THEN batch ELSE $4 END {named} RETURNING id"
+                    same = f"UPDATE files SET batch = CASE WHEN $4 = '' THEN batch ELSE $4 END {where} RETURNING id"
                     if (yield Query(same, (file.tenant, num, file.id, file.batch))):
                         return
-                elif (yield Query(f"DELETE FROM files {named} RETURNING id", (file.tenant, num, file.id))):
+                elif (yield Query(f"DELETE FROM files {where} RETURNING id", (file.tenant, num, file.id))):
                     yield from self._emptied(file.tenant, num, dimensions, file.id)
                 of = "SELECT count(*) FROM files WHERE tenant = $1 AND store = $2"
                 ((count,),) = yield Query(of, (file.tenant, num))

@@ -55,7 +55,7 @@ async def _named(
         return given
     named: dict[str, Tool] = {}
     ours = {tool.name for tool in given if tool.server is True} | set(offered)
-    for at, tool in enumerate(given):
+    for index, tool in enumerate(given):
         if tool.server is not True and tool.name in ours:
             raise BadInput("invalid_request", f"The tool {tool.name!r} is the server's own.", param="tools")
         if isinstance(tool.mcp, McpSource) and not tool.mcp.tool:
@@ -67,7 +67,7 @@ async def _named(
                 raise BadInput("invalid_request", f"Two tools are named {each.name!r}.", param="tools")
             named[each.name] = each
         if isinstance(tool.search, SearchScope):
-            await _check_scope(at, tool, tool.search, tools, principal)
+            await _check_scope(index, tool, tool.search, tools, principal)
     for name in offered:
         if name not in named:
             named[name] = _find(Tool(name=name), tools, tenant)
@@ -91,7 +91,7 @@ def _check_search(tool: Tool) -> None:
 
 
 async def _check_scope(
-    at: int, tool: Tool, scope: SearchScope, tools: ServerTools | None, principal: Principal
+    index: int, tool: Tool, scope: SearchScope, tools: ServerTools | None, principal: Principal
 ) -> None:
     """Raises NotFound for a store of the scope that the principal's calls could not search."""
     server_tool = tools.find(principal.tenant, tool.name) if tools is not None else None
@@ -99,21 +99,21 @@ async def _check_scope(
         try:
             await server_tool.check_search(principal.tenant, principal.user, scope)
         except NotFound as error:
-            error.param = f"tools[{at}].vector_store_ids"
+            error.param = f"tools[{index}].vector_store_ids"
             raise
 
 
-def _find(named: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
-    name = named.name
+def _find(tool: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
+    name = tool.name
     server_tool = tools.find(tenant, name) if tools is not None else None
     if server_tool is None:
         raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
     if server_tool.unavailable:
         why = f"This server cannot carry {name!r} out: {server_tool.unavailable}."
         raise BadInput("tool_unavailable", why, param="tools")
-    if isinstance(named.search, SearchScope) and server_tool.check_search is None:
+    if isinstance(tool.search, SearchScope) and server_tool.check_search is None:
         raise BadInput("invalid_request", f"This server's {name!r} takes no `search`.", param="tools")
-    return msgspec.structs.replace(server_tool.tool, search=named.search)
+    return msgspec.structs.replace(server_tool.tool, search=tool.search)
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:

@@ -36,7 +36,7 @@ async def remove_deleted_uploads(
             ids = [document.id for document in documents]
             existing = await files.existing(owner, [FileId(name) for name in ids], now_ms())
             for name in ids:
-                if name not in existing:
+                if FileId(name) not in existing:
                     await index.remove_document(owner, name)
                     removed += 1
     return removed

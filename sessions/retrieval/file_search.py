@@ -6,10 +6,9 @@ outputs. It is offered beside the tools of the tools file; if one there has the 
 
 It searches the stores of the session's user, or those of the tenant as a whole if the session has no user; a client's
 scope may only name such stores, which is checked when the tool is named (`check_search`), and those that are gone by
-the time of a search are named in its output. If a search,
-or a part of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped`, what
-was left out, and why. A call takes `DEADLINES.whole` seconds at most, however many stores it searches and whatever
-hangs.
+the time of a search make its output say `missing`. If a search, or a part of it, takes too long, the answer lacks that
+part and nothing else: the output says `retrieval_skipped`, what was left out, and why. A call takes `DEADLINES.whole`
+seconds at most, however many stores it searches and whatever hangs.
 """
 
 from __future__ import annotations

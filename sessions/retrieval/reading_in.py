@@ -2,10 +2,10 @@
 stores them.
 
 A claim lasts `CLAIM_MS` and is prolonged each time that chunks are stored; a reader whose claim was lost (its file was
-removed, added anew, or claimed by another) stores nothing more. If a file's reader dies, whoever claims the
-file next, in this process or another, reads it again from its beginning. Embedding is done in small pieces behind all
-other work, because it is never urgent. A file that cannot be read (no text in it, too many chunks) fails with a reason;
-if a service is away it is tried again.
+removed, added anew, or claimed by another) stores nothing more. If a file's reader dies, the next one that claims the
+file, in this process or another, reads it again from its beginning. Embedding is done in small pieces behind all other
+work, because it is never urgent. A file that cannot be read (no text in it, too many chunks) fails with a reason; if a
+service is away it is tried again.
 """
 
 from __future__ import annotations

@@ -196,6 +196,6 @@ class PassageSearch:
             self._stage_s.of("ranking").observe(clock() - begun_at)
         return passages, 0
 
-    def _leave_out(self, stage: Stage, why: SkipReason, skipped: dict[Stage, SkipReason]) -> None:
-        skipped[stage] = why
-        self._skipped.add(stage, why)
+    def _leave_out(self, stage: Stage, reason: SkipReason, skipped: dict[Stage, SkipReason]) -> None:
+        skipped[stage] = reason
+        self._skipped.add(stage, reason)

@@ -40,8 +40,14 @@ async def test_only_documents_of_files_that_are_gone_are_removed(monkeypatch: py
         index = retrieval.vector_stores.passages
         names = ("file-1", "file-2", "file-3", "file_text")
         for tenant, store in (("acme", "vs_1"), ("acme", "vs_2"), ("beta", "vs_1")):
-            about = {"id": StoreId(store), "tenant": TenantId(tenant), "created_at": NOW}
-            made = VectorStore(user=None, model=MADE_UP.name, dimensions=MADE_UP.dimensions, **about)
+            made = VectorStore(
+                id=StoreId(store),
+                tenant=TenantId(tenant),
+                user=None,
+                model=MADE_UP.name,
+                dimensions=MADE_UP.dimensions,
+                created_at=NOW,
+            )
             await index.create(made)
             for name in names:
                 file = StoreFile(id=DocumentId(name), store=made.id, tenant=made.tenant, filename="f", created_at=NOW)
