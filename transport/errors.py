@@ -87,7 +87,7 @@ _INNER: Final = {
     "internal_error": "body_unreadable internal journal_hole tokenizer_failed",
     "directory_unavailable": (
         "directory_closed directory_forbids directory_full directory_outcome_unknown directory_script_failed "
-        "results_unavailable"
+        "breakers_unavailable results_unavailable"
     ),
     "embeddings_unavailable": "no_embeddings",
     "vector_stores_unavailable": "no_vector_stores",

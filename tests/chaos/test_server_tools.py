@@ -32,7 +32,7 @@ async def test_a_call_that_was_under_way_happens_once_and_what_is_not_known_is_s
         with made as server:
             ours: Any = {"type": "function", "name": "book", "server": True}
             async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
-                (model,) = (await client.models.list()).data
+                model, *_ = (await client.models.list()).data
                 begun = await client.responses.create(
                     model=model.id,
                     input="Book a room in Rome.",

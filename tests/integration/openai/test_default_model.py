@@ -53,7 +53,7 @@ async def test_a_call_comes_as_without_the_format_and_the_answer_after_its_outpu
         printed(*serve, last=READY) as (*_, line),
         openai.AsyncOpenAI(base_url=f"{line.removeprefix(READY)}v1", api_key="none", max_retries=0) as client,
     ):
-        (model,) = (await client.models.list()).data
+        model, *_ = (await client.models.list()).data
         messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome? Use the tool."}]
         asked: dict[str, Any] = {"model": model.id, "tools": [WEATHER], "temperature": 0, "max_tokens": 120}
         calls = []

@@ -233,5 +233,5 @@ async def test_an_image_in_a_history_is_left_out_where_unknown_things_are(path: 
 
 async def test_models_tell_what_they_read_and_write() -> None:
     async with opened(ignores=False) as (_, http):
-        (model,) = (await http.get("/v1/models")).json()["data"]
+        model, *_ = (await http.get("/v1/models")).json()["data"]
         assert (model["input_modalities"], model["output_modalities"]) == (["text"], ["text"])

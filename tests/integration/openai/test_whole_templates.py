@@ -55,7 +55,7 @@ async def test_ten_turns_compute_what_stands_behind_the_first_difference(
     template: str, again: int, model_path: Path, tmp_path: Path
 ) -> None:
     async with served(template, model_path, tmp_path) as client:
-        (model,) = (await client.models.list()).data
+        model, *_ = (await client.models.list()).data
         assert model.model_extra is not None
         assert model.model_extra["capabilities"]["foldings"] == ["system", "neighbours", "tool"]
         one = ResendingClient(client, model.id, "Name a river.", max_tokens=ANSWER_TOKENS, temperature=0)
@@ -79,7 +79,7 @@ async def test_a_conversation_that_the_template_refuses_is_that_requests_fault(
     model_path: Path, tmp_path: Path
 ) -> None:
     async with served(WHOLE, model_path, tmp_path) as client:
-        (model,) = (await client.models.list()).data
+        model, *_ = (await client.models.list()).data  # embedding models come behind
         messages: list[Any] = [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Who are you?"}]
         with pytest.raises(openai.BadRequestError, match="roles must alternate"):
             await client.chat.completions.create(model=model.id, messages=messages, max_tokens=4)
