@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from persistence.codec import PlainCodec
+from persistence.passages import databases
 from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
 from sessions.model.types import TenantId, UnixMs
@@ -275,3 +277,23 @@ async def test_documents_are_listed_once_and_stores_are_read_by_their_ids(index:
     both = await index.stores_of_ids(ACME, [StoreId("vs_1"), StoreId("vs_2"), StoreId("vs_1"), StoreId("vs_9")])
     assert sorted(store.id for store in both) == ["vs_1", "vs_2"]
     assert await index.stores_of_ids(ACME, []) == []
+
+
+@pytest.mark.cluster
+async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "TIMEOUT_S", 600.0)
+    server = postgres()
+    database = PostgresPassages(server.dsn, f"passages_{uuid4().hex[:8]}")
+    await database.open()
+    try:
+        async with asyncio.timeout(60):
+            server.pause()
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await database.rows("SELECT 1")
+            finally:
+                server.resume()
+            assert await database.rows("SELECT 1") == [(1,)], "on another connection"
+    finally:
+        await database.close()

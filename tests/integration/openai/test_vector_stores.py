@@ -344,6 +344,21 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     assert (shown["skipped"], shown["reasons"]) == (["retrieval_skipped", "embedding"], {"embedding": "failed"})
 
 
+async def test_an_answer_that_was_given_is_given_again_when_its_store_is_gone(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
+) -> None:
+    store = (await client.vector_stores.create()).id
+    server.engine.script.append("They fell.")
+    body = {"model": SIMULATED, "input": "what of the rates?", "tools": [file_search(store)]}
+    key = {"idempotency-key": "one"}
+    first = await http.post("/v1/responses", json=body, headers=key)
+    assert first.status_code == 200, first.text
+    await client.vector_stores.delete(store)
+    again = await http.post("/v1/responses", json=body, headers=key)
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"]), again.text
+    assert (await http.post("/v1/responses", json=body)).status_code == 404
+
+
 async def test_what_is_wrong_with_a_file_search_is_refused_by_its_name(
     client: openai.AsyncOpenAI, http: httpx.AsyncClient
 ) -> None:
