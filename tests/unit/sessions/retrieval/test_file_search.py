@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from sessions.metrics import Metrics
+from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import CallId, ResponseId, SearchScope, SessionId, SessionKey, TenantId, Tool, UnixMs
 from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
 from sessions.retrieval.search import Deadlines, PassageSearch
@@ -94,8 +95,6 @@ async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
 
     class Dead:
         async def stores(self, *_: object, **__: object) -> list[VectorStore]:
-            from sessions.model.errors import Unavailable
-
             raise Unavailable("vector_stores_unavailable", "away")
 
     assert made.vector_stores is not None
@@ -130,7 +129,13 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
     search = tool(made)
     assert (await search.call(asked(question="fox"))).outcome == "not_sent"
     assert (await search.call(asked(name="weather"))).outcome == "not_sent"
-    assert search.find(ACME, NAME) is TOOL and search.find(ACME, "weather") is None and search.offered(ACME) == ()
+    own = search.find(ACME, NAME)
+    assert (
+        own is not None
+        and own.tool is TOOL.tool
+        and search.find(ACME, "weather") is None
+        and search.offered(ACME) == ()
+    )
 
     class Others:
         def find(self, tenant: TenantId, name: str) -> ServerTool | None:
@@ -143,9 +148,8 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
             return ToolResult(outcome="done", output=request.name)
 
     both = tool(made, Others())
-    assert (
-        both.find(ACME, "weather") is not None and both.find(ACME, NAME) is TOOL and both.offered(ACME) == ("weather",)
-    )
+    assert both.find(ACME, "weather") is not None and both.offered(ACME) == ("weather",)
+    assert both.find(ACME, NAME) == both.find(ACME, NAME) is not None
     assert (await both.call(asked(name="weather"))).output == "weather"
     assert texts(await both.call(asked(query="fox"))) == ["The fox is red."]
 
@@ -167,3 +171,33 @@ async def test_a_clients_scope_bounds_every_search_whatever_the_model_names(made
     assert await found(vector_store_ids=("vs_1",)) == []
     assert await found(filters={"type": "eq", "key": "year", "value": 2020}) == []
     assert await found(results_max=1) == ["The fox is red."]
+
+
+async def test_a_scope_is_searched_by_the_rule_by_which_it_was_checked(made: Retrieval) -> None:
+    search = tool(made)
+    for user, mine in ((None, "vs_0"), ("ann", "vs_1")):
+        await search.check_search(ACME, user, SearchScope(vector_store_ids=(mine,)))
+        for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - {mine}:
+            both = SearchScope(vector_store_ids=(mine, other))
+            with pytest.raises(NotFound, match=other):
+                await search.check_search(ACME, user, both)
+            result = await search.call(msgspec.structs.replace(asked(user, query="fox"), search=both))
+            output = json.loads(result.output)
+            assert len(output["results"]) == 1 and output["skipped"] == [SKIPPED, "vectors"]
+            assert output["reasons"] == {"vectors": "missing"}
+
+
+async def test_a_scope_counts_as_unchecked_while_the_index_does_not_answer(made: Retrieval) -> None:
+    class Away:
+        async def stores_of_ids(self, *_: object) -> list[VectorStore]:
+            raise Unavailable("vector_stores_unavailable", "away")
+
+    class Hanging:
+        async def stores_of_ids(self, *_: object) -> list[VectorStore]:
+            await asyncio.Event().wait()
+            return []
+
+    assert made.vector_stores is not None
+    for index in (Away(), Hanging()):
+        search = FileSearch(index, made.vector_stores.search, None, Deadlines(whole=0.01))  # type: ignore[arg-type]
+        await search.check_search(ACME, None, SearchScope(vector_store_ids=("vs_9",)))
