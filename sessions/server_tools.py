@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sessions.model.types import CallId, ProgramPoint, ResponseId, SearchScope, SessionKey, TenantId, Tool
+from sessions.model.types import CallId, Principal, ProgramPoint, ResponseId, SearchScope, SessionKey, Tool
 
 
 class ToolProgress(NamedTuple):
@@ -20,8 +20,8 @@ class ToolProgress(NamedTuple):
 
 
 ReportProgress = Callable[[ToolProgress], None]
-SearchCheck = Callable[[TenantId, str | None, SearchScope], Awaitable[None]]
-"""Raises NotFound if a scope names what calls for this user of the tenant could not search."""
+SearchCheck = Callable[[Principal, SearchScope], Awaitable[None]]
+"""Raises NotFound if a scope names what the principal does not see, or what calls for its user could not search."""
 Outcome = Literal["done", "failed", "not_sent", "unknown"]
 CODE_INTERPRETER: Final = "code_interpreter"
 FILE_SEARCH: Final = "file_search"

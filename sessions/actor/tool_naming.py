@@ -93,11 +93,11 @@ def _check_search(tool: Tool) -> None:
 async def _check_scope(
     index: int, tool: Tool, scope: SearchScope, tools: ServerTools | None, principal: Principal
 ) -> None:
-    """Raises NotFound for a store of the scope that the principal's calls could not search."""
+    """Raises NotFound for a store of the scope that the principal may not name."""
     server_tool = tools.find(principal.tenant, tool.name) if tools is not None else None
     if server_tool is not None and server_tool.check_search is not None:
         try:
-            await server_tool.check_search(principal.tenant, principal.user, scope)
+            await server_tool.check_search(principal, scope)
         except NotFound as error:
             error.param = f"tools[{index}].vector_store_ids"
             raise

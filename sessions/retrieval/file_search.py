@@ -4,11 +4,11 @@ It is a server tool like others (`sessions.actor.tool_runner`): call and output 
 the prompt before them never changes, and the passages belong to their turn. They pass the filters like other tools'
 outputs. It is offered beside the tools of the tools file; if one there has the same name, that one is used.
 
-It searches the stores of the session's user, or those of the tenant as a whole if the session has no user; a client's
-scope may only name such stores, which is checked when the tool is named (`check_search`), and those that are gone by
-the time of a search make its output say `missing`. If a search, or a part of it, takes too long, the answer lacks that
-part and nothing else: the output says `retrieval_skipped`, what was left out, and why. A call takes `DEADLINES.whole`
-seconds at most, however many stores it searches and whatever hangs.
+It searches the stores of the session's user, or those of the tenant as a whole if the session has no user; a service
+may name stores of the tenant for a user's session too. What a client's scope names is checked when the tool is named
+(`check_search`), and stores that are gone by the time of a search make its output say `missing`. If a search, or a part
+of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped`, what was left
+out, and why. A call takes `DEADLINES.whole` seconds at most, however many stores it searches and whatever hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sessions.model.errors import NotFound, SessileError, Unavailable
-from sessions.model.types import McpSource, SearchScope, TenantId, Tool
+from sessions.model.types import McpSource, Principal, SearchScope, TenantId, Tool
 from sessions.ports import ServerTools
 from sessions.retrieval.filters import parse_filter
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, SkipReason, Stage
@@ -32,6 +32,7 @@ from sessions.retrieval.vector_stores import (
     StoreId,
     VectorStore,
     may_search_store,
+    may_see_store,
     store_not_found,
 )
 from sessions.server_tools import (
@@ -98,15 +99,15 @@ class FileSearch:
         other = self._others.find(tenant, name) if self._others is not None else None
         return self._tool if other is None and name == NAME else other
 
-    async def check_search(self, tenant: TenantId, user: str | None, scope: SearchScope) -> None:
-        """Raises NotFound for a store of a scope that calls for this user could not search. While the index does not
-        answer nothing is checked."""
+    async def check_search(self, principal: Principal, scope: SearchScope) -> None:
+        """Raises NotFound for a store of a scope that the principal does not see, or that calls for its user could not
+        search. While the index does not answer nothing is checked."""
         try:
             async with asyncio.timeout(self._deadlines.whole):
-                stores = await self._in_scope(tenant, user, scope)
+                stores = await self._in_scope(principal.tenant, principal.user, scope)
         except (TimeoutError, Unavailable):
             return
-        present = {store.id for store in stores}
+        present = {store.id for store in stores if may_see_store(principal, store)}
         for name in scope.vector_store_ids:
             if name not in present:
                 raise store_not_found(name)

@@ -218,9 +218,10 @@ def may_see_store(principal: Principal, store: VectorStore) -> bool:
 
 
 def may_search_store(tenant: TenantId, user: str | None, store: VectorStore) -> bool:
-    """Returns whether a turn of `user` may search a store: a user's turn those of the user, others those of the tenant
-    as a whole. The same rule holds when stores are named and when they are searched."""
-    return (store.tenant, store.user or None) == (tenant, user or None)
+    """Returns whether a turn of `user` may search a store that a client has named: the tenant's stores without a user,
+    and those of this user. Whoever names a store must also see it (`may_see_store`), so a user's turn searches a store
+    of the whole tenant only if a service named it."""
+    return store.tenant == tenant and (store.user or None) in (None, user or None)
 
 
 def store_not_found(store_id: str) -> NotFound:

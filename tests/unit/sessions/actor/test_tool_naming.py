@@ -147,8 +147,8 @@ class Searches(Books):
         tool = Tool(name="file_search", description="Searches.", server=True)
         return ServerTool(tool=tool, check_search=self.check) if name == "file_search" else super().find(tenant, name)
 
-    async def check(self, tenant: TenantId, user: str | None, scope: SearchScope) -> None:
-        if (tenant, user, scope.vector_store_ids) != (ACME, None, ("vs_1",)):
+    async def check(self, principal: Principal, scope: SearchScope) -> None:
+        if (principal.tenant, principal.user, scope.vector_store_ids) != (ACME, None, ("vs_1",)):
             raise NotFound("vector_store_not_found", "There is none.")
 
 

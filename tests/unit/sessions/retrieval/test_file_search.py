@@ -12,7 +12,18 @@ import pytest
 
 from sessions.metrics import Metrics
 from sessions.model.errors import NotFound, Unavailable
-from sessions.model.types import CallId, ResponseId, SearchScope, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CallId,
+    Principal,
+    ResponseId,
+    SearchScope,
+    SessionId,
+    SessionKey,
+    TenantId,
+    Tool,
+    UnixMs,
+)
 from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
@@ -173,15 +184,34 @@ async def test_a_clients_scope_bounds_every_search_whatever_the_model_names(made
     assert await found(results_max=1) == ["The fox is red."]
 
 
-async def test_a_scope_is_searched_by_the_rule_by_which_it_was_checked(made: Retrieval) -> None:
+def principal_of(user: str | None = None, role: Any = "service") -> Principal:
+    return msgspec.structs.replace(LOCAL_PRINCIPAL, tenant=ACME, user=user, role=role)
+
+
+@pytest.mark.parametrize(
+    ("principal", "may_name"),
+    [
+        (principal_of(), {"vs_0"}),
+        (principal_of("ann", "user"), {"vs_1"}),
+        (principal_of("ann"), {"vs_0", "vs_1"}),
+    ],
+    ids=["a service", "a user", "a service for a user"],
+)
+async def test_a_scope_names_what_its_client_sees_and_its_turns_may_search(
+    made: Retrieval, principal: Principal, may_name: set[str]
+) -> None:
     search = tool(made)
-    for user, mine in ((None, "vs_0"), ("ann", "vs_1")):
-        await search.check_search(ACME, user, SearchScope(vector_store_ids=(mine,)))
-        for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - {mine}:
-            both = SearchScope(vector_store_ids=(mine, other))
-            with pytest.raises(NotFound, match=other):
-                await search.check_search(ACME, user, both)
-            result = await search.call(msgspec.structs.replace(asked(user, query="fox"), search=both))
+    await search.check_search(principal, SearchScope(vector_store_ids=tuple(sorted(may_name))))
+    for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - may_name:
+        with pytest.raises(NotFound, match=other):
+            await search.check_search(principal, SearchScope(vector_store_ids=(*may_name, other)))
+
+
+async def test_a_store_that_a_turn_may_not_search_is_missing(made: Retrieval) -> None:
+    for user, may_search in ((None, {"vs_0"}), ("ann", {"vs_0", "vs_1"})):
+        for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - may_search:
+            both = SearchScope(vector_store_ids=("vs_0", other))
+            result = await tool(made).call(msgspec.structs.replace(asked(user, query="fox"), search=both))
             output = json.loads(result.output)
             assert len(output["results"]) == 1 and output["skipped"] == [SKIPPED, "vectors"]
             assert output["reasons"] == {"vectors": "missing"}
@@ -200,4 +230,4 @@ async def test_a_scope_counts_as_unchecked_while_the_index_does_not_answer(made:
     assert made.vector_stores is not None
     for index in (Away(), Hanging()):
         search = FileSearch(index, made.vector_stores.search, None, Deadlines(whole=0.01))  # type: ignore[arg-type]
-        await search.check_search(ACME, None, SearchScope(vector_store_ids=("vs_9",)))
+        await search.check_search(principal_of(), SearchScope(vector_store_ids=("vs_9",)))
