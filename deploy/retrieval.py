@@ -21,6 +21,7 @@ from sessions.limits import LimitsNow
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId
 from sessions.ports import ServerTools
+from sessions.retrieval.deleted_uploads import sweep_deleted_uploads
 from sessions.retrieval.file_search import FileSearch
 from sessions.retrieval.reading_in import FIRST_PAUSE_S, PAUSE_MAX_S, DocumentReader
 from sessions.retrieval.search import PassageSearch
@@ -79,10 +80,11 @@ async def open_retrieval(
         record = recorder(stores.store.usage, prices, clock)
         reader = DocumentReader(index, embedder, clock.now_ms, measures, backoff, record)
         made = VectorStores(index, PassageSearch(index, embedder, measures), reader)
-        reading = asyncio.create_task(reader.run()) if reads else None
+        works = [reader.run(), sweep_deleted_uploads(index, stores.store.files, clock.now_ms)] if reads else []
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             yield Retrieval(embedder, made)
         finally:
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

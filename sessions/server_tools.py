@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sessions.model.types import CallId, ProgramPoint, ResponseId, SearchScope, SessionKey, Tool
+from sessions.model.types import CallId, Principal, ProgramPoint, ResponseId, SearchScope, SessionKey, Tool
 
 
 class ToolProgress(NamedTuple):
@@ -20,6 +20,8 @@ class ToolProgress(NamedTuple):
 
 
 ReportProgress = Callable[[ToolProgress], None]
+SearchCheck = Callable[[Principal, SearchScope], Awaitable[None]]
+"""Raises NotFound if a scope names what the principal does not see, or what calls for its user could not search."""
 Outcome = Literal["done", "failed", "not_sent", "unknown"]
 CODE_INTERPRETER: Final = "code_interpreter"
 FILE_SEARCH: Final = "file_search"
@@ -38,6 +40,7 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     calls_max: int = 0  # at most, by one program
     unavailable: str = ""  # why this replica cannot call it; "": it can
     read_only: bool = False  # whether it says that it changes nothing
+    check_search: SearchCheck | None = None  # checks the scope that a client gives its calls; None: it takes none
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):

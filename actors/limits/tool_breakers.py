@@ -46,5 +46,5 @@ class ValkeyBreakers:
         try:
             return int(await run_script(self._servers, read_script(SCRIPT), (key,), *words))
         except (NotSent, ReplyLost, RedisError) as error:
-            why = f"The breakers of tools cannot be reached ({type(error).__name__})."
-            raise Unavailable("breakers_unavailable", why) from error
+            message = f"The breakers of tools cannot be reached ({type(error).__name__})."
+            raise Unavailable("breakers_unavailable", message) from error

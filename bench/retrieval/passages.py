@@ -5,7 +5,8 @@ that was deleted.
     .venv/bin/python -m bench.retrieval.passages --chunks 100000 --queries 300 --tenants 50 --foreign 2000
 
 The `--foreign` queries are searches of the other tenants' stores, by meaning and by words, with vectors that were made
-before; any passage of another tenant counts. Behind them a document with words of its own is put, found and deleted.
+before; any passage of another tenant counts, and skipped stages are counted apart. Behind them a document with words of
+its own is put, found and deleted.
 
 `--store sqlite` (a file in a temporary folder) or `postgres` (from its wheel, with pgvector). Vectors are made: a few
 hundred sentences are embedded by the packaged model, and each chunk's vector is near one of them, so that neighbours
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy
 
 from bench.support import Option, report, run_bench, spread
@@ -102,6 +104,7 @@ async def filled(index: SqlPassageIndex, store: VectorStore, vectors: Any, text:
             start = 60 * number % (len(text) - 60)
             chunks.append(NewChunk(text[start : start + 60], start, start + 60, vector.tobytes()))
         await index.put_chunks(file, chunks, last=at + 256 >= len(vectors), until=LATER)
+        file = msgspec.structs.replace(file, claimed_until=LATER)
     return time.perf_counter() - begun_at
 
 
@@ -126,21 +129,24 @@ async def foreign_passages(
     queries: Any,
     count: int,
     text: str,
-) -> int:
-    """Searches the stores of all tenants but the first; returns how many passages of other tenants were found. Every
-    document of these stores begins with its tenant's name, and no chunk of it is longer than its text."""
+) -> tuple[int, int]:
+    """Searches the stores of all tenants but the first; returns how many passages of other tenants were found, and how
+    many stages of the searches were skipped. Every document of these stores begins with its tenant's name, and no chunk
+    of it is longer than its text."""
     vectors = {query: vector.tobytes() for query, vector in zip(texts, queries, strict=True)}
     search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
+    skipped = 0
     for _ in range(count):
         store = rng.choice(stores[1:])
         outcome = await search.search([store], rng.choice(texts), limit=10, deadlines=PATIENT)
-        foreign += len(outcome.skipped) + sum(
+        skipped += len(outcome.skipped)
+        foreign += sum(
             passage.file != f"f-{store.tenant}" or passage.text not in f"{store.tenant} {text}"
             for passage in outcome.passages
         )
         theirs = await index.passages(stores[0].tenant, stores[0].id, [each.number for each in outcome.passages])
         foreign += len(theirs)
-    return foreign
+    return foreign, skipped
 
 
 async def deleted_hits(index: SqlPassageIndex, store: VectorStore, vector: bytes, count: int) -> tuple[int, int]:
@@ -198,7 +204,7 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
         exact = set(numpy.argsort(-(vectors @ vector))[:10].tolist())
         first = (await index.nearest(stores[0].tenant, stores[0].id, vector.tobytes(), None, 10))[:10]
         recalls.append(len(exact & {number - 1 for number, _ in first}) / 10)  # chunks are numbered from 1
-    foreign = await foreign_passages(index, rng, stores, texts, queries, options.foreign, text)
+    foreign, skipped = await foreign_passages(index, rng, stores, texts, queries, options.foreign, text)
     before, hits = await deleted_hits(index, stores[1], queries[0].tobytes(), options.queries)
     return {
         "chunks_put_per_s": round(options.chunks / took_s),
@@ -208,6 +214,7 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
         "citations_wrong": wrong,
         "queries_of_others": options.foreign,
         "foreign_passages": foreign,
+        "stages_skipped": skipped,
         "deleted_found_before": before,
         "deleted_found_after": hits,
     }

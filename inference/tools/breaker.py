@@ -15,8 +15,8 @@ PAUSE_S: Final = 30.0
 
 
 class SharedBreakers(Protocol):
-    """The breakers of tools that several replicas share; each is one tenant's and one tool's. All methods raise
-    Unavailable."""
+    """The breakers of tools that several replicas share; each is one tenant's and one tool's. All methods may raise
+    Unavailable if the server cannot be reached."""
 
     async def permits(self, tenant: TenantId, tool: str, *, failures_max: int, pause_s: float) -> bool:
         """Returns whether a call may be sent now, like `CircuitBreaker.permits`."""

@@ -1,16 +1,18 @@
 """What every call of a server tool passes, whatever carries it out: room beside other calls, of the tool, of its tenant
 and of all, and the breaker of the tenant's calls of the tool.
 
-In a cluster the breaker is shared by all replicas. While it cannot be reached each replica uses its own, which has
-noted every outcome too, and the shared one is not tried again for a moment.
+In a cluster there is a breaker that all replicas share, beside each replica's own; a call needs the leave of both. What
+fails at one replica alone (a secret that it lacks, a name that it does not resolve) is noted in its own breaker only;
+the shared one is told what the tool itself has done. While the shared one cannot be reached, or does not answer in
+`SHARED_S`, the replica's own decides, and the shared one is not tried again for a moment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -22,6 +24,7 @@ from sessions.server_tools import ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
 
+SHARED_S: Final = 0.25  # for an answer of the shared breakers
 SHARED_PAUSE_S: Final = 1.0  # after the shared breakers could not be reached
 CALLS_MAX: Final = 256  # calls in progress of all tenants
 TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
@@ -44,6 +47,11 @@ class ToolGates:
         self._room = asyncio.Semaphore(CALLS_MAX)
         self._tenant_rooms: dict[TenantId, asyncio.Semaphore] = {}
         self._gates: dict[tuple[TenantId, str, int], _Gate] = {}
+        self._notes: set[asyncio.Task[None]] = set()  # outcomes on their way to the shared breakers
+
+    async def close(self) -> None:
+        """Waits until the outcomes so far are noted, which takes `SHARED_S` at most."""
+        await asyncio.gather(*self._notes, return_exceptions=True)
 
     async def through(
         self, request: ToolRequest, *, concurrency: int, timeout_s: float, work: Callable[[], Awaitable[ToolResult]]
@@ -59,40 +67,51 @@ class ToolGates:
             except TimeoutError:
                 return not_sent("too many calls are under way")
             begun_at = clock()
-            if not await self._permits(request, gate.breaker, begun_at):
+            if not (gate.breaker.permits(begun_at) and await self._shared_permits(request)):
                 return not_sent("it has failed too often; it is tried again in a while")
             try:
                 result = await work()
-                await self._record(
-                    request, gate.breaker, clock(), success=result.outcome == "done" or not _its_fault(result)
-                )
+                gate.breaker.record(success=not _is_failure(result), now=clock())
+                if self._shared is not None and result.outcome != "not_sent":
+                    self._note(self._share(request, success=not _is_tools_fault(result)))
                 return result
             finally:
                 self._call_s.of(request.name).observe(clock() - begun_at)
 
-    async def _permits(self, request: ToolRequest, breaker: CircuitBreaker, now: float) -> bool:
-        if self._shared is not None and now >= self._shared_again_at:
-            try:
+    async def _shared_permits(self, request: ToolRequest) -> bool:
+        clock = asyncio.get_running_loop().time
+        if self._shared is None or clock() < self._shared_again_at:
+            return True
+        try:
+            async with asyncio.timeout(SHARED_S):
                 return await self._shared.permits(
                     request.key.tenant, request.name, failures_max=FAILURES_MAX, pause_s=PAUSE_S
                 )
-            except Unavailable as error:
-                self._shared_lost(error, now)
-        return breaker.permits(now)
+        except (Unavailable, TimeoutError) as error:
+            self._shared_lost(error, clock())
+            return True
 
-    async def _record(self, request: ToolRequest, breaker: CircuitBreaker, now: float, *, success: bool) -> None:
-        breaker.record(success=success, now=now)
-        if self._shared is not None and now >= self._shared_again_at:
-            try:
+    async def _share(self, request: ToolRequest, *, success: bool) -> None:
+        clock = asyncio.get_running_loop().time
+        if self._shared is None or clock() < self._shared_again_at:
+            return
+        try:
+            async with asyncio.timeout(SHARED_S):
                 await self._shared.record(
                     request.key.tenant, request.name, success=success, failures_max=FAILURES_MAX, pause_s=PAUSE_S
                 )
-            except Unavailable as error:
-                self._shared_lost(error, now)
+        except (Unavailable, TimeoutError) as error:
+            self._shared_lost(error, clock())
 
-    def _shared_lost(self, error: Unavailable, now: float) -> None:
+    def _note(self, work: Coroutine[Any, Any, None]) -> None:
+        """Notes an outcome while its result goes on."""
+        task = asyncio.create_task(work)
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    def _shared_lost(self, error: Exception, now: float) -> None:
         self._shared_again_at = now + SHARED_PAUSE_S
-        log.warning("shared_breakers_lost", error=error.code)
+        log.warning("shared_breakers_lost", error=error.code if isinstance(error, Unavailable) else "late")
 
     def _tenant_room(self, tenant: TenantId) -> asyncio.Semaphore:
         return self._tenant_rooms.setdefault(tenant, asyncio.Semaphore(TENANT_CALLS_MAX))
@@ -105,9 +124,15 @@ class ToolGates:
         return gate
 
 
-def not_sent(why: str) -> ToolResult:
-    return ToolResult(outcome="not_sent", output=f"tool_unavailable: {why}.")
+def not_sent(reason: str) -> ToolResult:
+    return ToolResult(outcome="not_sent", output=f"tool_unavailable: {reason}.")
 
 
-def _its_fault(result: ToolResult) -> bool:
-    return result.outcome in ("unknown", "not_sent") or result.output.startswith("http_status 5")
+def _is_failure(result: ToolResult) -> bool:
+    """Returns whether a call failed by the tool's fault or by this replica's."""
+    return result.outcome == "not_sent" or _is_tools_fault(result)
+
+
+def _is_tools_fault(result: ToolResult) -> bool:
+    """Returns whether a call failed by the tool's own fault, whichever replica sends it."""
+    return result.outcome == "unknown" or (result.outcome != "done" and result.output.startswith("http_status 5"))

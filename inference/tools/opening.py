@@ -88,3 +88,4 @@ async def open_tools(
             for each in watching:
                 each.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            await gates.close()

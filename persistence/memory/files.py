@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import msgspec
 
@@ -74,6 +74,9 @@ class MemoryFiles:
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None:
         file = self._database.files.get((tenant, file_id))
         return file if file is not None and _lives(file, now) else None
+
+    async def existing(self, tenant: TenantId, file_ids: Collection[FileId], now: UnixMs) -> set[FileId]:
+        return {file_id for file_id in file_ids if await self.find(tenant, file_id, now) is not None}
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
         found = [

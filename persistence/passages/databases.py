@@ -97,18 +97,23 @@ class SqlitePassages:
             raise passages_unavailable(exc) from exc
 
     async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
-        async def read() -> list[Any]:
-            if not self._readers:
-                async with self._lock:
-                    return await asyncio.to_thread(self._execute, self._writer, text, values)
-            reader = await self._idle.get()
-            try:
-                return await asyncio.to_thread(self._execute, reader, text, values)
-            finally:
-                self._idle.put_nowait(reader)
+        """Waits for a connection, and reads. Whoever is cancelled while waiting leaves the line; a read that has begun
+        in its thread runs to its end, and only then gives its connection to the next."""
 
+        async def read(connection: Any, give_back: Callable[[], None]) -> list[Any]:
+            try:
+                return await asyncio.to_thread(self._execute, connection, text, values)
+            finally:
+                give_back()
+
+        if self._readers:
+            reader = await self._idle.get()
+            reading = read(reader, lambda: self._idle.put_nowait(reader))
+        else:
+            await self._lock.acquire()
+            reading = read(self._writer, self._lock.release)
         try:
-            return await asyncio.shield(read())
+            return await asyncio.shield(reading)
         except sqlite3.Error as exc:
             raise passages_unavailable(exc) from exc
 
@@ -233,6 +238,9 @@ class PostgresPassages:
             raise passages_unavailable(exc) from exc
         try:
             return await work(connection)
+        except asyncio.CancelledError:  # a server that has stopped would keep its release waiting
+            terminate(connection)
+            raise
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
             terminate(connection)
             raise passages_unavailable(exc) from exc

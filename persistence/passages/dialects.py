@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS files (
     PRIMARY KEY (tenant, store, id)
 );
 CREATE INDEX IF NOT EXISTS files_waiting ON files (created_at) WHERE status = 'in_progress';
+CREATE INDEX IF NOT EXISTS files_of_document ON files (tenant, id);
 CREATE TABLE IF NOT EXISTS chunks (
     num    {serial},
     tenant TEXT NOT NULL,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +31,7 @@ from sessions.retrieval.vector_stores import (
     PASSAGES,
     STORES_MAX,
     DocumentId,
+    DocumentKey,
     FileCounts,
     NewChunk,
     Passage,
@@ -44,6 +45,7 @@ _FILE: Final = "f.tenant, s.id, f.id, f.status, f.created_at, f.batch, f.size, f
 _OF: Final = "FROM files f JOIN stores s ON s.num = f.store AND s.tenant = f.tenant"
 _NUM: Final = "SELECT num FROM stores WHERE tenant = $1 AND id = $2"
 _MINE: Final = f"tenant = $1 AND store = ({_NUM}) AND id = $3"
+_CLAIMED: Final = f"{_MINE} AND claimed = $4 AND status = 'in_progress'"
 
 
 class _StoreBody(msgspec.Struct, frozen=True):
@@ -118,6 +120,16 @@ class SqlPassageIndex:
         rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
         return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
 
+    async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
+        statement = Parameters()
+        text = f"SELECT {_STORE} FROM stores WHERE tenant = {statement.put(tenant)}"
+        ids = [statement.put(store_id) for store_id in dict.fromkeys(store_ids)]
+        if not ids:
+            return []
+        text += f" AND id IN ({', '.join(ids)}) ORDER BY created_at DESC, num DESC"
+        rows = await self._database.rows(text, statement.values)
+        return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+
     async def change(self, store: VectorStore) -> None:
         row = await self._row(store.tenant, store.id)
         if row is not None:
@@ -152,13 +164,21 @@ class SqlPassageIndex:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    async def add_file(self, file: StoreFile, text: str) -> None:
+    async def add_file(self, file: StoreFile, text: str, *, replace: bool = False) -> None:
         check_text(file.tenant, file.id, file.batch)
         sealed = await self._seal(file.tenant, f"file {file.id}", _encode(_body_of(file)))
         sealed_text = await self._seal(file.tenant, f"text {file.id}", text.encode())
 
         def script() -> Script[None]:
-            for (num,) in (yield Query(_NUM, (file.tenant, file.store))):
+            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
+            for num, dimensions in (yield Query(text, (file.tenant, file.store))):
+                where = "WHERE tenant = $1 AND store = $2 AND id = $3"
+                if not replace:
+                    same = f"UPDATE files SET batch = CASE WHEN $4 = '' THEN batch ELSE $4 END {where} RETURNING id"
+                    if (yield Query(same, (file.tenant, num, file.id, file.batch))):
+                        return
+                elif (yield Query(f"DELETE FROM files {where} RETURNING id", (file.tenant, num, file.id))):
+                    yield from self._emptied(file.tenant, num, dimensions, file.id)
                 of = "SELECT count(*) FROM files WHERE tenant = $1 AND store = $2"
                 ((count,),) = yield Query(of, (file.tenant, num))
                 if count >= FILES_MAX:
@@ -215,6 +235,18 @@ class SqlPassageIndex:
         stores = await self._database.rows(text, (tenant, file_id))
         return sum([await self.remove_file(tenant, StoreId(store_id), file_id) for (store_id,) in stores])
 
+    async def documents(
+        self, tenant: TenantId | None, prefix: str, after: DocumentKey | None, limit: int
+    ) -> list[DocumentKey]:
+        statement = Parameters()
+        where = f"substr(id, 1, {len(prefix)}) = {statement.put(prefix)}"
+        if tenant is not None:
+            where += f" AND tenant = {statement.put(tenant)}"
+        if after is not None:
+            where += f" AND (tenant, id) > ({statement.put(after.tenant)}, {statement.put(after.id)})"
+        text = f"SELECT DISTINCT tenant, id FROM files WHERE {where} ORDER BY tenant, id LIMIT {statement.put(limit)}"
+        return [DocumentKey(owner, file_id) for owner, file_id in await self._database.rows(text, statement.values)]
+
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         text = (
             f"UPDATE files SET status = 'cancelled' WHERE tenant = $1 AND store = ({_NUM}) AND batch = $3"
@@ -238,16 +270,20 @@ class SqlPassageIndex:
 
         rows = await self._database.run(script)
         for file in await with_keys(self._codec, lambda: [self._file_of(row) for row in rows]):
-            return file
+            return msgspec.structs.replace(file, claimed_until=until)
         return None
 
-    async def begin_again(self, file: StoreFile) -> None:
-        def script() -> Script[None]:
-            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
-            for num, dimensions in (yield Query(text, (file.tenant, file.store))):
+    async def begin_again(self, file: StoreFile) -> bool:
+        def script() -> Script[bool]:
+            # The row is written to, not only read: it stays locked until its chunks are gone.
+            text = f"UPDATE files SET claimed = $4 WHERE {_CLAIMED} RETURNING store"
+            for (num,) in (yield Query(text, (file.tenant, file.store, file.id, file.claimed_until))):
+                ((dimensions,),) = yield Query("SELECT dimensions FROM stores WHERE num = $1", (num,))
                 yield from self._emptied(file.tenant, num, dimensions, file.id)
+                return True
+            return False
 
-        await self._database.run(script)
+        return await self._database.run(script)
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
         row = await self._row(file.tenant, file.store)
@@ -260,11 +296,12 @@ class SqlPassageIndex:
         status = "completed" if last else "in_progress"
 
         def script() -> Script[bool]:
-            text = (
-                f"UPDATE files SET status = $4, claimed = $5 WHERE {_MINE} AND status = 'in_progress' RETURNING store"
-            )
-            if not (yield Query(text, (file.tenant, file.store, file.id, status, until))):
-                yield from self._emptied(file.tenant, row.num, row.store.dimensions, file.id)
+            text = f"UPDATE files SET status = $5, claimed = $6 WHERE {_CLAIMED} RETURNING store"
+            mine = file.tenant, file.store, file.id, file.claimed_until
+            if not (yield Query(text, (*mine, status, until))):
+                cancelled = f"SELECT id FROM files WHERE {_MINE} AND status = 'cancelled'"
+                if (yield Query(cancelled, mine[:3])):  # nobody else reads it: what this reader has put is removed
+                    yield from self._emptied(file.tenant, row.num, row.store.dimensions, file.id)
                 return False
             for chunk, (key_id, body), said in zip(chunks, sealed, words, strict=True):
                 values = [file.tenant, row.num, file.id, key_id, body, self._dialect.vector(chunk.vector)]
@@ -278,18 +315,19 @@ class SqlPassageIndex:
 
         return await self._database.run(script)
 
-    async def fail(self, file: StoreFile, error: str) -> None:
+    async def fail(self, file: StoreFile, error: str) -> bool:
         body = msgspec.structs.replace(_body_of(file), error=error)
         sealed = await self._seal(file.tenant, f"file {file.id}", _encode(body))
 
-        def script() -> Script[None]:
-            text = f"UPDATE files SET status = 'failed', key_id = $4, body = $5 WHERE {_MINE} RETURNING store"
-            failed = yield Query(text, (file.tenant, file.store, file.id, *sealed))
+        def script() -> Script[bool]:
+            text = f"UPDATE files SET status = 'failed', key_id = $5, body = $6 WHERE {_CLAIMED} RETURNING store"
+            failed = yield Query(text, (file.tenant, file.store, file.id, file.claimed_until, *sealed))
             for (num,) in failed:
                 ((dimensions,),) = yield Query("SELECT dimensions FROM stores WHERE num = $1", (num,))
                 yield from self._emptied(file.tenant, num, dimensions, file.id)
+            return bool(failed)
 
-        await self._database.run(script)
+        return await self._database.run(script)
 
     def _emptied(self, tenant: TenantId, num: int, dimensions: int, file_id: DocumentId | None) -> Script[None]:
         count = "SELECT count(*) FROM chunks WHERE tenant = $1 AND store = $2"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -175,6 +175,17 @@ class SqlFiles:
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None:
         file_and_key = await self._found(tenant, file_id, now)
         return None if file_and_key is None else file_and_key[0]
+
+    async def existing(self, tenant: TenantId, file_ids: Collection[FileId], now: UnixMs) -> set[FileId]:
+        check_text(tenant)
+        statement = Parameters()
+        text = f"SELECT id FROM files WHERE tenant = {statement.put(tenant)}"
+        text += f" AND {_LIVES.format(now=statement.put(now))}"
+        ids = [statement.put(file_id) for file_id in file_ids if _sound(file_id)]
+        if not ids:
+            return set()
+        rows = await self._database.rows(f"{text} AND id IN ({', '.join(ids)})", statement.values)
+        return {FileId(file_id) for (file_id,) in rows}
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
         check_text(query.tenant, query.user)

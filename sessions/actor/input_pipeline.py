@@ -46,7 +46,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
     try:
         takes_tools = context.tools is None or context.engine.info.takes_tools
         async with asyncio.timeout(context.limits.prepare_s):
-            command = await with_server_tools(command, context.tools, principal.tenant, takes_tools=takes_tools)
+            command = await with_server_tools(command, context.tools, principal, takes_tools=takes_tools)
             if isinstance(command, cm.TurnCommand):
                 _check_sampling(command, context.engine)
                 await preparation.filter.format(command.text)

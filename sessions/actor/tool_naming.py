@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.types import McpSource, SearchScope, TenantId, Tool
+from sessions.model.types import McpSource, Principal, SearchScope, TenantId, Tool
 from sessions.ports import ServerTools
 from sessions.retrieval.filters import parse_filter
 from sessions.server_tools import FILE_SEARCH, ServerTool
@@ -24,28 +24,29 @@ TOOLS_MAX: Final = 256  # of a session, with those that MCP servers have
 
 
 async def with_server_tools(
-    command: cm.ActorCommand, tools: ServerTools | None, tenant: TenantId, *, takes_tools: bool
+    command: cm.ActorCommand, tools: ServerTools | None, principal: Principal, *, takes_tools: bool
 ) -> cm.ActorCommand:
     """Returns the command with the full definitions of the server tools that it names, and of those that every session
-    of the tenant has. Raises NotFound for an unknown tool, BadInput for too many tools or two of one name, Unavailable
-    for an MCP server that is away."""
+    of the tenant has. Raises NotFound for an unknown tool, or a store that its search could not use; BadInput for too
+    many tools or two of one name, Unavailable for an MCP server that is away."""
     if not isinstance(command, cm.SessionCreate | cm.SessionUpdate | cm.TurnCreate):
         return command
-    offered = tools.offered(tenant) if tools is not None and takes_tools else ()
+    offered = tools.offered(principal.tenant) if tools is not None and takes_tools else ()
     replace = msgspec.structs.replace
     if isinstance(command, cm.TurnCreate) and command.create is not None:
-        made = replace(command.create, tools=await _named(command.create.tools, tools, tenant, offered))
+        made = replace(command.create, tools=await _named(command.create.tools, tools, principal, offered))
         command = replace(command, create=made)
     if command.tools is UNSET:
         return command
     if not isinstance(command, cm.SessionCreate) and not offered and not command.tools:
         return command
-    return replace(command, tools=await _named(command.tools or (), tools, tenant, offered))
+    return replace(command, tools=await _named(command.tools or (), tools, principal, offered))
 
 
 async def _named(
-    given: tuple[Tool, ...], tools: ServerTools | None, tenant: TenantId, offered: Collection[str]
+    given: tuple[Tool, ...], tools: ServerTools | None, principal: Principal, offered: Collection[str]
 ) -> tuple[Tool, ...]:
+    tenant = principal.tenant
     if any(tool.server is not True and tool.mcp is not UNSET for tool in given):
         raise BadInput("invalid_request", "Tools of MCP servers are the server's: say `server` too.", param="tools")
     for tool in given:
@@ -54,7 +55,7 @@ async def _named(
         return given
     named: dict[str, Tool] = {}
     ours = {tool.name for tool in given if tool.server is True} | set(offered)
-    for tool in given:
+    for index, tool in enumerate(given):
         if tool.server is not True and tool.name in ours:
             raise BadInput("invalid_request", f"The tool {tool.name!r} is the server's own.", param="tools")
         if isinstance(tool.mcp, McpSource) and not tool.mcp.tool:
@@ -65,6 +66,8 @@ async def _named(
             if each.name in named:
                 raise BadInput("invalid_request", f"Two tools are named {each.name!r}.", param="tools")
             named[each.name] = each
+        if isinstance(tool.search, SearchScope):
+            await _check_scope(index, tool, tool.search, tools, principal)
     for name in offered:
         if name not in named:
             named[name] = _find(Tool(name=name), tools, tenant)
@@ -87,15 +90,30 @@ def _check_search(tool: Tool) -> None:
         parse_filter(tool.search.filters, param="tools")
 
 
-def _find(named: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
-    name = named.name
+async def _check_scope(
+    index: int, tool: Tool, scope: SearchScope, tools: ServerTools | None, principal: Principal
+) -> None:
+    """Raises NotFound for a store of the scope that the principal may not name."""
+    server_tool = tools.find(principal.tenant, tool.name) if tools is not None else None
+    if server_tool is not None and server_tool.check_search is not None:
+        try:
+            await server_tool.check_search(principal, scope)
+        except NotFound as error:
+            error.param = f"tools[{index}].vector_store_ids"
+            raise
+
+
+def _find(tool: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
+    name = tool.name
     server_tool = tools.find(tenant, name) if tools is not None else None
     if server_tool is None:
         raise NotFound("tool_not_found", f"The server has no tool {name!r} for you.", param="tools")
     if server_tool.unavailable:
         why = f"This server cannot carry {name!r} out: {server_tool.unavailable}."
         raise BadInput("tool_unavailable", why, param="tools")
-    return msgspec.structs.replace(server_tool.tool, search=named.search)
+    if isinstance(tool.search, SearchScope) and server_tool.check_search is None:
+        raise BadInput("invalid_request", f"This server's {name!r} takes no `search`.", param="tools")
+    return msgspec.structs.replace(server_tool.tool, search=tool.search)
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:

@@ -298,8 +298,8 @@ class ToolRunner:
 
     def _search_scope(self, call: ServerCall) -> SearchScope | None:
         info = self._state.info
-        named = (tool.search for tool in (() if info is None else info.tools) if tool.name == call.name)
-        return next((scope for scope in named if isinstance(scope, SearchScope)), None)
+        scopes = (tool.search for tool in (() if info is None else info.tools) if tool.name == call.name)
+        return next((scope for scope in scopes if isinstance(scope, SearchScope)), None)
 
     def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
         if call.program is not None:

@@ -4,10 +4,11 @@ It is a server tool like others (`sessions.actor.tool_runner`): call and output 
 the prompt before them never changes, and the passages belong to their turn. They pass the filters like other tools'
 outputs. It is offered beside the tools of the tools file; if one there has the same name, that one is used.
 
-It searches the stores of the session's user, or those of the tenant as a whole if the session has no user. If a search,
-or a part of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped`, what
-was left out, and why. A call takes `DEADLINES.whole` seconds at most, however many stores it searches and whatever
-hangs.
+It searches the stores of the session's user, or those of the tenant as a whole if the session has no user; a service
+may name stores of the tenant for a user's session too. What a client's scope names is checked when the tool is named
+(`check_search`), and stores that are gone by the time of a search make its output say `missing`. If a search, or a part
+of it, takes too long, the answer lacks that part and nothing else: the output says `retrieval_skipped`, what was left
+out, and why. A call takes `DEADLINES.whole` seconds at most, however many stores it searches and whatever hangs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from sessions.model.errors import NotFound, SessileError
-from sessions.model.types import McpSource, TenantId, Tool
+from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.types import McpSource, Principal, SearchScope, TenantId, Tool
 from sessions.ports import ServerTools
 from sessions.retrieval.filters import parse_filter
-from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, Stage, Why
-from sessions.retrieval.vector_stores import Passage, PassageIndex, StoreId, VectorStore
+from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, SkipReason, Stage
+from sessions.retrieval.vector_stores import (
+    Passage,
+    PassageIndex,
+    StoreId,
+    VectorStore,
+    may_search_store,
+    may_see_store,
+    store_not_found,
+)
 from sessions.server_tools import (
     FILE_SEARCH,
     ProgramStep,
@@ -84,10 +93,24 @@ class FileSearch:
         self._search = search
         self._others = others
         self._deadlines = deadlines
+        self._tool = replace(TOOL, check_search=self.check_search)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         other = self._others.find(tenant, name) if self._others is not None else None
-        return TOOL if other is None and name == NAME else other
+        return self._tool if other is None and name == NAME else other
+
+    async def check_search(self, principal: Principal, scope: SearchScope) -> None:
+        """Raises NotFound for a store of a scope that the principal does not see, or that calls for its user could not
+        search. While the index does not answer nothing is checked."""
+        try:
+            async with asyncio.timeout(self._deadlines.whole):
+                stores = await self._in_scope(principal.tenant, principal.user, scope)
+        except (TimeoutError, Unavailable):
+            return
+        present = {store.id for store in stores if may_see_store(principal, store)}
+        for name in scope.vector_store_ids:
+            if name not in present:
+                raise store_not_found(name)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         return self._others.offered(tenant) if self._others is not None else ()
@@ -113,7 +136,7 @@ class FileSearch:
         begun_at = clock()
         try:
             async with asyncio.timeout(self._deadlines.index):
-                stores = await self._stores(request, arguments)
+                stores, is_missing = await self._stores(request, arguments)
             scope, limit = request.search, _limit(request, arguments)
             only = None if scope is None or scope.filters is None else parse_filter(scope.filters)
             left = replace(self._deadlines, whole=self._deadlines.whole - (clock() - begun_at))
@@ -122,32 +145,39 @@ class FileSearch:
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, UNAVAILABLE), {"vectors": "late"}))
         except SessileError as error:
             return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code), {"vectors": "failed"}))
-        skipped = (SKIPPED, *outcome.skipped) if outcome.skipped else ()
-        good = [each for each in outcome.passages if scope is None or each.score >= scope.score_min]
+        reasons: dict[Stage, SkipReason] = {"vectors": "missing"} if is_missing else {}
+        reasons |= outcome.reasons
+        good = [passage for passage in outcome.passages if scope is None or passage.score >= scope.score_min]
         passages = within(good, CHARACTERS_MAX)
-        return ToolResult(outcome="done", output=_output(passages, skipped, outcome.reasons))
+        return ToolResult(outcome="done", output=_output(passages, (SKIPPED, *reasons) if reasons else (), reasons))
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         if self._others is None:
             return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
         return await self._others.advance(step)
 
-    async def _stores(self, request: ToolRequest, given: _Arguments) -> list[VectorStore]:
-        """Returns the stores of the session's owner: those that the client names, if it does. If the model names ids of
-        such stores, only those."""
-        have = await self._index.stores(request.key.tenant, request.user, anybody=False)
-        scope = request.search
-        if scope is not None:
-            have = [store for store in have if store.id in scope.vector_store_ids]
-        named = None if given.vector_store_ids is None else set(map(StoreId, given.vector_store_ids))
-        chosen = [store for store in have if named is None or store.id in named]
-        return (have if scope is not None and not chosen else chosen)[:STORES_MAX]
+    async def _stores(self, request: ToolRequest, arguments: _Arguments) -> tuple[list[VectorStore], bool]:
+        """Returns the stores of the session's owner: those that the client names, if it does; and whether some that the
+        client, or without one the model, names are missing. If the model names ids of such stores, only those."""
+        scope, wanted = request.search, frozenset(arguments.vector_store_ids or ())
+        if scope is None:
+            stores = await self._index.stores(request.key.tenant, request.user, anybody=False)
+            chosen = [store for store in stores if arguments.vector_store_ids is None or store.id in wanted]
+            return chosen[:STORES_MAX], bool(wanted - {store.id for store in chosen})
+        stores = await self._in_scope(request.key.tenant, request.user, scope)
+        chosen = [store for store in stores if store.id in wanted] or stores
+        return chosen, bool(set(scope.vector_store_ids) - {store.id for store in stores})
+
+    async def _in_scope(self, tenant: TenantId, user: str | None, scope: SearchScope) -> list[VectorStore]:
+        """Returns the stores of a scope that calls for the user may search."""
+        stores = await self._index.stores_of_ids(tenant, [StoreId(name) for name in scope.vector_store_ids])
+        return [store for store in stores if may_search_store(tenant, user, store)]
 
 
-def _limit(request: ToolRequest, given: _Arguments) -> int:
+def _limit(request: ToolRequest, arguments: _Arguments) -> int:
     """Returns how many passages a call finds at most: as many as the model wants, and not more than the client."""
     most = RESULTS_MAX if request.search is None else request.search.results_max or RESULTS_MAX
-    wanted = given.max_num_results
+    wanted = arguments.max_num_results
     if wanted is None:
         return RESULTS if request.search is None or request.search.results_max is None else most
     return min(max(wanted, 1), most)
@@ -164,20 +194,21 @@ def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
     return kept
 
 
-def _output(passages: Sequence[Passage], skipped: Sequence[str], reasons: Mapping[Stage, Why]) -> str:
+def _output(passages: Sequence[Passage], skipped: Sequence[str], reasons: Mapping[Stage, SkipReason]) -> str:
     results: list[dict[str, Any]] = [
         {
             "number": number,
-            "file_id": each.file,
-            "filename": each.filename,
-            "start": each.start,
-            "end": each.end,
-            "score": round(each.score, 4),
-            "text": each.text,
+            "file_id": passage.file,
+            "filename": passage.filename,
+            "attributes": passage.attributes,
+            "start": passage.start,
+            "end": passage.end,
+            "score": round(passage.score, 4),
+            "text": passage.text,
         }
-        for number, each in enumerate(passages, 1)
+        for number, passage in enumerate(passages, 1)
     ]
-    said: dict[str, Any] = {"results": results}
+    output: dict[str, Any] = {"results": results}
     if skipped:
-        said |= {"skipped": list(skipped), "reasons": dict(reasons)}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        output |= {"skipped": list(skipped), "reasons": dict(reasons)}
+    return json.dumps(output, ensure_ascii=False, separators=(",", ":"))

@@ -1,10 +1,11 @@
 """Reads documents into vector stores, one file at a time: claims a file, cuts it into chunks, has these embedded, and
 stores them.
 
-A claim lasts `CLAIM_MS` and is prolonged each time that chunks are stored. If a file's reader dies, whoever claims the
-file next, in this process or another, reads it again from its beginning. Embedding is done in small pieces behind all
-other work, because it is never urgent. A file that cannot be read (no text in it, too many chunks) fails with a reason;
-if a service is away it is tried again.
+A claim lasts `CLAIM_MS` and is prolonged each time that chunks are stored; a reader whose claim was lost (its file was
+removed, added anew, or claimed by another) stores nothing more. If a file's reader dies, the next one that claims the
+file, in this process or another, reads it again from its beginning. Embedding is done in small pieces behind all other
+work, because it is never urgent. A file that cannot be read (no text in it, too many chunks) fails with a reason; if a
+service is away it is tried again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 import structlog
 
 from sessions.backoff import Backoff
@@ -88,7 +90,9 @@ class DocumentReader:
         text = await self._index.text(file.tenant, file.store, file.id)
         if store is None or text is None:
             return True  # deleted meanwhile
-        await self._index.begin_again(file)
+        if not await self._index.begin_again(file):
+            self._files.add("removed")
+            return True
         try:
             spans = await self._embedder.split(file.tenant, store.model, text)
             cut = list(chunks(text, spans, file.chunking))
@@ -114,15 +118,16 @@ class DocumentReader:
                 NewChunk(said, each.start, each.end, vector)
                 for said, each, vector in zip(texts, piece, made.vectors, strict=True)
             ]
-            last = at + PIECE_CHUNKS >= len(cut)
-            if not await self._index.put_chunks(file, new, last=last, until=self._until()):
+            last, until = at + PIECE_CHUNKS >= len(cut), self._until()
+            if not await self._index.put_chunks(file, new, last=last, until=until):
                 return False
+            file = msgspec.structs.replace(file, claimed_until=until)
             self._chunks.add(by=len(new))
         return True
 
     async def _failed(self, file: StoreFile, why: str) -> bool:
-        await self._index.fail(file, why)
-        self._files.add("failed")
+        failed = await self._index.fail(file, why)
+        self._files.add("failed" if failed else "removed")
         return True
 
     def _until(self) -> UnixMs:

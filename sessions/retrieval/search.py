@@ -1,8 +1,9 @@
 """Searches vector stores: by meaning and by words at the same time, fused by rank, and re-ranked if that is requested.
 
-Each stage has a deadline, and so may have the search as a whole. If its embedding fails a query is searched by its
-words alone; a store that fails or is late is left out. The answer names the stages that were left out (`skipped`) and
-why; if no store answers there is no answer (`Unavailable`). All stores must be of one tenant; the caller chooses them.
+Each stage has a deadline, and so may have the search as a whole; the stores are searched at the same time. Where the
+embedding of a store's model fails the store is searched by words alone; a store that fails or is late is left out. The
+answer names the stages that were left out (`skipped`) and why; if no store answers there is no answer (`Unavailable`).
+All stores must be of one tenant; the caller chooses them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sessions.retrieval.vector_stores import Passage, PassageIndex, VectorStore
 
 Ranker = Literal["auto", "none", "words", "maxsim"]
 Stage = Literal["embedding", "vectors", "words", "ranking"]
-Why = Literal["late", "failed"]
+SkipReason = Literal["late", "failed", "missing"]
 
 CANDIDATES: Final = 50  # of each list
 RANKED: Final = 20  # passages that are re-ranked, at most
@@ -47,7 +48,7 @@ class SearchOutcome(NamedTuple):
     passages: list[Passage]
     skipped: tuple[Stage, ...] = ()
     tokens: int = 0
-    reasons: Mapping[Stage, Why] = MappingProxyType({})
+    reasons: Mapping[Stage, SkipReason] = MappingProxyType({})
 
 
 class SearchTooLate(Unavailable):
@@ -62,7 +63,7 @@ class _Remaining:
         self._clock = clock
         self._until = clock() + deadlines.whole
 
-    def of(self, stage: Literal["embedding", "index", "ranking"]) -> float:
+    def seconds_for(self, stage: Literal["embedding", "index", "ranking"]) -> float:
         """Returns how many seconds a stage that begins now may take."""
         stage_s: float = getattr(self._deadlines, stage)
         return max(min(stage_s, self._until - self._clock()), 0.0)
@@ -90,20 +91,20 @@ class PassageSearch:
         """Searches the stores; returns the best `limit` passages. Raises Unavailable if none of the stores answers:
         SearchTooLate if they are late."""
         limits = _Remaining(deadlines or Deadlines(), asyncio.get_running_loop().time)
-        passages, skipped, tokens = list[Passage](), dict[Stage, Why](), 0
-        vectors: dict[str, bytes | None] = {}
-        failures: list[Unavailable] = []
-        for store in stores:
-            if store.model not in vectors:
-                vector, used = await self._embedded(store, query, ranker, limits, skipped)
-                vectors[store.model] = vector
-                tokens += used
-            try:
-                passages += await self._in_store(store, query, vectors[store.model], only, ranker, limits, skipped)
-            except Unavailable as error:
-                failures.append(error)
+        skipped = dict[Stage, SkipReason]()
+        models = {store.model: store for store in stores}
+        embedded = await asyncio.gather(
+            *(self._embedded(store, query, ranker, limits, skipped) for store in models.values())
+        )
+        vectors = dict(zip(models, (vector for vector, _ in embedded), strict=True))
+        tokens = sum(used for _, used in embedded)
+        searched = await asyncio.gather(
+            *(self._in_store(store, query, vectors[store.model], only, ranker, limits, skipped) for store in stores)
+        )
+        failures = [outcome for outcome in searched if isinstance(outcome, Unavailable)]
         if failures and len(failures) == len(stores):
             raise failures[0]
+        passages = [passage for outcome in searched if not isinstance(outcome, Unavailable) for passage in outcome]
         passages.sort(key=lambda each: (-each.score, each.file, each.start))
         if ranker == "maxsim" and passages:
             passages, used = await self._ranked(stores[0], query, passages, limits, skipped)
@@ -111,21 +112,19 @@ class PassageSearch:
         return SearchOutcome(passages[:limit], tuple(skipped), tokens, skipped)
 
     async def _embedded(
-        self, store: VectorStore, query: str, ranker: Ranker, limits: _Remaining, skipped: dict[Stage, Why]
+        self, store: VectorStore, query: str, ranker: Ranker, limits: _Remaining, skipped: dict[Stage, SkipReason]
     ) -> tuple[bytes | None, int]:
         if ranker == "words":
             return None, 0
         clock = asyncio.get_running_loop().time
         begun_at = clock()
         try:
-            async with asyncio.timeout(limits.of("embedding")):
+            async with asyncio.timeout(limits.seconds_for("embedding")):
                 made = await self._embedder.embed(store.tenant, store.model, [query])
             return made.vectors[0], made.tokens
         except TimeoutError:
             self._leave_out("embedding", "late", skipped)
-        except SessileError as error:
-            if error.status < 500:
-                raise
+        except SessileError:  # also what its model alone refuses, such as a query that is too long for it
             self._leave_out("embedding", "failed", skipped)
         finally:
             self._stage_s.of("embedding").observe(clock() - begun_at)
@@ -139,12 +138,16 @@ class PassageSearch:
         only: AttributeFilter | None,
         ranker: Ranker,
         limits: _Remaining,
-        skipped: dict[Stage, Why],
-    ) -> list[Passage]:
+        skipped: dict[Stage, SkipReason],
+    ) -> list[Passage] | Unavailable:
+        """Returns the passages of one store, or why it has not answered. With no time left nothing is asked of it."""
         index, clock = self._index, asyncio.get_running_loop().time
         begun_at = clock()
         try:
-            async with asyncio.timeout(limits.of("index")):
+            index_s = limits.seconds_for("index")
+            if index_s <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(index_s):
                 near: list[tuple[int, float]] = []
                 worded: list[int] = []
                 if vector is not None:
@@ -158,12 +161,12 @@ class PassageSearch:
                     order = fuse([*lists, (1.0, worded)])
                 scores = dict(order[:CANDIDATES])
                 passages = await index.passages(store.tenant, store.id, list(scores))
-        except TimeoutError as error:
+        except TimeoutError:
             self._leave_out("vectors", "late", skipped)
-            raise SearchTooLate("vector_stores_unavailable", "The vector stores do not answer in time.") from error
-        except Unavailable:
+            return SearchTooLate("vector_stores_unavailable", "The vector stores do not answer in time.")
+        except Unavailable as error:
             self._leave_out("vectors", "failed", skipped)
-            raise
+            return error
         finally:
             self._stage_s.of("index").observe(clock() - begun_at)
         return [msgspec.structs.replace(each, score=scores[each.number]) for each in passages]
@@ -174,13 +177,13 @@ class PassageSearch:
         query: str,
         passages: list[Passage],
         limits: _Remaining,
-        skipped: dict[Stage, Why],
+        skipped: dict[Stage, SkipReason],
     ) -> tuple[list[Passage], int]:
         clock = asyncio.get_running_loop().time
         begun_at = clock()
         best = passages[:RANKED]
         try:
-            async with asyncio.timeout(limits.of("ranking")):
+            async with asyncio.timeout(limits.seconds_for("ranking")):
                 texts = [each.text for each in best]
                 ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
             order = rescored(range(len(best)), dict(enumerate(ranking.scores)))
@@ -193,6 +196,6 @@ class PassageSearch:
             self._stage_s.of("ranking").observe(clock() - begun_at)
         return passages, 0
 
-    def _leave_out(self, stage: Stage, why: Why, skipped: dict[Stage, Why]) -> None:
-        skipped[stage] = why
-        self._skipped.add(stage, why)
+    def _leave_out(self, stage: Stage, reason: SkipReason, skipped: dict[Stage, SkipReason]) -> None:
+        skipped[stage] = reason
+        self._skipped.add(stage, reason)

@@ -12,8 +12,8 @@ document's text with its attributes; its chunks have a vector, words, and their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NewType, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, NewType, Protocol
 
 import msgspec
 
@@ -59,6 +59,7 @@ class StoreFile(msgspec.Struct, frozen=True, kw_only=True):
     chunking: Chunking = Chunking()
     batch: str = ""
     size: int = 0  # of its text, in bytes
+    claimed_until: UnixMs = UnixMs(0)  # by the reader that has claimed it; 0 where nobody asks to read it
 
 
 class NewChunk(msgspec.Struct, frozen=True):
@@ -79,6 +80,13 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     score: float = 0.0
+
+
+class DocumentKey(NamedTuple):
+    """Identifies a document of a tenant, which may be in several stores."""
+
+    tenant: TenantId
+    id: DocumentId
 
 
 class FileCounts(msgspec.Struct, frozen=True):
@@ -103,6 +111,10 @@ class PassageIndex(Protocol):
 
     async def store(self, tenant: TenantId, store_id: StoreId) -> VectorStore | None: ...
 
+    async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
+        """Returns those of a tenant's stores that have one of these ids, newest first."""
+        ...
+
     async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
         """Returns a tenant's stores, newest first: with `anybody` those of every user, else only those of `user`."""
         ...
@@ -122,10 +134,11 @@ class PassageIndex(Protocol):
 
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts: ...
 
-    async def add_file(self, file: StoreFile, text: str) -> None:
+    async def add_file(self, file: StoreFile, text: str, *, replace: bool = False) -> None:
         """Adds a file with its extracted text; it then waits to be split and embedded, unless its status says that it
-        has failed. Does nothing if the store has a file of this id. Raises Limited if the store already has `FILES_MAX`
-        files."""
+        has failed. A file of this id that the store has already is replaced in the same transaction if `replace` is
+        true; otherwise it stays, and only moves to the batch of `file` if that has one. Raises Limited if the store
+        already has `FILES_MAX` other files."""
         ...
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
@@ -146,6 +159,13 @@ class PassageIndex(Protocol):
         """Removes a file from all stores of a tenant; returns from how many."""
         ...
 
+    async def documents(
+        self, tenant: TenantId | None, prefix: str, after: DocumentKey | None, limit: int
+    ) -> list[DocumentKey]:
+        """Returns a page of the documents whose ids begin with `prefix`, of one tenant or (None) of all, each once,
+        those behind `after` in the order of their tenants and ids."""
+        ...
+
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         """Cancels the reading of a batch's files that still wait; returns how many."""
         ...
@@ -156,16 +176,20 @@ class PassageIndex(Protocol):
         ...
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
-        """Adds chunks behind those of earlier calls, and prolongs the claim to `until`. With `last` the file is
-        completed, and searches find it from now on. Returns False if the file was removed or cancelled meanwhile; then
-        none of its chunks is left."""
+        """Adds chunks behind those of earlier calls, and prolongs the claim from `file.claimed_until` to `until`. With
+        `last` the file is completed, and searches find it from now on. Returns False, and adds nothing, if the claim is
+        not the caller's any more: the file was removed, cancelled, added anew or claimed by another reader."""
         ...
 
-    async def begin_again(self, file: StoreFile) -> None:
-        """Removes the chunks that were added by an earlier reader, which has died."""
+    async def begin_again(self, file: StoreFile) -> bool:
+        """Removes the chunks that were added by an earlier reader, which has died. Returns False, and removes nothing,
+        if the claim is not the caller's any more."""
         ...
 
-    async def fail(self, file: StoreFile, error: str) -> None: ...
+    async def fail(self, file: StoreFile, error: str) -> bool:
+        """Marks a claimed file as failed. Returns False, and changes nothing, if the claim is not the caller's any
+        more."""
+        ...
 
     async def nearest(
         self, tenant: TenantId, store_id: StoreId, vector: bytes, only: AttributeFilter | None, limit: int
@@ -191,6 +215,13 @@ def may_see_store(principal: Principal, store: VectorStore) -> bool:
     if principal.role == "user":
         return principal.user is not None and principal.user == store.user
     return True
+
+
+def may_search_store(tenant: TenantId, user: str | None, store: VectorStore) -> bool:
+    """Returns whether a turn of `user` may search a store that a client has named: the tenant's stores without a user,
+    and those of this user. Whoever names a store must also see it (`may_see_store`), so a user's turn searches a store
+    of the whole tenant only if a service named it."""
+    return store.tenant == tenant and (store.user or None) in (None, user or None)
 
 
 def store_not_found(store_id: str) -> NotFound:

@@ -54,7 +54,9 @@ async def through(gates: ToolGates, result: ToolResult, tenant: TenantId = ACME,
         return result
 
     request = request_of(tool, tenant=tenant)
-    return (await gates.through(request, concurrency=4, timeout_s=60, work=work)).outcome
+    outcome = (await gates.through(request, concurrency=4, timeout_s=60, work=work)).outcome
+    await gates.close()  # the outcome is noted behind its result
+    return outcome
 
 
 async def test_a_tool_that_failed_at_one_replica_gets_no_calls_from_another(

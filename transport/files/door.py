@@ -21,6 +21,7 @@ from sessions.model.authorization import demand
 from sessions.model.errors import BadInput, Limited, Overloaded, SessileError, TooLarge, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,
+    FILE_ID_PREFIX,
     BlobId,
     FileId,
     FilePurpose,
@@ -235,7 +236,7 @@ class Upload:
             self._buffer.clear()
         now = self._clock.now_ms()
         file = StoredFile(
-            id=FileId(f"file-{self._clock.new_id()}"),
+            id=FileId(f"{FILE_ID_PREFIX}{self._clock.new_id()}"),
             tenant=self._principal.tenant,
             user=owner_of(self._principal),
             filename=safe_filename(filename),

@@ -2,7 +2,7 @@
 came of it, and events of their own.
 
     code_interpreter   code_interpreter_call   its code and what that printed
-    file_search        file_search_call        its query, the passages found, and what was skipped
+    file_search        file_search_call        its query and arguments, the passages found, and what was skipped
 
 They are shown so in a response that was requested with a tool of that type; elsewhere such a call is a function call
 with its output. Made of the log alone.
@@ -49,8 +49,8 @@ def shown_hosted_tool(tool: Tool) -> dict[str, Json] | None:
         shown: dict[str, Json] = {"type": FILE_SEARCH, "vector_store_ids": list(scope.vector_store_ids)}
         if scope.score_min:
             shown["ranking_options"] = {"score_threshold": scope.score_min}
-        given = {"max_num_results": scope.results_max, "filters": scope.filters}
-        return shown | {name: value for name, value in given.items() if value is not None}
+        optional = {"max_num_results": scope.results_max, "filters": scope.filters}
+        return shown | {name: value for name, value in optional.items() if value is not None}
     return None
 
 
@@ -59,7 +59,7 @@ def hosted_tools(body: ev.ResponseBody) -> frozenset[str]:
     tools = body.request.get("tools") if isinstance(body.request, dict) else None
     if not isinstance(tools, Sequence):
         return frozenset()
-    return frozenset(each["type"] for each in tools if isinstance(each, Mapping) and each.get("type") in _TOOLS)
+    return frozenset(tool["type"] for tool in tools if isinstance(tool, Mapping) and tool.get("type") in _TOOLS)
 
 
 def hosted_item(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
@@ -80,11 +80,11 @@ def shown_items(
 ) -> list[dict[str, Json]]:
     """Returns an answer's items as `render` shows them, and each call of the `hosted` tools as one item with its
     output."""
-    given = list(items)
-    calls = {item.call_id for item in given if isinstance(item, FunctionCall) and _is_call_of(item, hosted)}
-    outputs = {item.call_id: item for item in given if isinstance(item, FunctionCallOutput) and item.call_id in calls}
+    answer = list(items)
+    calls = {item.call_id for item in answer if isinstance(item, FunctionCall) and _is_call_of(item, hosted)}
+    outputs = {item.call_id: item for item in answer if isinstance(item, FunctionCallOutput) and item.call_id in calls}
     shown = []
-    for item in given:
+    for item in answer:
         if isinstance(item, FunctionCall) and item.call_id in calls:
             shown.append(hosted_item(item, outputs.get(item.call_id)))
         elif not isinstance(item, FunctionCallOutput) or item.call_id not in calls:
@@ -169,26 +169,26 @@ def _code_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[
 
 def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
     query = _text_of(call.arguments, "query")
-    shown: dict[str, Json] = {"queries": [query] if query else [], "results": None}
+    shown: dict[str, Json] = {"queries": [query] if query else [], "arguments": call.arguments, "results": None}
     if output is None:
         return shown
     try:
-        given = json.loads(output.output)
+        content = json.loads(output.output)
     except (ValueError, RecursionError):
         return shown  # a filter has replaced it
-    if not isinstance(given, dict) or not isinstance(given.get("results"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         return shown
-    more = {name: given[name] for name in ("skipped", "reasons") if name in given}
-    return {**shown, "results": given["results"], **more}
+    more = {name: content[name] for name in ("skipped", "reasons") if name in content}
+    return {**shown, "results": content["results"], **more}
 
 
 def _text_of(arguments: str, name: str) -> str:
     """Returns a text of a call's JSON arguments; empty while they are incomplete or have none."""
     try:
-        given = json.loads(arguments)
+        values = json.loads(arguments)
     except (ValueError, RecursionError):
         return ""
-    text = given.get(name) if isinstance(given, dict) else None
+    text = values.get(name) if isinstance(values, dict) else None
     return text if isinstance(text, str) else ""
 
 

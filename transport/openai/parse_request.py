@@ -325,8 +325,8 @@ def _code_call(item: request_models.InputItem, at: str) -> list[Unit]:
 
 
 def _search_call(item: request_models.InputItem, at: str) -> list[Unit]:
-    """Returns a `file_search_call` item as two: the function call and its output. One without results, as OpenAI's
-    server gives it, is left out. Raises BadInput."""
+    """Returns a `file_search_call` item as two: the function call, with its `arguments` as they were, and its output.
+    One without results, as OpenAI's server gives it, is left out. Raises BadInput."""
     name = item.call_id or item.id
     if name is None:
         raise _missing(f"{at}.id")
@@ -334,10 +334,10 @@ def _search_call(item: request_models.InputItem, at: str) -> list[Unit]:
         return []
     call_id, query = CallId(name), " ".join(item.queries or ())
     more = {"skipped": item.skipped, "reasons": item.reasons}
-    found = {"results": item.results} | {field: value for field, value in more.items() if value is not None}
-    arguments = json.dumps({"query": query}, ensure_ascii=False)
+    content = {"results": item.results} | {field: value for field, value in more.items() if value is not None}
+    arguments = json.dumps({"query": query}, ensure_ascii=False) if item.arguments is None else item.arguments
     call = Unit((cm.NewCall(call_id=call_id, name=FILE_SEARCH, arguments=arguments),), answer=True)
-    output = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    output = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return [call, Unit((cm.NewOutput(call_id=call_id, output=output),))]
 
 

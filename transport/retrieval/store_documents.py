@@ -76,6 +76,7 @@ def documents_of_ids(
     strategy: vm.AutoChunking | vm.StaticChunking | None,
     attributes: dict[str, str | bool | float] | None = None,
 ) -> list[vm.NewStoreFile]:
+    """Returns the documents of uploaded files, each file once, all with the same chunking strategy and attributes."""
     return [
         vm.NewStoreFile(file_id=file_id, chunking_strategy=strategy, attributes=attributes)
         for file_id in dict.fromkeys(file_ids)

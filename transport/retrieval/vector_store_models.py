@@ -1,5 +1,5 @@
-"""What requests and answers of `/v1/vector_stores` look like: OpenAI's, with documents that are given as their text
-beside those that are uploaded files, and the place of each passage."""
+"""The requests and answers of `/v1/vector_stores`: OpenAI's, with documents that are given as their text beside those
+that are uploaded files, and the place of each passage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from transport.openai.response_models import ResponseModel
 
 StoreName = Annotated[str, StringConstraints(max_length=256)]
 AttributeMap = Annotated[dict[str, str | bool | float], Field(max_length=16)]
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+FileIdText = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 BATCH_MAX: Final = 500
-FileIds = Annotated[list[FileName], Field(max_length=BATCH_MAX)]
+FileIds = Annotated[list[FileIdText], Field(max_length=BATCH_MAX)]
 Query = Annotated[str, StringConstraints(min_length=1, max_length=8_192)]
 
 
@@ -49,7 +49,7 @@ class VectorStoreChange(RequestModel):
 class NewStoreFile(RequestModel):
     """A new document: an uploaded file by its id, or a text."""
 
-    file_id: FileName | None = None
+    file_id: FileIdText | None = None
     text: Annotated[str, StringConstraints(min_length=1, max_length=TEXT_CHARACTERS_MAX)] | None = None
     filename: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     attributes: AttributeMap | None = None
@@ -60,7 +60,7 @@ class NewFileBatch(RequestModel):
     """Many new documents. `attributes` and `chunking_strategy` are for those of `file_ids`."""
 
     files: Annotated[list[NewStoreFile], Field(min_length=1, max_length=BATCH_MAX)] | None = None
-    file_ids: Annotated[list[FileName], Field(min_length=1, max_length=BATCH_MAX)] | None = None
+    file_ids: Annotated[list[FileIdText], Field(min_length=1, max_length=BATCH_MAX)] | None = None
     attributes: AttributeMap | None = None
     chunking_strategy: AutoChunking | StaticChunking | None = None
 

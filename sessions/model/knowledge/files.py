@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Final, Literal, NewType, Protocol, get_args
 
 import msgspec
@@ -30,6 +30,7 @@ BlobId = NewType("BlobId", str)
 FilePurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
 PURPOSES: Final[tuple[FilePurpose, ...]] = get_args(FilePurpose)
 CHUNK_BYTES: Final = 256 * 1024
+FILE_ID_PREFIX: Final = "file-"
 FILENAME_MAX: Final = 255  # characters
 UPLOAD_MS: Final = 3_600_000
 """How long an unfinished upload is kept; then the sweep collects it."""
@@ -121,6 +122,10 @@ class FileStore(Protocol):
         ...
 
     async def find(self, tenant: TenantId, file_id: FileId, now: UnixMs) -> StoredFile | None: ...
+
+    async def existing(self, tenant: TenantId, file_ids: Collection[FileId], now: UnixMs) -> set[FileId]:
+        """Returns those of a tenant's ids that are files."""
+        ...
 
     async def files(self, query: FileQuery, now: UnixMs) -> list[StoredFile]:
         """Returns a page of files. Raises NotFound for an unknown `after`."""

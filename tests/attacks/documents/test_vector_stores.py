@@ -138,9 +138,10 @@ async def test_no_word_and_no_text_stands_in_the_file_and_what_is_deleted_leaves
     await index.create(store)
     file = StoreFile(id=DocumentId("f"), store=store.id, tenant=acme, filename="f", created_at=UnixMs(1))
     await index.add_file(file, "x")
-    assert await index.claim(UnixMs(1), UnixMs(2)) is not None
+    claimed = await index.claim(UnixMs(1), UnixMs(2))
+    assert claimed is not None
     vector = vector_of(SECRET)
-    assert await index.put_chunks(file, [NewChunk("sealed", 0, 1, vector)], last=True, until=UnixMs(3))
+    assert await index.put_chunks(claimed, [NewChunk("sealed", 0, 1, vector)], last=True, until=UnixMs(3))
     rows = await database.rows("SELECT block FROM words_data")
     assert rows and not any(b"sealed" in bytes(block) for (block,) in rows)
     (before,) = (await database.rows("SELECT vector FROM chunks"))[0]

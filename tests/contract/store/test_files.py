@@ -137,6 +137,10 @@ async def test_expired_files_are_not_there_and_are_collected(files: FileStore) -
     late = UnixMs(NOW + 10)
     assert await files.find(ACME, file.id, late) is None and not await files.remove(ACME, file.id, late)
     assert await files.files(FileQuery(tenant=ACME, anybody=True), late) == []
+    ids = [file.id, FileId("file-none"), FileId("\0")]
+    assert await files.existing(ACME, ids, UnixMs(NOW + 9)) == {file.id}
+    assert await files.existing(ACME, ids, late) == await files.existing(ACME, [], NOW) == set()
+    assert await files.existing(TenantId("beta"), ids, NOW) == set()
     assert await files.collect(UnixMs(NOW + 9), limit=9) == 0
     assert await files.collect(late, limit=9) == 2
     assert await files.totals(ACME, "ü") == FileTotals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from persistence.codec import PlainCodec
+from persistence.passages import databases
 from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
 from sessions.model.types import TenantId, UnixMs
@@ -224,3 +226,74 @@ async def test_filters_are_the_same_in_every_database_and_in_words(index: SqlPas
         for numbers in ([number for number, _ in near], worded):
             passages = await index.passages(ACME, StoreId("vs_1"), numbers)
             assert {each.file for each in passages} == wanted, given
+
+
+async def test_a_reader_whose_file_was_added_anew_stores_nothing_more(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    await index.add_file(a_file("f1"), "\n".join(ANIMALS))
+    first = await index.claim(NOW, LATER)
+    assert first is not None
+    chunks = [NewChunk(text, 0, len(text), vector_of(text)) for text in ANIMALS]
+    assert await index.put_chunks(first, chunks[:1], last=False, until=UnixMs(LATER + 1))
+    first = msgspec.structs.replace(first, claimed_until=UnixMs(LATER + 1))
+    await index.add_file(a_file("f1"), "\n".join(ANIMALS), replace=True)  # between two pieces
+    assert not await index.put_chunks(first, chunks[1:2], last=True, until=LATER)
+    second = await index.claim(NOW, UnixMs(LATER + 2))
+    assert second is not None and await index.begin_again(second)
+    assert await index.put_chunks(second, chunks[:2], last=False, until=UnixMs(LATER + 3))
+    second = msgspec.structs.replace(second, claimed_until=UnixMs(LATER + 3))
+    assert not await index.begin_again(first) and not await index.fail(first, "It cannot be read.")
+    assert not await index.put_chunks(first, chunks[2:], last=True, until=LATER)
+    assert await index.put_chunks(second, chunks[2:], last=True, until=LATER)
+    assert sorted(await found(index, "fox cat horses")) == sorted(ANIMALS)
+    near = await index.nearest(ACME, StoreId("vs_1"), vector_of("fox"), None, 10)
+    assert len(near) == len(ANIMALS), "every piece once"
+
+
+async def test_a_cancelled_reader_leaves_no_chunks(index: SqlPassageIndex) -> None:
+    await index.create(a_store())
+    await index.add_file(a_file("f1", batch="b1"), ANIMALS[0])
+    file = await index.claim(NOW, LATER)
+    assert file is not None
+    chunk = NewChunk(ANIMALS[0], 0, len(ANIMALS[0]), vector_of(ANIMALS[0]))
+    assert await index.put_chunks(file, [chunk], last=False, until=LATER)
+    assert await index.cancel_batch(ACME, StoreId("vs_1"), "b1") == 1
+    assert not await index.put_chunks(file, [chunk], last=True, until=LATER)
+    await index.add_file(a_file("f1", batch="b2"), ANIMALS[0])
+    moved = await index.file(ACME, StoreId("vs_1"), DocumentId("f1"))
+    assert moved is not None and (moved.status, moved.batch) == ("cancelled", "b2")
+
+
+async def test_documents_are_listed_once_and_stores_are_read_by_their_ids(index: SqlPassageIndex) -> None:
+    for store in (a_store(), a_store("vs_2"), a_store(tenant=BETA)):
+        await index.create(store)
+        await index.add_file(a_file("file-1", store=store.id, tenant=store.tenant), "x")
+    await index.add_file(a_file("file-2"), "x")
+    await index.add_file(a_file("file_3"), "x")
+    uploads = await index.documents(None, "file-", None, 9)
+    assert uploads == [(ACME, "file-1"), (ACME, "file-2"), (BETA, "file-1")]
+    assert await index.documents(ACME, "file-", None, 9) == uploads[:2]
+    assert await index.documents(None, "file-", uploads[0], 1) == uploads[1:2]
+    both = await index.stores_of_ids(ACME, [StoreId("vs_1"), StoreId("vs_2"), StoreId("vs_1"), StoreId("vs_9")])
+    assert sorted(store.id for store in both) == ["vs_1", "vs_2"]
+    assert await index.stores_of_ids(ACME, []) == []
+
+
+@pytest.mark.cluster
+async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "TIMEOUT_S", 600.0)
+    server = postgres()
+    database = PostgresPassages(server.dsn, f"passages_{uuid4().hex[:8]}")
+    await database.open()
+    try:
+        async with asyncio.timeout(60):
+            server.pause()
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await database.rows("SELECT 1")
+            finally:
+                server.resume()
+            assert await database.rows("SELECT 1") == [(1,)], "on another connection"
+    finally:
+        await database.close()

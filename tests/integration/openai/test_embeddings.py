@@ -17,6 +17,7 @@ from inference.simulated import SimulatedOptions
 from sessions.metrics import Metrics
 from sessions.model.types import EMBEDDINGS, SessionKey, TenantId
 from sessions.retrieval.services import Retrieval
+from sessions.routing.models_file import ModelPools, ModelsFile, PoolModel
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 
@@ -110,6 +111,15 @@ async def test_a_server_without_models_says_so() -> None:
     async with serving(SimulatedOptions(step_base_s=0.001)) as bare, bare.client() as client:
         with pytest.raises(openai.InternalServerError, match="no embedding models"):
             await client.embeddings.create(model=MODEL, input="x")
+
+
+async def test_a_name_of_the_models_file_is_no_embedding_model(
+    client: openai.AsyncOpenAI, server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ModelsFile(models={SIMULATED: PoolModel(quality=1)}, aliases={MODEL: SIMULATED})
+    monkeypatch.setattr(server.gateway, "pools", lambda: ModelPools(file, "1"))
+    listed = [model.model_dump() for model in (await client.models.list()).data]
+    assert not any(model["capabilities"]["embedding"] for model in listed)
 
 
 async def test_embedding_models_are_listed_behind_those_that_chat(client: openai.AsyncOpenAI, server: Serving) -> None:

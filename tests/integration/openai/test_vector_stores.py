@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 from openai.types.responses import ResponseFileSearchToolCall
@@ -224,6 +225,54 @@ async def test_uploaded_files_are_put_into_stores_by_their_ids(
     assert (await client.vector_stores.retrieve(store.id)).file_counts == before.file_counts
 
 
+async def test_a_store_that_cannot_be_filled_is_not_left_behind(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    fox = await uploaded(client, "fox.md", FOX.encode())
+    refused = await uploaded(client, "cave.md", b"Open sesame.")
+    large = {"type": "static", "static": {"max_chunk_size_tokens": 4000, "chunk_overlap_tokens": 0}}
+    for body in (
+        {"file_ids": [fox], "chunking_strategy": large},
+        {"file_ids": [fox, refused]},
+        {"file_ids": [fox, "file-none"]},
+    ):
+        assert (await http.post("/v1/vector_stores", json=body)).status_code in (400, 404)
+        assert (await client.vector_stores.list()).data == []
+
+
+async def test_a_batch_leaves_a_document_alone_that_the_store_has_with_the_same_chunks(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, retrieval: Retrieval
+) -> None:
+    file = await uploaded(client, "fox.md", FOX.encode())
+    store = (await client.vector_stores.create(file_ids=[file])).id
+    await ended(http, f"/v1/vector_stores/{store}/files/{file}")
+    assert isinstance(retrieval.embedder, MadeUpEmbedder)
+    retrieval.embedder.away = True
+    same = await client.vector_stores.file_batches.create(store, file_ids=[file])
+    assert (same.status, same.file_counts.completed) == ("completed", 1), "nothing is read again"
+    retrieval.embedder.away = False
+    how: Any = {"type": "static", "static": {"max_chunk_size_tokens": 32, "chunk_overlap_tokens": 4}}
+    other = await client.vector_stores.file_batches.create(store, file_ids=[file], chunking_strategy=how)
+    await ended(http, f"/v1/vector_stores/{store}/file_batches/{other.id}")
+    shown = await client.vector_stores.files.retrieve(file, vector_store_id=store)
+    assert shown.chunking_strategy is not None and shown.chunking_strategy.model_dump() == how
+
+
+async def test_an_erased_users_files_are_in_no_store_of_the_tenant(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
+) -> None:
+    file = await uploaded(client, "fox.md", FOX.encode())
+    store = (await client.vector_stores.create(file_ids=[file])).id
+    await ended(http, f"/v1/vector_stores/{store}/files/{file}")
+    files = server.journal.database.files
+    ((key, stored),) = files.items()
+    files[key] = msgspec.structs.replace(stored, user="ann")
+    erased = await http.post("/v1/users/ann/erase")
+    assert erased.status_code in (200, 202), erased.text
+    assert (await client.vector_stores.search(store, query="interest rates")).data == []
+    assert (await client.vector_stores.files.list(store)).data == []
+
+
 async def test_a_deleted_file_is_in_no_store_and_in_no_later_prompt(
     client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
 ) -> None:
@@ -259,6 +308,9 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     found = done.output[1]
     assert isinstance(found, ResponseFileSearchToolCall)
     assert (found.status, found.queries) == ("completed", ["interest rates"])
+    shown: dict[str, Any] = found.model_dump()
+    assert json.loads(shown["arguments"]) == {"query": "interest rates"}
+    assert shown["results"][0]["attributes"] == {"year": 2020}
     assert [result.filename for result in found.results or ()] == ["march.md"]
     assert done.tools[0].model_dump(exclude_none=True) == tool and done.output_text.endswith("They fell [1].")
     assert (await client.responses.retrieve(done.id)).model_dump() == done.model_dump()
@@ -290,6 +342,21 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     (item,) = [each.item for each in events if each.type == "response.output_item.done" and each.output_index == 1]
     shown = item.model_dump()
     assert (shown["skipped"], shown["reasons"]) == (["retrieval_skipped", "embedding"], {"embedding": "failed"})
+
+
+async def test_an_answer_that_was_given_is_given_again_when_its_store_is_gone(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
+) -> None:
+    store = (await client.vector_stores.create()).id
+    server.engine.script.append("They fell.")
+    body = {"model": SIMULATED, "input": "what of the rates?", "tools": [file_search(store)]}
+    key = {"idempotency-key": "one"}
+    first = await http.post("/v1/responses", json=body, headers=key)
+    assert first.status_code == 200, first.text
+    await client.vector_stores.delete(store)
+    again = await http.post("/v1/responses", json=body, headers=key)
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"]), again.text
+    assert (await http.post("/v1/responses", json=body)).status_code == 404
 
 
 async def test_what_is_wrong_with_a_file_search_is_refused_by_its_name(

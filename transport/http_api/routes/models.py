@@ -89,7 +89,7 @@ async def models(request: Request) -> ModelList | JsonResponse:
         )
         return JsonResponse({"data": shown, "has_more": False, **ends})
     listed = [_object(request, each, name) for each, name in named]
-    embedding = [_embedding_object(request, each) for each in _embedding_models(request)]
+    embedding = [_embedding_object(request, embedder) for embedder in _embedding_models(request)]
     return ModelList(object="list", data=[*listed, *embedding])
 
 
@@ -98,9 +98,9 @@ async def model(model: str, request: Request) -> ModelObject | JsonResponse:
     """Returns one model or alias, or an embedding model."""
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     if VERSION_HEADER not in request.headers:
-        for each in _embedding_models(request):
-            if each.name == model:
-                return _embedding_object(request, each)
+        for embedder in _embedding_models(request):
+            if embedder.name == model:
+                return _embedding_object(request, embedder)
     gateway.pools().choice(principal.tenant, model)
     model_card = card(gateway.models, model)
     if VERSION_HEADER in request.headers:
@@ -120,11 +120,12 @@ def _object(request: Request, model: ModelCard, name: str) -> ModelObject:
 
 
 def _embedding_models(request: Request) -> list[EmbeddingModel]:
-    """Returns the embedding models of this process, except those whose names chat models have too."""
+    """Returns the embedding models of this process, except those whose names chat models, or models and aliases of the
+    models file, have too."""
     gateway = gateway_of(request)
-    taken = {name for each in gateway.models() for name in each.names}
+    taken = {name for model in gateway.models() for name in model.names} | set(gateway.pools().file.names)
     models = () if gateway.retrieval is None else gateway.retrieval.embedder.models()
-    return [each for each in models if each.name not in taken]
+    return [embedder for embedder in models if embedder.name not in taken]
 
 
 def _embedding_object(request: Request, model: EmbeddingModel) -> ModelObject:

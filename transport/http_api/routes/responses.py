@@ -73,7 +73,6 @@ from transport.openai.responses import ResponseReader, not_found
 from transport.openai.resume import resume
 from transport.openai.turn_starter import TurnDraft, TurnInput, TurnRequest, naming_input, units_behind
 from transport.openai.unknown_parameters import check_optional, leave_out
-from transport.retrieval.named_stores import check_named_stores
 from transport.websocket.inner_requests import SocketTurn
 
 ROUTE: Final = "responses"
@@ -133,7 +132,6 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     a reader. A GET with an upgrade to WebSocket has the same as frames: docs/responses-websocket.md."""
     gateway, starter, principal = gateway_of(request), turn_starter_of(request), principal_of(request, "chat")
     gateway.check_draining()
-    await check_named_stores(gateway, principal, body.tools or ())
     headers, given = read_retry_headers(request), await request.body()
     seen = resumed_event_id(request, headers, given)
     model = card(gateway.models, body.model)

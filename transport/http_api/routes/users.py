@@ -22,6 +22,7 @@ from sessions.model.errors import BadInput, Forbidden, NotFound, SessileError
 from sessions.model.inspection import Refused, RefusedText
 from sessions.model.memories import TEXT_MAX, MemoryId, UserMemory, memory_not_found, owner_of
 from sessions.model.types import Principal
+from sessions.retrieval.deleted_uploads import remove_deleted_uploads
 from transport import errors
 from transport.gateway import Gateway
 from transport.http_api.break_glass import Reason, record_break_glass
@@ -124,9 +125,12 @@ async def erase(
     erasure = await store.end_users.request_erasure(
         Erasure(tenant=owner, user=user, asked_at=at, asked_by=principal.key_id), row
     )
-    if gateway.retrieval is not None and gateway.retrieval.vector_stores is not None:
-        await gateway.retrieval.vector_stores.passages.forget_user(owner, user)
+    stores = None if gateway.retrieval is None else gateway.retrieval.vector_stores
+    if stores is not None:
+        await stores.passages.forget_user(owner, user)
     await gateway.sweep_erasures()
+    if stores is not None:  # the user's files in stores of others
+        await remove_deleted_uploads(stores.passages, store.files, gateway.now_ms, owner)
     erasure = await store.end_users.find(owner, user) or erasure
     if erasure.done_at is not None and gateway.keys is not None:
         await gateway.keys.refresh()  # their keys open nothing any more, here at once

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from sessions.model.errors import BadInput, NotFound, SessileError, Unavailable
 from sessions.model.types import Principal
 from sessions.retrieval.chunking import Chunking
+from sessions.retrieval.embedding import EmbeddingModel
 from sessions.retrieval.filters import check_attributes, parse_filter
 from sessions.retrieval.search import Ranker
 from sessions.retrieval.services import VectorStores
@@ -94,10 +95,16 @@ async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorSt
         metadata=body.metadata or {},
     )
     documents = documents_of_ids(body.file_ids or (), body.chunking_strategy)
+    _chunking(model, body.chunking_strategy)
     await check_files(gateway, principal, documents)
-    await _services(request).passages.create(store)
-    for each in documents:
-        await _added(request, store, each, await batch_document_of(gateway, principal, each), "")
+    passages = _services(request).passages
+    await passages.create(store)
+    try:
+        for document in documents:
+            await _added(request, store, document, await batch_document_of(gateway, principal, document), "")
+    except BaseException:  # nobody was told its id
+        await passages.delete(store.tenant, store.id)
+        raise
     return await _shown(request, store)
 
 
@@ -247,8 +254,8 @@ async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -
     documents = batch_documents(body)
     await check_files(gateway, principal, documents)
     batch = f"vsfb_{gateway.new_id()}"
-    for each in documents:
-        await _added(request, store, each, await batch_document_of(gateway, principal, each), batch)
+    for document in documents:
+        await _added(request, store, document, await batch_document_of(gateway, principal, document), batch)
     return await _shown_batch(request, store, batch)
 
 
@@ -285,16 +292,7 @@ async def _added(
 ) -> StoreFile:
     gateway, principal, services = gateway_of(request), principal_of(request, "chat"), _services(request)
     attributes = check_attributes(body.attributes or {})
-    model = embedder_of(gateway).model(store.model)
-    chunking = Chunking()
-    if isinstance(body.chunking_strategy, vm.StaticChunking):
-        given = body.chunking_strategy.static
-        chunking = Chunking(given.max_chunk_size_tokens, given.chunk_overlap_tokens)
-    if chunking.tokens_max > model.tokens_max - 2 or chunking.overlap > chunking.tokens_max // 2:
-        message = (
-            f"Chunks of {model.name} have at most {model.tokens_max - 2} tokens, of which they share half at most."
-        )
-        raise BadInput("invalid_request", message, param="chunking_strategy")
+    chunking = _chunking(embedder_of(gateway).model(store.model), body.chunking_strategy)
     param = "text" if body.file_id is None else "file_id"
     await screen(gateway, principal, (document.filename, document.text, *_said(None, attributes)), param=param)
     file = StoreFile(
@@ -317,14 +315,28 @@ async def _added(
     return file
 
 
+def _chunking(model: EmbeddingModel, strategy: vm.AutoChunking | vm.StaticChunking | None) -> Chunking:
+    """Returns how documents are cut into chunks for a model. Raises BadInput for chunks that it does not take."""
+    chunking = Chunking()
+    if isinstance(strategy, vm.StaticChunking):
+        chunking = Chunking(strategy.static.max_chunk_size_tokens, strategy.static.chunk_overlap_tokens)
+    if chunking.tokens_max > model.tokens_max - 2 or chunking.overlap > chunking.tokens_max // 2:
+        message = (
+            f"Chunks of {model.name} have at most {model.tokens_max - 2} tokens, of which they share half at most."
+        )
+        raise BadInput("invalid_request", message, param="chunking_strategy")
+    return chunking
+
+
 async def _added_upload(request: Request, store: VectorStore, file: StoreFile, text: str) -> StoreFile:
     """Adds an uploaded file, and returns it as the store has it. One that is in the store already is read again only if
-    it failed, or for a batch. Raises NotFound if it is deleted meanwhile."""
+    it failed or was cancelled, or if a batch wants other chunks of it. Raises NotFound if it is deleted meanwhile."""
     index = _services(request).passages
     present = await index.file(store.tenant, store.id, file.id)
-    if present is not None and (file.batch or present.status in ("failed", "cancelled")):
-        await index.remove_file(store.tenant, store.id, file.id)
-    await index.add_file(file, text)
+    replace = present is not None and (
+        present.status in ("failed", "cancelled") or (file.batch != "" and present.chunking != file.chunking)
+    )
+    await index.add_file(file, text, replace=replace)
     if present is not None and file.attributes:
         await index.set_attributes(store.tenant, store.id, file.id, file.attributes)
     _services(request).reader.wake()

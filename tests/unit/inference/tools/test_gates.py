@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from inference.tools.gates import TENANT_CALLS_MAX, ToolGates
+import pytest
+
+from inference.tools.breaker import FAILURES_MAX
+from inference.tools.gates import SHARED_PAUSE_S, SHARED_S, TENANT_CALLS_MAX, ToolGates, not_sent
 from inference.tools.opening import CALL_S
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId
 from sessions.server_tools import ToolResult
 from tests.support.mcp.opened import request_of
+from tests.support.virtual_time import run
 
 UNKNOWN, DONE = ToolResult(outcome="unknown", output=""), ToolResult(outcome="done", output="x")
 
@@ -60,3 +64,82 @@ async def test_one_tenants_calls_leave_room_for_anothers() -> None:
     assert (await other).outcome == "done"
     held.set()
     assert {(await each).outcome for each in calls} == {"done"}
+
+
+class Shared:
+    """Stands in for the breakers of a cluster; while `answers` is not set its calls hang."""
+
+    def __init__(self) -> None:
+        self.noted: list[bool] = []
+        self.calls = 0
+        self.permitted = True
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def permits(self, tenant: TenantId, tool: str, *, failures_max: int, pause_s: float) -> bool:
+        self.calls += 1
+        await self.answers.wait()
+        return self.permitted
+
+    async def record(self, tenant: TenantId, tool: str, *, success: bool, failures_max: int, pause_s: float) -> None:
+        self.calls += 1
+        await self.answers.wait()
+        self.noted.append(success)
+
+
+def shared_gates() -> tuple[ToolGates, Shared]:
+    shared = Shared()
+    return ToolGates(Metrics().histograms("tool_call_duration_seconds", "", CALL_S, "tool"), shared), shared
+
+
+async def test_faults_of_one_replica_are_not_shared() -> None:
+    gate, shared = shared_gates()
+    refused = ToolResult(outcome="failed", output="http_status 404: no")
+    broken = ToolResult(outcome="failed", output="http_status 503: no")
+    for result in (not_sent("it is not set up"), DONE, refused, UNKNOWN, broken):
+        await through(gate, result)
+        await gate.close()
+    assert shared.noted == [True, True, False, False]
+
+
+async def test_a_call_needs_the_leave_of_both_breakers() -> None:
+    gate, shared = shared_gates()
+    shared.permitted = False
+    assert await through(gate, DONE) == "not_sent"
+    shared.permitted = True
+    for _ in range(FAILURES_MAX):
+        assert await through(gate, not_sent("it is not set up")) == "not_sent"
+    asked = shared.calls
+    assert await through(gate, DONE) == "not_sent" and shared.calls == asked, "by its own breaker"
+
+
+def test_shared_breakers_that_hang_hold_no_call_up_for_long_and_no_result_at_all() -> None:
+    async def hung() -> None:
+        gate, shared = shared_gates()
+        clock = asyncio.get_running_loop().time
+        shared.answers.clear()
+        begun_at = clock()
+        assert await through(gate, DONE) == "done"
+        assert clock() == pytest.approx(begun_at + SHARED_S)
+        calls = shared.calls
+        assert await through(gate, DONE) == "done" and shared.calls == calls, "a pause from the failure on"
+        await asyncio.sleep(SHARED_PAUSE_S)
+        shared.answers.set()
+        assert await through(gate, DONE) == "done" and shared.calls > calls
+
+    async def noted_late() -> None:
+        gate, shared = shared_gates()
+
+        async def work() -> ToolResult:
+            shared.answers.clear()
+            return DONE
+
+        begun_at = asyncio.get_running_loop().time()
+        result = await gate.through(request_of("a"), concurrency=1, timeout_s=9, work=work)
+        assert result is DONE and asyncio.get_running_loop().time() == begun_at and not shared.noted
+        shared.answers.set()
+        await gate.close()
+        assert shared.noted == [True]
+
+    run(hung())
+    run(noted_late())

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
 from sessions.actor.tool_naming import with_server_tools
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
-from sessions.model.types import CommandId, McpSource, SearchScope, SessionId, TenantId, Tool
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CommandId,
+    McpSource,
+    Principal,
+    SearchScope,
+    SessionId,
+    TenantId,
+    Tool,
+)
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 BOOK = Tool(name="book", description="Books.", server=True)
 LOOK = Tool(name="town__look", server=True, mcp=McpSource(server_label="town", tool="look"))
 PAY = Tool(name="town__pay", server=True, mcp=McpSource(server_label="town", tool="pay"))
 ACME, SESSION = TenantId("acme"), SessionId("s")
+
+
+def principal_of(tenant: TenantId, user: str | None = None) -> Principal:
+    return msgspec.structs.replace(LOCAL_PRINCIPAL, tenant=tenant, user=user)
 
 
 class Books:
@@ -50,7 +64,7 @@ def create(*tools: Tool) -> cm.SessionCreate:
 async def named(
     command: cm.ActorCommand, *offered: str, takes_tools: bool = True, tenant: TenantId = ACME
 ) -> cm.ActorCommand:
-    return await with_server_tools(command, Books(*offered), tenant, takes_tools=takes_tools)
+    return await with_server_tools(command, Books(*offered), principal_of(tenant), takes_tools=takes_tools)
 
 
 async def test_a_name_becomes_what_the_file_says() -> None:
@@ -62,7 +76,7 @@ async def test_a_name_becomes_what_the_file_says() -> None:
     with pytest.raises(NotFound):
         await named(create(Tool(name="book", server=True)), tenant=TenantId("other"))
     with pytest.raises(NotFound):
-        await with_server_tools(create(Tool(name="book", server=True)), None, ACME, takes_tools=True)
+        await with_server_tools(create(Tool(name="book", server=True)), None, principal_of(ACME), takes_tools=True)
 
 
 async def test_each_session_of_a_tenant_has_what_is_offered() -> None:
@@ -118,9 +132,9 @@ async def test_only_the_search_of_documents_has_a_scope_and_keeps_it() -> None:
         Tool(name="file_search", server=True, search=SearchScope(vector_store_ids=("vs_1",), filters={"type": "like"})),
     ):
         with pytest.raises(BadInput):
-            await with_server_tools(create(wrong), Searches(), ACME, takes_tools=True)
+            await with_server_tools(create(wrong), Searches(), principal_of(ACME), takes_tools=True)
     tool = Tool(name="file_search", server=True, search=scope)
-    command = await with_server_tools(create(tool), Searches(), ACME, takes_tools=True)
+    command = await with_server_tools(create(tool), Searches(), principal_of(ACME), takes_tools=True)
     assert isinstance(command, cm.SessionCreate) and command.tools == (
         Tool(name="file_search", description="Searches.", server=True, search=scope),
     )
@@ -131,4 +145,25 @@ class Searches(Books):
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         tool = Tool(name="file_search", description="Searches.", server=True)
-        return ServerTool(tool=tool) if name == "file_search" else super().find(tenant, name)
+        return ServerTool(tool=tool, check_search=self.check) if name == "file_search" else super().find(tenant, name)
+
+    async def check(self, principal: Principal, scope: SearchScope) -> None:
+        if (principal.tenant, principal.user, scope.vector_store_ids) != (ACME, None, ("vs_1",)):
+            raise NotFound("vector_store_not_found", "There is none.")
+
+
+async def test_a_scope_may_only_name_what_its_user_could_search() -> None:
+    tools = (BOOK, Tool(name="file_search", server=True, search=SearchScope(vector_store_ids=("vs_1",))))
+    with pytest.raises(NotFound) as refused:
+        await with_server_tools(create(*tools), Searches(), principal_of(ACME, "ann"), takes_tools=True)
+    assert refused.value.param == "tools[1].vector_store_ids"
+
+
+async def test_a_file_search_of_the_tools_file_takes_no_scope() -> None:
+    class TheirOwn(Books):
+        def find(self, tenant: TenantId, name: str) -> ServerTool | None:
+            return ServerTool(tool=Tool(name=name, server=True))
+
+    tool = Tool(name="file_search", server=True, search=SearchScope(vector_store_ids=("vs_1",)))
+    with pytest.raises(BadInput, match="takes no `search`"):
+        await with_server_tools(create(tool), TheirOwn(), principal_of(ACME), takes_tools=True)

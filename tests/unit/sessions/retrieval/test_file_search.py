@@ -11,7 +11,19 @@ import msgspec
 import pytest
 
 from sessions.metrics import Metrics
-from sessions.model.types import CallId, ResponseId, SearchScope, SessionId, SessionKey, TenantId, Tool, UnixMs
+from sessions.model.errors import NotFound, Unavailable
+from sessions.model.types import (
+    LOCAL_PRINCIPAL,
+    CallId,
+    Principal,
+    ResponseId,
+    SearchScope,
+    SessionId,
+    SessionKey,
+    TenantId,
+    Tool,
+    UnixMs,
+)
 from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
@@ -94,8 +106,6 @@ async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
 
     class Dead:
         async def stores(self, *_: object, **__: object) -> list[VectorStore]:
-            from sessions.model.errors import Unavailable
-
             raise Unavailable("vector_stores_unavailable", "away")
 
     assert made.vector_stores is not None
@@ -130,7 +140,13 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
     search = tool(made)
     assert (await search.call(asked(question="fox"))).outcome == "not_sent"
     assert (await search.call(asked(name="weather"))).outcome == "not_sent"
-    assert search.find(ACME, NAME) is TOOL and search.find(ACME, "weather") is None and search.offered(ACME) == ()
+    own = search.find(ACME, NAME)
+    assert (
+        own is not None
+        and own.tool is TOOL.tool
+        and search.find(ACME, "weather") is None
+        and search.offered(ACME) == ()
+    )
 
     class Others:
         def find(self, tenant: TenantId, name: str) -> ServerTool | None:
@@ -143,9 +159,8 @@ async def test_arguments_are_checked_and_the_files_tools_go_first(made: Retrieva
             return ToolResult(outcome="done", output=request.name)
 
     both = tool(made, Others())
-    assert (
-        both.find(ACME, "weather") is not None and both.find(ACME, NAME) is TOOL and both.offered(ACME) == ("weather",)
-    )
+    assert both.find(ACME, "weather") is not None and both.offered(ACME) == ("weather",)
+    assert both.find(ACME, NAME) == both.find(ACME, NAME) is not None
     assert (await both.call(asked(name="weather"))).output == "weather"
     assert texts(await both.call(asked(query="fox"))) == ["The fox is red."]
 
@@ -167,3 +182,52 @@ async def test_a_clients_scope_bounds_every_search_whatever_the_model_names(made
     assert await found(vector_store_ids=("vs_1",)) == []
     assert await found(filters={"type": "eq", "key": "year", "value": 2020}) == []
     assert await found(results_max=1) == ["The fox is red."]
+
+
+def principal_of(user: str | None = None, role: Any = "service") -> Principal:
+    return msgspec.structs.replace(LOCAL_PRINCIPAL, tenant=ACME, user=user, role=role)
+
+
+@pytest.mark.parametrize(
+    ("principal", "may_name"),
+    [
+        (principal_of(), {"vs_0"}),
+        (principal_of("ann", "user"), {"vs_1"}),
+        (principal_of("ann"), {"vs_0", "vs_1"}),
+    ],
+    ids=["a service", "a user", "a service for a user"],
+)
+async def test_a_scope_names_what_its_client_sees_and_its_turns_may_search(
+    made: Retrieval, principal: Principal, may_name: set[str]
+) -> None:
+    search = tool(made)
+    await search.check_search(principal, SearchScope(vector_store_ids=tuple(sorted(may_name))))
+    for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - may_name:
+        with pytest.raises(NotFound, match=other):
+            await search.check_search(principal, SearchScope(vector_store_ids=(*may_name, other)))
+
+
+async def test_a_store_that_a_turn_may_not_search_is_missing(made: Retrieval) -> None:
+    for user, may_search in ((None, {"vs_0"}), ("ann", {"vs_0", "vs_1"})):
+        for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - may_search:
+            both = SearchScope(vector_store_ids=("vs_0", other))
+            result = await tool(made).call(msgspec.structs.replace(asked(user, query="fox"), search=both))
+            output = json.loads(result.output)
+            assert len(output["results"]) == 1 and output["skipped"] == [SKIPPED, "vectors"]
+            assert output["reasons"] == {"vectors": "missing"}
+
+
+async def test_a_scope_counts_as_unchecked_while_the_index_does_not_answer(made: Retrieval) -> None:
+    class Away:
+        async def stores_of_ids(self, *_: object) -> list[VectorStore]:
+            raise Unavailable("vector_stores_unavailable", "away")
+
+    class Hanging:
+        async def stores_of_ids(self, *_: object) -> list[VectorStore]:
+            await asyncio.Event().wait()
+            return []
+
+    assert made.vector_stores is not None
+    for index in (Away(), Hanging()):
+        search = FileSearch(index, made.vector_stores.search, None, Deadlines(whole=0.01))  # type: ignore[arg-type]
+        await search.check_search(principal_of(), SearchScope(vector_store_ids=("vs_9",)))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from sessions.metrics import Metrics
-from sessions.model.errors import Unavailable
+from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome
+from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome, SearchTooLate
 from sessions.retrieval.services import Retrieval, VectorStores
 from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
@@ -62,7 +63,7 @@ async def test_without_its_embedding_a_query_is_looked_for_by_words_and_the_answ
     assert [each.text for each in late.passages] == [TEXTS[1]] and late.skipped == ("embedding",)
 
 
-def test_stores_that_are_late_as_a_whole_are_left_out_and_the_others_passages_stay() -> None:
+def test_stores_are_searched_together_and_late_ones_leave_the_others_passages() -> None:
     class OnlyTheFirstAnswers:
         async def nearest(self, tenant: TenantId, store: StoreId, *_: object) -> list[tuple[int, float]]:
             if store != STORE.id:
@@ -85,7 +86,38 @@ def test_stores_that_are_late_as_a_whole_are_left_out_and_the_others_passages_st
     outcome, virtual_s = run(searched())
     assert [passage.text for passage in outcome.passages] == ["cat"]
     assert outcome.skipped == ("vectors",) and outcome.reasons == {"vectors": "late"}
-    assert virtual_s == pytest.approx(0.25)
+    assert virtual_s == pytest.approx(0.1)
+
+
+async def test_with_no_time_left_no_store_is_asked(filled: Retrieval) -> None:
+    _, embedder = parts(filled)
+    embedder.hold = asyncio.Event()
+
+    class Unasked:
+        async def nearest(self, *_: object) -> list[object]:
+            raise AssertionError
+
+        matching = nearest
+
+    search = PassageSearch(Unasked(), embedder, Metrics())  # type: ignore[arg-type]
+    with pytest.raises(SearchTooLate):
+        await search.search([STORE], "cat", deadlines=Deadlines(whole=0.01))
+
+
+async def test_what_one_stores_model_refuses_costs_no_other_store(filled: Retrieval) -> None:
+    stores, embedder = parts(filled)
+
+    class RefusesOne(MadeUpEmbedder):
+        async def embed(self, tenant: TenantId, model: str, *rest: Any, **more: Any) -> Any:
+            if model == "narrow":
+                raise BadInput("context_length_exceeded", "The query is too long.")
+            return await embedder.embed(tenant, MADE_UP.name, *rest, **more)
+
+    narrow = msgspec.structs.replace(STORE, id=StoreId("vs_2"), model="narrow")
+    await stores.passages.create(narrow)
+    search = PassageSearch(stores.passages, RefusesOne(), Metrics())
+    outcome = await search.search([narrow, STORE], "cats sleep on a roof")
+    assert outcome.passages[0].text == TEXTS[1] and outcome.reasons == {"embedding": "failed"}
 
 
 async def test_an_index_that_hangs_or_fails_is_no_answer_and_is_counted(filled: Retrieval) -> None:

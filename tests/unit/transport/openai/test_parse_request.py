@@ -10,6 +10,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import INTEGER_MAX
 from transport.history_index import Unit
+from transport.openai import request_models
 from transport.openai.left_out import left_out
 from transport.openai.parse_request import (
     chat_history,
@@ -319,3 +320,12 @@ def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
 def test_no_part_of_the_likeliest_is_the_likeliest_token() -> None:
     sampling = chat_sampling(chat(top_p=0, temperature=1.5))
     assert (sampling.temperature, sampling.top_p) == (0.0, None)
+
+
+def test_a_file_search_that_is_sent_back_has_the_arguments_that_its_call_had() -> None:
+    arguments = '{"query":"rates", "max_num_results":3}'
+    item = {"type": "file_search_call", "id": "fs_1", "queries": ["rates"], "results": []}
+    for given, expected in (({"arguments": arguments}, arguments), ({}, '{"query": "rates"}')):
+        call, _ = input_units([request_models.InputItem.model_validate({**item, **given})])
+        (new_call,) = call.items
+        assert isinstance(new_call, cm.NewCall) and new_call.arguments == expected
