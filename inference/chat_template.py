@@ -187,35 +187,36 @@ class ChatTemplate:
         open_, close = next((marks for marks in THOUGHT_MARKS if marks[1] in self.source), ("", ""))
         if not open_:
             return None
-        asked = [_message("user", _USER)]
-        prompt = self.render(asked, answer=True)
+        question = [_message("user", _USER)]
+        prompt = self.render(question, answer=True)
         if close == "<channel|>":
             none = f"{open_}\n{close}"
             return ThoughtMarks(open_, close, none=none, end=f"\n{close}", apart=True, asked=self._heeds("on"))
-        off = [
-            text for variable in THINKING_VARIABLES if (text := self._told_not_to_think(variable)) not in ("", prompt)
-        ]
-        must_ask = self._heeds("on") and not off  # by default it tells the model what it tells if thoughts are off
-        if must_ask:
-            prompt = self.render(asked, answer=True, thinking="on")
+        without = [self._prompt_without_thoughts(variable) for variable in THINKING_VARIABLES]
+        without = [text for text in without if text not in ("", prompt)]
+        needs_hint = self._heeds("on") and not without  # the default prompt is the one without thoughts
+        if needs_hint:
+            prompt = self.render(question, answer=True, thinking="on")
         begun = prompt.rpartition(_USER)[2]
         opened = begun.count(open_) > begun.count(close)
         none = f"\n{close}\n\n" if opened else f"{open_}\n\n{close}\n\n"
-        none = next((text[len(prompt) :] for text in off if text.startswith(prompt)), none)
-        return ThoughtMarks(open_, close, opened, none, asked=must_ask)
+        none = next((text[len(prompt) :] for text in without if text.startswith(prompt)), none)
+        return ThoughtMarks(open_, close, opened, none, asked=needs_hint)
 
-    def _told_not_to_think(self, variable: str) -> str:
+    def _prompt_without_thoughts(self, variable: str) -> str:
         """Returns the prompt of a question if the template's `variable` is false; "" if the template fails."""
         try:
-            asked = self._variables([_message("user", _USER)], answer=True)
-            return self._template.render(**asked, **{variable: False})
+            variables = self._variables([_message("user", _USER)], answer=True)
+            return self._template.render(**variables, **{variable: False})
         except FAILURES:
             return ""
 
     def _heeds(self, thinking: str) -> bool:
         """Returns whether the template gives another text if `thinking` is passed to it."""
-        asked = [_message("user", _USER)]
-        return self.whole and self.render(asked, answer=True) != self.render(asked, answer=True, thinking=thinking)
+        question = [_message("user", _USER)]
+        return self.whole and self.render(question, answer=True) != self.render(
+            question, answer=True, thinking=thinking
+        )
 
     @property
     def shown_specials(self) -> tuple[str, ...]:
@@ -240,10 +241,10 @@ class ChatTemplate:
     ) -> str:
         """Returns the template's own text for a whole conversation, as on the day of `at` (unix ms). `thinking` is as
         for `conversation`."""
-        told: dict[str, Any] = dict.fromkeys(THINKING_VARIABLES, True) if thinking else {}
+        variables: dict[str, Any] = dict.fromkeys(THINKING_VARIABLES, True) if thinking else {}
         if thinking not in ("", "on"):
-            told["reasoning_effort"] = thinking
-        return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at), **told)
+            variables["reasoning_effort"] = thinking
+        return self._template.render(**self._variables(messages, answer=answer, tools=tools, at=at), **variables)
 
     def _variables(
         self, messages: list[dict[str, Json]], *, answer: bool, tools: list[Json] | None = None, at: int = 0

@@ -221,8 +221,8 @@ class _Span(NamedTuple):
 
 
 class _ContentReader:
-    """Tells a thought at the beginning of a content from the text behind it. Providers whose server does not know a
-    model's thoughts send them so:
+    """A reader that separates a leading thought from a provider's content. Providers whose server does not know a
+    model's thoughts send them like this:
 
         <think>\\nHm, 2 + 2.\\n</think>\\n\\nFour
 
@@ -281,6 +281,7 @@ class _AnswerWriter:
         self._calls = calls
         self._content = _ContentReader()
         self._open: Literal["", "thought", "call"] = ""
+        self._written: Literal["", "thought", "text"] = ""  # "text": also text, before a thought or behind it
         self._call = _Call()  # the one that is open
 
     def take(self, delta: _Delta) -> Iterator[str]:
@@ -303,13 +304,15 @@ class _AnswerWriter:
                 yield arguments.translate(UNMARKED_JSON)
 
     def _span(self, span: _Span) -> Iterator[str]:
-        if span.thought and not self._thoughts:
+        text = span.text.lstrip() if self._written == "thought" and not span.thought else span.text
+        if not text or (span.thought and not self._thoughts):
             return
+        self._written = "thought" if span.thought and self._written != "text" else "text"
         if span.thought and self._open != "thought":
             yield from self._switch("thought", FIELD_THOUGHT_OPEN)
         elif not span.thought and self._open != "":
             yield from self._switch("", "")
-        yield span.text.translate(UNMARKED)
+        yield text.translate(UNMARKED)
 
     def _rest(self) -> Iterator[str]:
         for span in self._content.rest():

@@ -37,7 +37,7 @@ UNMARKED_JSON: Final = str.maketrans({mark: json.dumps(mark)[1:-1] for mark in F
 
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
 _SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
-_THOUGHT: Final = re.compile(rf"\s*{FIELD_THOUGHT_OPEN}.*?(?:{FIELD_THOUGHT_CLOSE}|\Z)\s*", re.DOTALL)
+_THOUGHT: Final = re.compile(rf"{FIELD_THOUGHT_OPEN}[^{FIELD_THOUGHT_CLOSE}]*+{FIELD_THOUGHT_CLOSE}?")
 _INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multiple of three
 
 
@@ -153,7 +153,7 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
     ]
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
     talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
-    messages = [_message(*said, outputs=ids) for said, ids in zip(talk, _outputs_behind(talk), strict=True)]
+    messages = [_message(*fields, outputs=ids) for fields, ids in zip(talk, _outputs_behind(talk), strict=True)]
     return ChatPrompt(messages, functions, begun)
 
 
@@ -202,7 +202,7 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:
 def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str, Json]]]:
     """Returns the words of an answer, without its thoughts, and its calls. An answer's text has no ids: its calls get
     those of the `outputs` that follow, in order. A call without an output, or that is not whole, is left out."""
-    words, *marked = _THOUGHT.sub("", text).split(FIELD_OPEN)
+    words, *marked = _without_thoughts(text).split(FIELD_OPEN)
     calls = list[dict[str, Json]]()
     for each in marked:
         written, closed, behind = each.partition(FIELD_CLOSE)
@@ -212,3 +212,14 @@ def _read_answer(text: str, outputs: Sequence[str]) -> tuple[str, list[dict[str,
             with contextlib.suppress(ValueError):
                 calls.append(_call(outputs[len(calls)], json.loads(name), arguments or "{}"))
     return words, calls
+
+
+def _without_thoughts(text: str) -> str:
+    """Returns an answer without its thoughts, and without the white space between a thought and the answer's beginning
+    or end. White space between a thought and text belongs to the text."""
+    first, *others = _THOUGHT.split(text)
+    if not others:
+        return text
+    text = "".join([first, *others])
+    text = text if first.strip() else text.lstrip()
+    return text if others[-1].strip() else text.rstrip()

@@ -97,7 +97,7 @@ def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
     return done[0], closing.end() if closing is not None else end
 
 
-FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode: what writes calls between them keeps them out of texts
+FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode, which the writer of calls and thoughts keeps out of texts
 FIELD_CLOSE: Final = "\ufdd1"
 FIELD_THOUGHT_OPEN: Final = "\ufdd2"
 FIELD_THOUGHT_CLOSE: Final = "\ufdd3"
@@ -109,18 +109,18 @@ _FENCE: Final = re.compile(r"^```(?:json)?(?=\{)")  # of a text without blanks
 _OPEN_FENCE: Final = re.compile(r"\s*```(?:json)?\s*")
 _CLOSE_FENCE: Final = re.compile(r"\s*```")
 _HEADS: Final = ('{"name":"', '{"type":"function","name":"', '{"tool_name":"', '{"tool_call_id":"')
-_NAMED: Final = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(\[ARGS\])?\s*(?=\{)")
-_NAME_BEGINS: Final = re.compile(r"\s*[\w.-]*\s*(?:\[[\w\]]*){0,2}\s*")
-_FUNCTION: Final = re.compile(r"\s*<function=([^<>\n]+)>\s*")
-_PARAMETER: Final = re.compile(r"<parameter=([^<>\n]+)>(.*?)</parameter>\s*", re.DOTALL)
-_DEEPSEEK: Final = re.compile(
-    r"\s*<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<>\n]+?)(?:<｜tool▁sep｜>|\n```json\n)(.*?)(?:\n```)?\s*<｜tool▁call▁end｜>",
-    re.DOTALL,
-)
-
-_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
-_GLM_NAME: Final = re.compile(r"\s*([^<>{}\s]+)\s*(?=<)")
-_GLM_NAME_BEGINS: Final = re.compile(r"\s*[^<>{}\s]*\s*")
+# Two neighbouring repeats that may match the same characters are possessive: else blanks take time by their square.
+_NAMED: Final = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w++)?(\[ARGS\])?\s*+(?=\{)")
+_NAME_BEGINS: Final = re.compile(r"\s*+[\w.-]*+\s*+(?:\[[\w\]]*+){0,2}+\s*+")
+_FUNCTION: Final = re.compile(r"\s*+<function=([^<>\n]++)>\s*+")
+_PARAMETER: Final = re.compile(r"<parameter=([^<>\n]++)>")
+_PARAMETER_END: Final = "</parameter>"
+_DEEPSEEK_NAME: Final = re.compile(r"(?:function<｜tool▁sep｜>)?([^<>\n]++)(?:<｜tool▁sep｜>|\n```json\n)")
+_DEEPSEEK_BEGIN: Final = "<｜tool▁call▁begin｜>"
+_DEEPSEEK_END: Final = "<｜tool▁call▁end｜>"
+_ARGUMENT: Final = re.compile(r"<arg_key>([^<>]*+)</arg_key>\s*+<arg_value>(.*?)</arg_value>\s*+", re.DOTALL)
+_GLM_NAME: Final = re.compile(r"\s*+([^<>{}\s]++)\s*+(?=<)")
+_GLM_NAME_BEGINS: Final = re.compile(r"\s*+[^<>{}\s]*+\s*+")
 _GLM_END: Final = "</tool_call>"
 _INVOKE: Final = re.compile(r'\s*<invoke name="([^"<>\n]+)">\s*')
 _INVOKED: Final = re.compile(r'<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
@@ -135,8 +135,8 @@ _FUNCTIONARY_NAME: Final = re.compile(r"([\w.-]+)>\s*(?=\{)")
 _FUNCTIONARY_BEGINS: Final = re.compile(r"[\w.-]*(?:>\s*)?")
 
 _GEMMA_QUOTE: Final = '<|"|>'
-_GEMMA_HEAD: Final = re.compile(r"\s*(?:call)?:\s*([\w.-]+)\s*\{")
-_GEMMA_HEAD_BEGINS: Final = re.compile(r"\s*(?:c|ca|cal|call|(?:call)?:\s*[\w.-]*\s*)?")
+_GEMMA_HEAD: Final = re.compile(r"\s*+(?:call)?:\s*+([\w.-]++)\s*+\{")
+_GEMMA_HEAD_BEGINS: Final = re.compile(r"\s*+(?:(?:call)?:\s*+[\w.-]*+\s*+|call|cal|ca|c)?+")
 _GEMMA_SPACE: Final = re.compile(r"\s*")
 _GEMMA_BETWEEN: Final = re.compile(r"[\s,]*")
 _GEMMA_NAME: Final = re.compile(r"([^:{}\[\]]+):")
@@ -213,10 +213,16 @@ def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
         return None
     if function is None:
         raise ValueError("no function")
-    written = _PARAMETER.findall(text[function.end() : end])
-    lines = [(name, value.removeprefix("\n").removesuffix("\n")) for name, value in written]
-    arguments = _arguments(function[1], lines, tools)
+    arguments = _arguments(function[1], _parameters(text[function.end() : end]), tools)
     return [(function[1], arguments)], end + len("</function>")
+
+
+def _parameters(text: str) -> Iterable[tuple[str, str]]:
+    """Yields the names and values of Qwen's parameters, up to the first that is not closed."""
+    at = 0
+    while (name := _PARAMETER.search(text, at)) and (end := text.find(_PARAMETER_END, name.end())) >= 0:
+        yield name[1], text[name.end() : end].removeprefix("\n").removesuffix("\n")
+        at = end + len(_PARAMETER_END)
 
 
 def _arguments(function: str, written: Iterable[tuple[str, str]], tools: Mapping[str, Tool]) -> str:
@@ -232,8 +238,10 @@ def _glm(text: str, tools: Mapping[str, Tool]) -> Read | None:
     name = _GLM_NAME.match(text)
     if name is None and not _GLM_NAME_BEGINS.fullmatch(text):
         raise ValueError("no function")
-    if name is None or _GLM_END not in text:
+    if name is None:
         return None
+    if _GLM_END not in text:
+        return _unfinished(text[name.end() :], "<arg_key>", _GLM_END)
     at, written = name.end(), list[tuple[str, str]]()
     while argument := _ARGUMENT.match(text, at):
         written.append((argument[1], argument[2]))
@@ -312,7 +320,13 @@ def _deepseek(text: str, tools: Mapping[str, Tool]) -> Read | None:
     end = text.find("<｜tool▁calls▁end｜>")
     if end < 0:
         return None
-    calls = [(name.strip(), _dumped(json.loads(given))) for name, given in _DEEPSEEK.findall(text[:end])]
+    calls = list[tuple[str, str]]()
+    for part in text[:end].split(_DEEPSEEK_BEGIN)[1:]:
+        written, closed, _ = part.partition(_DEEPSEEK_END)
+        name = _DEEPSEEK_NAME.match(written)
+        if closed and name is not None:
+            arguments = written[name.end() :].rstrip().removesuffix("\n```")
+            calls.append((name[1].strip(), _dumped(json.loads(arguments))))
     if not calls:
         raise ValueError("no calls")
     return calls, end + len("<｜tool▁calls▁end｜>")
@@ -423,7 +437,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
         starts="[",
         specials=("<|tool_call|>", "<|/tool_call|>"),
     ),
-    "glm": CallFormat(("<tool_call>",), _glm),
+    "glm": CallFormat(("<tool_call>",), _glm, (_GLM_END,)),
     "minimax": CallFormat(("<minimax:tool_call>",), _minimax),
     "kimi": CallFormat(
         ("<|tool_calls_section_begin|>",),

@@ -140,8 +140,8 @@ class Attempts:
         self._filters = filters
         self._inbox = inbox
         self._now = loop.time
-        self._leads = False  # a call may come in place of an answer in the required format
-        self._led: list[tuple[ParsedRelease, tuple[Json, ...]]] = []  # such a run's output before that is known
+        self._may_lead = False  # a call may come in place of an answer in the required format
+        self._held_output: list[tuple[ParsedRelease, tuple[Json, ...]]] = []  # of such a run, until a call is known
         self._begins_anew = False  # this run's output is dropped; the next run is held to the format, or to a call
         self._misfit: MisfitCall | None = None  # the call that the model made badly, and is now held to
         self._num_before = 0  # tokens of the answer before that call
@@ -179,22 +179,22 @@ class Attempts:
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")
-            self._leads = self._may_call_first()
-            if self._leads:  # the header of a text would leave no room for a call
+            self._may_lead = is_lead = self._may_call_first()
+            if is_lead:  # the header of a text would leave no room for a call
                 num_input = plan.num_input - plan.num_header
                 prompt = plan.prompt[:num_input] + emitted
             parser = self._new_parser()
             if parser is not None and parser.ended:
                 return await self._end(parser, "stop")
             generated_before, written_before = counts.generated, len(output.written)
-            reasoning_before = counts.reasoning
+            reasoning_before, mute_before = counts.reasoning, counts.mute
             request = self._request(prompt, emitted, left, shared_prefix=plan.shared_prefix)
             self._begins_anew = False
             again = attempt > 0 or len(plan.emitted) > 0
             try:
                 release, finish = await self._attempt(request, self._new_pipeline(emitted, parser), parser, again=again)
-                if self._leads and parser is not None:
-                    await self._accept_parsed(parser.finish("stop"), ends=True)
+                if self._may_lead and parser is not None:
+                    await self._end_lead(parser, _end_reason(release, finish))
                 ended = None if self._begins_anew else await self._conclude(release, finish, parser)
             except MisfitCall as misfit:
                 if self._misfit is not None or not self._enforces or "text" not in self._engine.info.sampling:
@@ -207,18 +207,20 @@ class Attempts:
             if ended is not None:
                 return ended
             if self._begins_anew:
-                self._led.clear()
+                counts.mute = mute_before  # such tokens are withheld like the others
                 if not output.begun:
-                    num_input = plan.num_input
+                    num_input, counts.reasoning = plan.num_input, reasoning_before
+                self._held_output.clear()
                 if self._misfit is not None:
                     emitted = await self._settled()
                     self._num_before = len(emitted)
                 else:
-                    parser, counts.reasoning = None, reasoning_before
+                    parser = None
                 prompt = plan.prompt[:num_input] + emitted
                 generated = counts.generated - generated_before
-                counts.withheld += max(0, generated - (len(output.written) - written_before) // 4)
-                left -= generated
+                kept = (len(output.written) - written_before) // 4
+                counts.withheld += max(0, generated - kept)
+                left -= kept if is_lead else generated  # a run that may lead has a limit of its own
                 continue
             emitted = unpack_tokens(bytes(output.written))
             emitted.extend(await self._tail_ids())
@@ -231,7 +233,8 @@ class Attempts:
         self, release: Release | None, finish: Finish | None, parser: ToolCallParser | None
     ) -> AttemptsEnd | None:
         """Ends the answer after a run; returns None if another run must continue it."""
-        if parser is not None and self._is_over_budget(parser):
+        is_blocked = release is not None and release.ended == "content_filter"
+        if parser is not None and self._is_over_budget(parser) and not is_blocked:
             await self._close_thought(parser)
         elif release is not None:
             self.counts.withheld += release.withheld_tokens
@@ -241,8 +244,7 @@ class Attempts:
                 return await self._end(parser, "content_filter", release.message)
         if self._closed or (release is not None and release.restart):
             return None
-        ended = finish.reason if finish is not None and not (release and release.ended) else "stop"
-        return await self._end(parser, "max_output_tokens" if ended == "length" else ended)
+        return await self._end(parser, _end_reason(release, finish))
 
     async def _attempt(
         self, request: GenerationRequest, pipeline: OutputPipeline, parser: ToolCallParser | None, *, again: bool
@@ -317,7 +319,7 @@ class Attempts:
         run, must_call = self._run, self.must_call
         sampling = run.open_.sampling
         seed = continuation_seed(sampling.seed or 0, run.open_.id, len(emitted))
-        if self._leads or (sampling.text is not None and self._output.began_with_call):
+        if self._may_lead or (sampling.text is not None and self._output.began_with_call):
             sampling = msgspec.structs.replace(sampling, text=None)
         if must_call:
             sampling = msgspec.structs.replace(sampling, text=constrained_output(sampling, must_call))
@@ -416,34 +418,48 @@ class Attempts:
     ) -> None:
         """Passes output on, unless a run that may only begin with a call has not shown yet that it does. `ends`: the
         run is over."""
-        if self._leads and not self._lead(parsed, logprobs, ends=ends):
+        if self._may_lead and not self._admit_call(parsed, logprobs, ends=ends):
             return
         if parsed.calls:
             await self._check(parsed.calls)
+        self._pass_held_output()
         self._output.accept_parsed(parsed, logprobs)
 
-    def _lead(self, parsed: ParsedRelease, logprobs: tuple[Json, ...], *, ends: bool) -> bool:
+    def _admit_call(self, parsed: ParsedRelease, logprobs: tuple[Json, ...], *, ends: bool) -> bool:
         """Looks at output of a run that may begin with a call although the answer must have a format. Returns whether
         it may be passed on: it is held back until a call begins, and dropped if text comes or the run `ends` without
         one."""
         first = next((piece for piece in parsed.pieces if not isinstance(piece, Thought)), None)
         if first is None and not ends:
-            self._led.append((parsed, logprobs))
+            self._held_output.append((parsed, logprobs))
             return False
-        self._leads = False
+        self._may_lead = False
         if not isinstance(first, CallBegin):
             self._begins_anew = self._is_answering = True
             return False
-        for held in self._led:
-            self._output.accept_parsed(*held)
-        self._led.clear()
         return True
+
+    async def _end_lead(self, parser: ToolCallParser, reason: EndReason) -> None:
+        """Ends a run that could have begun with a call and only had thoughts until now. What a filter ends is the
+        answer itself, with its thoughts."""
+        if reason == "content_filter":
+            self._may_lead = False
+            self._pass_held_output()
+        else:
+            await self._accept_parsed(parser.finish(reason), ends=True)
+
+    def _pass_held_output(self) -> None:
+        """Passes on the thoughts of a run that could have begun with a call, together with the call, or with the end of
+        the answer: a thought alone in the log would make another replica believe that a call comes."""
+        for parsed, logprobs in self._held_output:
+            self._output.accept_parsed(parsed, logprobs)
+        self._held_output.clear()
 
     @property
     def _calls_instead(self) -> bool:
         """Whether a call comes, or may come, in the place of an answer in the required format."""
         began = self._output.began_with_call and bool(self._ledger.tools) and may_call_instead(self._run.open_.sampling)
-        return self._leads or began
+        return self._may_lead or began
 
     def _may_call_first(self) -> bool:
         """Returns whether a run may begin with a call, although the answer must have a format. Such a run has no
@@ -513,6 +529,15 @@ class Attempts:
             else:
                 self._output.accept_parsed(parsed)
         return AttemptsEnd(reason, refusal)
+
+
+def _end_reason(release: Release | None, finish: Finish | None) -> EndReason:
+    """Returns why a run ended: what the pipeline says, or else what the engine says."""
+    if release is not None and release.ended is not None:
+        return release.ended
+    if finish is None:
+        return "stop"
+    return "max_output_tokens" if finish.reason == "length" else finish.reason
 
 
 class GenerationTask:

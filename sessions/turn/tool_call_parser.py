@@ -21,7 +21,8 @@ the tail to a new parser. The resulting pieces were written before, so it contin
 call is made once.
 
 Thoughts come before text or a call, between a model's own marks, and are pieces of their own; the tokens of the marks
-and of the white space around them belong to what follows. Thoughts' tokens go to the ledger as they come, since it has
+and of the white space around them belong to what follows. If the marks occur in no text (`CallFormat.verbatim`), white
+space around a thought is text. Thoughts' tokens go to the ledger as they come, since it has
 all that the model wrote:
 
     released:  <think>\\nHm, 2 + 2 is 4.\\n</think>\\n\\nFour
@@ -249,12 +250,18 @@ class ToolCallParser:
         if not self.ended and self._inside and self._reader is None and (self._call is not None or self._text.strip()):
             if reason == "stop":
                 self._close(len(self._text), pieces, tag="")
-        elif not self.ended and not self._inside and self._text.strip() and not self._may_be_mark(reason):
+        elif not self.ended and not self._inside and self._is_text(reason) and not self._may_be_mark(reason):
             self._show(self._text, pieces)
             self._text = ""
         if not self._text.strip() and not self._inside:  # nothing that means anything was dropped
             self._text, self._skipped = "", 0
         return self._passed(pieces)
+
+    def _is_text(self, reason: str) -> bool:
+        """Returns whether what is held back at the end is text: white space only if the answer was cut off behind text
+        that it belongs to."""
+        continues_text = self._format.verbatim and self._in_text and not self.thinking
+        return bool(self._text.strip()) or (continues_text and reason != "stop")
 
     def _may_be_mark(self, reason: str) -> bool:
         """Returns whether the text that is held back at the end is probably the beginning of a mark or header, so that
@@ -309,6 +316,8 @@ class ToolCallParser:
         if mark in self._first and (shown or self._in_text) and not self.thinking:
             shown, blank = self._text[: at + len(mark)], 0  # behind text it is text
             mark = ""
+        elif self._format.verbatim and (shown or self._in_text) and mark and mark == self._thought_open:
+            shown, blank = self._text[:at], 0
         if shown:
             self._show(shown, pieces)
             self._skipped = 0
@@ -323,8 +332,8 @@ class ToolCallParser:
                     self._heading, self.thinking, self._in_text = True, False, False
             else:
                 self._inside = mark in self._opens
-                self.thinking = self._thoughts is not None and mark == self._thoughts.open
-                self._in_text = False
+                self._in_text = self._format.verbatim and self.thinking and not self._inside
+                self.thinking = mark == self._thought_open
         return len(self._text) < before
 
     def _read_header(self, pieces: list[event_writer.Piece]) -> bool:
@@ -366,6 +375,10 @@ class ToolCallParser:
         if self.thinking and self._thoughts is not None and not self._in_channels:
             return (self._thoughts.close, *(self._opens if self._format.ends_thoughts else ()))
         return self._marks
+
+    @property
+    def _thought_open(self) -> str:
+        return "" if self._thoughts is None else self._thoughts.open
 
     def _show(self, text: str, pieces: list[event_writer.Piece]) -> None:
         """Passes text or a thought on, without white space at the beginning of the message."""
@@ -454,7 +467,8 @@ class ToolCallParser:
             is_call = self._close_unread(raw, tag, pieces)
         elif _is_checked(call.tool):
             rest = raw[1:]
-            ends = not rest.strip() if call.verbatim or self._in_channels else _TAIL.fullmatch(rest)
+            is_apart = call.verbatim or (self._in_channels and not self._bare)  # from the name, in no object
+            ends = not rest.strip() if is_apart else _TAIL.fullmatch(rest)
             if not call.whole or not ends:
                 raise MisfitCall(call.tool, "they are not whole")
             arguments = (call.text or "{}") if call.verbatim else call.text + "}"

@@ -32,8 +32,8 @@ ANSWER_TOKENS = 6
 
 
 def greedy(engine: LlamaEngine) -> Sampling:
-    """Never a part of a character: random weights write such bytes in any order, which is no text, and its ids are
-    those of the replacement character."""
+    """Returns greedy sampling that never takes a part of a character: random weights write such bytes in any order,
+    which is no text, and its ids are those of the replacement character."""
     return Sampling(temperature=0, logit_bias={str(each): -100.0 for each in _broken(engine)})
 
 
@@ -63,21 +63,21 @@ class Talk:
         self.engine = engine
         self.key = key(name)
         self.sampling = greedy(engine)
-        self.said: list[ChatMessage] = []
+        self.messages: list[ChatMessage] = []
         self.before: Tokens = ()  # what the last run left in KV
 
     async def prompt(self) -> Tokens:
-        return await self.engine.tokenizer.conversation("be brief", (), self.said, UnixMs(0), answer=True)
+        return await self.engine.tokenizer.conversation("be brief", (), self.messages, UnixMs(0), answer=True)
 
     async def turn(self, text: str) -> str:
         """Asks, and verifies that the engine computes only what stands behind the first difference, and one token."""
-        self.said.append(ChatMessage(role="user", text=text))
+        self.messages.append(ChatMessage(role="user", text=text))
         prompt = await self.prompt()
         answer = await ask(self.engine, self.key, prompt, max_tokens=ANSWER_TOKENS, sampling=self.sampling)
         kept = shared_length(prompt, self.before)
         assert len(prompt) - answer.finish.cached_tokens <= len(prompt) - kept + 1
         self.before = (*prompt, *answer.tokens)
-        self.said.append(ChatMessage(role="assistant", text=answer.text, tokens=answer.tokens))
+        self.messages.append(ChatMessage(role="assistant", text=answer.text, tokens=answer.tokens))
         return answer.text
 
 
@@ -86,9 +86,9 @@ async def test_turns_edits_and_answers_made_again_compute_what_is_new(engine: Ll
     first = await talk.turn("where does the river go ü 日本?")
     for number in range(9):
         await talk.turn(f"and where does it go {number}?")
-    talk.said = talk.said[:2]
+    talk.messages = talk.messages[:2]
     await talk.turn("the river and it?")
-    talk.said = []
+    talk.messages = []
     assert await talk.turn("where does the river go ü 日本?") == first, "the same prompt, the same answer"
 
 

@@ -198,3 +198,18 @@ async def test_a_thought_at_the_beginning_of_a_providers_text_is_a_thought() -> 
     (choice,) = (await chat(ChatProvider(STREAM + pieces + end()))).json()["choices"]
     assert choice["message"]["content"] == "Four, not </think>."
     assert choice["message"]["reasoning_content"] == "Hm, 2 + 2."
+
+
+async def test_text_on_both_sides_of_a_providers_thought_keeps_its_white_space() -> None:
+    parts = [delta(content="Let me check.\n\n"), delta(reasoning="Hm."), delta(content="The answer"), end()]
+    provider = ChatProvider(STREAM + b"".join(parts), WORDS)
+    async with (
+        chat_engine(provider) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        (choice,) = (await http.post("/v1/chat/completions", json=ASK)).json()["choices"]
+        assert choice["message"]["content"] == "Let me check.\n\nThe answer"
+        behind = {"messages": [*ASK["messages"], choice["message"], {"role": "user", "content": "And?"}]}
+        await http.post("/v1/chat/completions", json=ASK | behind)
+    assert provider.bodies[1]["messages"][1]["content"] == "Let me check.\n\nThe answer"

@@ -19,7 +19,7 @@ from sessions.turn.channels import END, FINAL, START, THOUGHT
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ToolCallParser
 
-Said = list[tuple[str, str]]
+AnswerParts = list[tuple[str, str]]
 Call = tuple[str, dict[str, Any]]
 
 TOOLS: Final = tuple(
@@ -40,7 +40,7 @@ class FamilyAnswer(NamedTuple):
     """An answer as a model writes it, and what it says: thoughts, texts, calls and their arguments in order."""
 
     text: str
-    said: Said
+    parts: AnswerParts
 
 
 def _object(name: str, arguments: dict[str, Any], key: str = "arguments", name_key: str = "name") -> str:
@@ -217,15 +217,16 @@ def family_answer(written: str, marks: ThoughtMarks | None, random: Random) -> F
     before = words(most=5) if not calls or random.random() < 0.5 else ""
     behind = words(most=4) if calls and written != "llama3" and random.random() < 0.3 else ""
     called = [part for name, given in calls for part in (("call", name), ("arguments", _json(given)))]
-    said = [("thought", thought), ("text", before), *called, ("text", behind)]
-    said = [(kind, text) for kind, text in said if text]
+    parts = [("thought", thought), ("text", before), *called, ("text", behind)]
+    parts = [(kind, text) for kind, text in parts if text]
     if written == "harmony":
-        return FamilyAnswer(_in_channels(thought, before, calls, behind), said)
+        return FamilyAnswer(_in_channels(thought, before, calls, behind), parts)
     text = ""
     if marks is not None and (thought or marks.opened):
-        text = ("" if marks.opened else marks.open) + f"\n{thought}\n{marks.close}\n\n"
-    parts = [before, _WRITERS[written](calls, random) if calls else "", behind]
-    return FamilyAnswer(text + random.choice(["\n", "\n\n"]).join(part for part in parts if part), said)
+        blank = "" if form.verbatim else "\n\n"  # there it would be a part of the text
+        text = ("" if marks.opened else marks.open) + f"\n{thought}\n{marks.close}{blank}"
+    sections = [before, _WRITERS[written](calls, random) if calls else "", behind]
+    return FamilyAnswer(text + random.choice(["\n", "\n\n"]).join(section for section in sections if section), parts)
 
 
 def _in_channels(thought: str, before: str, calls: Sequence[Call], behind: str) -> str:
@@ -246,7 +247,7 @@ def read_answer(
     written: str,
     marks: ThoughtMarks | None,
     reason: Literal["stop", "max_output_tokens"] = "stop",
-) -> Said:
+) -> AnswerParts:
     """Returns what a parser says of an answer that comes in these parts, with neighbouring pieces of a kind joined."""
     channels = FORMATS[written].channels
     opened = marks is not None and marks.opened
@@ -256,12 +257,12 @@ def read_answer(
         pieces += parser.accept(Release(part, b"", "")).pieces
     pieces += parser.finish(reason).pieces
     kinds = {event_writer.Thought: "thought", event_writer.Text: "text", event_writer.CallArguments: "arguments"}
-    said: Said = []
+    read: AnswerParts = []
     for piece in pieces:
         if isinstance(piece, event_writer.CallBegin):
-            said.append(("call", piece.name))
-        elif said and said[-1][0] == kinds[type(piece)]:
-            said[-1] = (said[-1][0], said[-1][1] + piece.text)
+            read.append(("call", piece.name))
+        elif read and read[-1][0] == kinds[type(piece)]:
+            read[-1] = (read[-1][0], read[-1][1] + piece.text)
         else:
-            said.append((kinds[type(piece)], piece.text))
-    return said
+            read.append((kinds[type(piece)], piece.text))
+    return read

@@ -234,7 +234,7 @@ def tried(source: str, specials: Sequence[str]) -> Row:
 
 
 def _thoughts(template: ChatTemplate) -> str:
-    """Which part the template has in a model's thoughts, as the table says it."""
+    """Returns what the table says of the template's part in a model's thoughts."""
     marks = template.thoughts()
     if marks is None:
         return "–"

@@ -31,7 +31,7 @@ KINDS: Final = (*BYTE_PAIRS, SENTENCE_PIECE)
 
 
 def _tokenizer(kind: str, specials: tuple[str, ...]) -> dict[str, Any]:
-    """The metadata of a tokenizer. Its first tokens are special."""
+    """Returns the metadata of a tokenizer whose first tokens are `specials`."""
     known = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_bos_token": False}
     if kind == SENTENCE_PIECE:
         spelled = [f"<0x{byte:02X}>" for byte in range(256)]

@@ -108,7 +108,13 @@ def test_only_a_thought_at_the_beginning_of_a_content_is_one(content: str, expec
         assert written({"content": content[:at]}, {"content": content[at:]}) == expected
     assert written(*({"content": each} for each in content)) == expected
     behind = written({"reasoning": "Hm, </think>"}, *({"content": each} for each in content))
-    assert behind == f"\ufdd2Hm, </think>\ufdd3{content}" or not content
+    assert behind == f"\ufdd2Hm, </think>\ufdd3{content.lstrip()}" or not content
+
+
+def test_white_space_around_a_thought_is_kept_where_text_came_before_it() -> None:
+    deltas = ({"reasoning": "Hm."}, {"content": "\n\n"}, {"content": "Let me check.\n\n"}, {"reasoning": "And."})
+    answer_text = written(*deltas, {"content": "\nThe answer"})
+    assert answer_text == "\ufdd2Hm.\ufdd3Let me check.\n\n\ufdd2And.\ufdd3\nThe answer"
 
 
 def test_an_answer_that_must_have_a_format_has_no_thought_before_it() -> None:

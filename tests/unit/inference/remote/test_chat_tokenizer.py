@@ -93,6 +93,25 @@ async def test_a_message_brings_no_marks_of_calls() -> None:
     assert answer == {"role": "assistant", "content": '\ufffd"f"\n{}\ufffd'}
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("Let me check.\n\n\ufdd2Hm.\ufdd3 The answer\ufdd2So\ufdd3", "Let me check.\n\n The answer"),
+        ("\n\ufdd2Hm.\ufdd3\n\nFour. \ufdd2So", "Four."),
+        ("Four. \ufdd2So\ufdd3 ", "Four."),
+        ("\ufdd2Hm", ""),
+        (" a ", " a "),
+    ],
+)
+def test_thoughts_are_taken_out_of_an_answer_and_the_words_around_them_stay_apart(written: str, words: str) -> None:
+    assert chat_tokenizer._without_thoughts(written) == words
+
+
+def test_a_thought_is_found_by_its_mark() -> None:
+    """A pattern that began with blanks took time by the square of the blanks in any client's message."""
+    assert chat_tokenizer._THOUGHT.pattern.startswith("\ufdd2") and "\\s" not in chat_tokenizer._THOUGHT.pattern
+
+
 async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:
     with pytest.raises(BadInput) as error:
         read_prompt([*TOKENIZER.starts, *await TOKENIZER.text("Once upon a time")])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from sessions.machine.event_writer import Text, Thought
+from sessions.machine.event_writer import CallBegin, Text, Thought
 from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, Unavailable
-from sessions.model.generation import ThoughtMarks, continuation_seed
+from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks, continuation_seed
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
+from sessions.model.verdicts import Verdict
 from sessions.schemas import InlineSchemaChecker
+from sessions.turn.channels import END, FINAL, START, THOUGHT
 from sessions.turn.generation_task import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
@@ -124,11 +127,96 @@ async def test_a_run_that_may_begin_with_a_call_is_dropped_if_it_ends_without_on
     assert await made.end() == AttemptsEnd("stop")
     assert made.inbox.text == "{}" and [request.sampling.text for request in engine.requests] == [None, FORM]
     assert made.attempts.counts.usage().output_tokens == 2
-    cut = Attempted(
-        GivenEngine(" <tool", tool_format="hermes"), ledger=GivenLedger(tools=(LOOK,), max_tokens=6), text=FORM
-    )
-    assert await cut.end() == AttemptsEnd("max_output_tokens")
-    assert cut.inbox.text == "" and cut.attempts.counts.usage().output_tokens == 0
+    engine = GivenEngine(" <tool", "{}", tool_format="hermes")
+    limited = Attempted(engine, ledger=GivenLedger(tools=(LOOK,), max_tokens=6), text=FORM)
+    assert await limited.end() == AttemptsEnd("stop")
+    assert limited.inbox.text == "{}" and [request.max_tokens for request in engine.requests] == [6, 6]
+    assert limited.attempts.counts.usage().output_tokens == 2
+
+
+HARMONY = ThoughtMarks(THOUGHT, END, none=FINAL, end=f"{END}{START}assistant{FINAL}", channels=True, apart=True)
+
+
+class ChannelEngine(GivenEngine):
+    """Writes in channels. A script's part is one chunk; "" stands for a token in the middle of a character."""
+
+    def __init__(self, *scripts: list[str | Exception], **more: Any) -> None:
+        super().__init__(*scripts, tool_format="hermes", sampling=("text",), thoughts=HARMONY, **more)
+        self.info = msgspec.structs.replace(self.info, call_format="harmony")
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Any]:
+        async for part in super().generate(request):
+            yield Chunk((240,), "") if isinstance(part, Chunk) and not part.text else part
+
+
+def in_channels(engine: GivenEngine, *, max_tokens: int = 200, **more: Any) -> Attempted:
+    return Attempted(engine, ledger=GivenLedger(tools=(LOOK,), max_tokens=max_tokens), text=FORM, **more)
+
+
+@virtual
+async def test_thoughts_that_reach_the_limit_before_a_call_leave_the_whole_limit_to_the_answer() -> None:
+    thoughts = f"{THOUGHT}Hm."
+    engine = ChannelEngine([thoughts], ["{}"])
+    made = in_channels(engine, max_tokens=len(thoughts))
+    assert await made.end() == AttemptsEnd("stop") and made.inbox.text == "{}"
+    assert [request.max_tokens for request in engine.requests] == [len(thoughts)] * 2
+    usage = made.attempts.counts.usage()
+    assert (usage.output_tokens, usage.reasoning_tokens) == (2, 0)
+
+
+@virtual
+async def test_a_dropped_run_that_ends_inside_a_character_is_counted_once() -> None:
+    for number in range(4):
+        made = in_channels(ChannelEngine([f"{THOUGHT}Hm.", *[""] * number], ["{}"]))
+        assert await made.end() == AttemptsEnd("stop") and made.inbox.text == "{}"
+        assert made.attempts.counts.usage().output_tokens == 2
+
+
+@virtual
+async def test_a_filter_that_ends_a_run_before_its_call_ends_the_answer() -> None:
+    thinking = ChannelEngine([f"{THOUGHT}Hm, so", " bad word."])
+    for engine, shown in ((GivenEngine("bad word", tool_format="hermes"), ""), (thinking, "Hm, so")):
+        made = in_channels(engine, filters=KeywordFilterSet(output_phrases=["bad"]))
+        ended = await made.end()
+        assert ended.reason == "content_filter" and ended.refusal
+        assert made.inbox.text == shown and len(engine.requests) == 1
+        assert made.attempts.counts.usage().output_tokens >= 0
+
+
+@virtual
+async def test_a_call_that_the_limit_cuts_before_its_end_is_not_made_in_the_place_of_a_format() -> None:
+    engine = GivenEngine('<tool_call>{"name": "look", "arguments": {}}', "{", tool_format="hermes", finish="length")
+    made = in_channels(engine)
+    assert await made.end() == AttemptsEnd("max_output_tokens")
+    assert made.inbox.text == "{" and engine.requests[-1].sampling.text == FORM
+
+
+LOOKED = f"{THOUGHT}Look.{END}{START}assistant<|channel|>commentary to=functions.look <|constrain|>json<|message|>"
+
+
+@virtual
+async def test_thoughts_are_written_only_with_the_call_that_was_checked() -> None:
+    """A replica that takes over an answer with nothing but a thought would go on without the format."""
+
+    class Watching(InlineSchemaChecker):
+        async def value_problem(self, schema: dict[str, Json], value: str) -> str | None:
+            assert not made.inbox.inputs and not made.output.begun
+            return await super().value_problem(schema, value)
+
+    made = in_channels(ChannelEngine([LOOKED, "{}", "<|call|>"]), schemas=Watching())
+    assert await made.end() == AttemptsEnd("stop")
+    pieces = [piece for each in made.inbox.inputs if isinstance(each, Output) for piece in each.pieces]
+    assert pieces[0] == Thought("Look.") and CallBegin("look") in pieces
+
+
+@virtual
+async def test_thoughts_before_a_call_that_does_not_fit_are_dropped_with_it() -> None:
+    engine = ChannelEngine([LOOKED, '{"at": "here"}', "<|call|>"], ['{"name": "look", "arguments": {"at": 5}}'])
+    made = Attempted(engine, ledger=GivenLedger(tools=(AT,), max_tokens=200), text=FORM)
+    assert await made.end() == AttemptsEnd("stop") and made.inbox.text == '{"at": 5}'
+    usage = made.attempts.counts.usage()
+    assert (usage.output_tokens, usage.reasoning_tokens) == (len('{"name": "look", "arguments": {"at": 5}}'), 0)
+    assert [request.max_tokens for request in engine.requests] == [200, 200]
 
 
 @virtual
@@ -270,3 +358,19 @@ async def test_an_answer_that_is_held_to_a_format_or_asked_for_none_has_no_thoug
         made = Attempted(GivenEngine(script, thoughts=THINK), **sampling)
         await made.end()
         assert made.inbox.text == script and made.attempts.counts.usage().reasoning_tokens == 0
+
+
+@virtual
+async def test_a_filter_ends_an_answer_also_where_its_thought_has_used_up_its_budget() -> None:
+    class Blocking:
+        text = ""
+
+        def feed(self, text: str) -> tuple[int, Verdict]:
+            self.text += text
+            at = self.text.find("bad")
+            return 0, Verdict(action="pass") if at < 0 else Verdict(action="block", message="no", start=at, end=at + 3)
+
+    engine = GivenEngine(["<think>abc", " bad"], thoughts=THINK)
+    made = Attempted(engine, filters=GivenFilters(Blocking), thinking_tokens=2)
+    assert await made.end() == AttemptsEnd("content_filter", "no")
+    assert made.inbox.text == "abc" and len(engine.requests) == 1

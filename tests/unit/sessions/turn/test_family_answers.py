@@ -3,17 +3,19 @@ made at random, cut at every byte. The pieces joined are those of the whole: no 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from inference.chat_template import ChatTemplate
 from sessions.model.generation import ThoughtMarks
+from sessions.turn import call_formats
 from sessions.turn.call_formats import FORMATS
 from tests.support.engines.chat_templates import FAMILIES
-from tests.support.engines.family_answers import FamilyAnswer, Said, family_answer, read_answer
+from tests.support.engines.family_answers import AnswerParts, FamilyAnswer, family_answer, read_answer
 
 ANSWERS_MAX: Final = 2_000
 QUICK: Final = ANSWERS_MAX // 10
@@ -46,7 +48,7 @@ def answers(dialect: Dialect, count: int) -> Iterator[FamilyAnswer]:
 
 
 def cuts(text: str) -> Iterator[list[str]]:
-    """The text in two parts, cut at every byte; a cut inside a character is before it, as engines give them."""
+    """Yields a text in two parts, cut at every byte. A cut inside a character comes before it, as engines do it."""
     data = text.encode()
     for at in range(len(data) + 1):
         begin = data[:at].decode(errors="ignore")
@@ -55,20 +57,20 @@ def cuts(text: str) -> Iterator[list[str]]:
 
 @TRIED
 def test_answers_made_at_random_say_what_was_written_however_they_come(dialect: Dialect) -> None:
-    for number, (text, said) in enumerate(answers(dialect, QUICK)):
-        assert read_answer([text], *dialect) == said, text
-        assert read_answer(list(text), *dialect) == said, text
+    for number, (text, expected) in enumerate(answers(dialect, QUICK)):
+        assert read_answer([text], *dialect) == expected, text
+        assert read_answer(list(text), *dialect) == expected, text
         for parts in cuts(text) if number < 3 else ():
-            assert read_answer(parts, *dialect) == said, parts
+            assert read_answer(parts, *dialect) == expected, parts
 
 
 @pytest.mark.slow
 @TRIED
 def test_two_thousand_answers_say_what_was_written_wherever_they_are_cut(dialect: Dialect) -> None:
-    for text, said in answers(dialect, ANSWERS_MAX):
-        assert read_answer(list(text), *dialect) == said, text
+    for text, expected in answers(dialect, ANSWERS_MAX):
+        assert read_answer(list(text), *dialect) == expected, text
         for parts in cuts(text):
-            assert read_answer(parts, *dialect) == said, parts
+            assert read_answer(parts, *dialect) == expected, parts
 
 
 @TRIED
@@ -81,12 +83,12 @@ def test_an_answer_that_ends_anywhere_shows_no_whole_mark(dialect: Dialect) -> N
             assert kind not in ("text", "thought") or not any(mark in part for mark in own), text
 
 
-def called(name: str, arguments: str) -> Said:
+def called(name: str, arguments: str) -> AnswerParts:
     return [("call", name), ("arguments", arguments)]
 
 
 ROME: Final = called("get_weather", '{"city": "Rome"}')
-PUBLISHED: Final[list[tuple[str, str, Said]]] = [
+PUBLISHED: Final[list[tuple[str, str, AnswerParts]]] = [
     (
         "qwen2.5",
         (
@@ -182,12 +184,12 @@ DEEPSEEK: Final = (  # of templates that have a place for tools, which those of 
 
 
 @pytest.mark.parametrize(
-    ("family", "text", "said"), PUBLISHED, ids=[f"{at}-{it[0]}" for at, it in enumerate(PUBLISHED)]
+    ("family", "text", "expected"), PUBLISHED, ids=[f"{at}-{it[0]}" for at, it in enumerate(PUBLISHED)]
 )
-def test_what_a_family_publishes_is_read_wherever_it_is_cut(family: str, text: str, said: Said) -> None:
+def test_what_a_family_publishes_is_read_wherever_it_is_cut(family: str, text: str, expected: AnswerParts) -> None:
     dialect = dialect_of(family)
     for parts in ([text], list(text), *cuts(text)):
-        assert read_answer(parts, *dialect) == said, parts
+        assert read_answer(parts, *dialect) == expected, parts
 
 
 @pytest.mark.parametrize("text", DEEPSEEK)
@@ -204,6 +206,7 @@ NO_CALLS: Final = [
     ("glm", "<tool_call>not a call</tool_call>"),
     ("glm", "<tool_call>f<b>x</b></tool_call>"),
     ("glm", "<tool_call></tool_call>"),
+    ("glm", "<tool_call>word<b>"),
     ("minimax", "<minimax:tool_call>\nno\n</minimax:tool_call>"),
     ("minimax", '<minimax:tool_call><invoke name="f">x</invoke></minimax:tool_call>'),
     ("minimax", "<minimax:tool_call></minimax:tool_call>"),
@@ -226,3 +229,60 @@ NO_CALLS: Final = [
 def test_what_is_no_call_is_text(written: str, text: str) -> None:
     for parts in ([text], list(text)):
         assert read_answer(parts, written, None) == [("text", text)]
+
+
+@pytest.mark.parametrize("text", ["<tool_call>word<", "<tool_call>word<b> and more", "<tool_call>not a call"])
+def test_what_no_longer_becomes_a_call_of_glm_is_shown_when_the_answer_is_cut_off(text: str) -> None:
+    shown = [] if text.endswith("<") else [("text", text)]
+    for parts in ([text], list(text)):
+        assert read_answer(parts, "glm", None, "max_output_tokens") == shown
+
+
+def test_a_call_of_glm_that_is_an_object_ends_with_its_mark() -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>\nI look.'
+    for parts in ([text], list(text)):
+        assert read_answer(parts, "glm", None) == [*ROME, ("text", "I look.")]
+
+
+def test_white_space_around_a_thought_in_the_middle_of_a_providers_text_is_kept() -> None:
+    text = "Let me check.\n\n\ufdd2Hm.\ufdd3\nThe answer \ufdd2So.\ufdd3is 4.\n\ufdd0" + '"look"\n{}\ufdd1'
+    expected = [("text", "Let me check.\n\n"), ("thought", "Hm."), ("text", "\nThe answer "), ("thought", "So.")]
+    for parts in ([text], list(text)):
+        assert read_answer(parts, *FIELD) == [*expected, ("text", "is 4."), *called("look", "{}")]
+
+
+# Each may be followed by characters that it matches too, so that it must not give any back.
+POSSESSIVE: Final = re.compile(r"(?:\\s|\[[^\]]*\]|\\w)[*+](?![+?])")
+BEGINNINGS: Final = ("_NAMED", "_NAME_BEGINS", "_GLM_NAME", "_GLM_NAME_BEGINS", "_GEMMA_HEAD", "_GEMMA_HEAD_BEGINS")
+
+
+def test_patterns_that_read_blanks_twice_give_none_back() -> None:
+    """Blanks behind a mark took time by the square of their number."""
+    assert POSSESSIVE.search(r"\s*[^<>{}\s]*\s*")
+    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME"):
+        assert not POSSESSIVE.search(getattr(call_formats, name).pattern), name
+
+
+def test_a_key_of_glm_ends_at_the_first_mark() -> None:
+    """Each of these marks could end the key, and the value was looked for behind all of them."""
+    text = "<arg_key>" + "</arg_key><arg_value>" * 3 + "</arg_value>"
+    found = call_formats._ARGUMENT.match(text)
+    assert found is not None and found[1] == ""
+    assert call_formats._ARGUMENT.match("<arg_key>a</arg_key>b</arg_key><arg_value>c</arg_value>") is None
+
+
+class CountedText(str):
+    """A text that counts how often its end is looked for."""
+
+    finds = 0
+
+    def find(self, *args: Any) -> int:
+        self.finds += 1
+        return super().find(*args)
+
+
+def test_parameters_that_are_never_closed_are_looked_at_once() -> None:
+    text = CountedText("<parameter=a>" * 100)
+    assert not list(call_formats._parameters(text)) and text.finds == 1
+    closed = "<parameter=a>\n<parameter=b>\n</parameter>\n<parameter=c>1</parameter>"
+    assert list(call_formats._parameters(closed)) == [("a", "<parameter=b>"), ("c", "1")]
