@@ -194,6 +194,7 @@ class Replica:
         finally:
             await self.runtime.close()
             await self.endpoint.close()
+            await self.handoff.close()
             try:
                 await self.membership.leave()
             except SessileError as failure:  # the lease ends by itself

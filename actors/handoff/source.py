@@ -77,8 +77,14 @@ class HandoffSource:
         self._links = links
         self._measures = runtime.metrics
         self._leaving: dict[SessionKey, None] = {}
+        self._resolving: set[asyncio.Task[None]] = set()  # of hand-offs that failed behind the seal
         self._slots = asyncio.Semaphore(self.limits.at_once)
         self._gates: WeakValueDictionary[ReplicaId, TargetGate] = WeakValueDictionary()
+
+    async def close(self) -> None:
+        """Waits until it is known who owns the sessions whose hand-offs were cut off. Called once no hand-off runs."""
+        while self._resolving:
+            await asyncio.wait(self._resolving)
 
     def leaving(self, key: SessionKey) -> bool:
         """Returns whether the session is being handed off."""
@@ -287,7 +293,10 @@ class HandoffSource:
             answer = await self._receive(channel, self.limits.take_s)
             assert isinstance(answer, pf.SessionTaken)
         except BaseException as error:
-            await asyncio.shield(self._resolve(actor))
+            resolving = asyncio.create_task(self._resolve(actor))
+            self._resolving.add(resolving)
+            resolving.add_done_callback(self._resolving.discard)
+            await asyncio.shield(resolving)
             if isinstance(error, HandoffAbandoned | LinkDown) and self._runtime.actor(actor.key) is not actor:
                 raise Unavailable("session_moving", "The session went to another replica.") from error
             raise

@@ -192,3 +192,53 @@ async def test_an_answer_is_sealed_when_its_engine_has_just_made_a_token() -> No
             assert least_s - 1e-6 <= loop.time() - begun <= most_s + 1e-6
             if pace_s == 0.1:
                 assert loop.time() % pace_s <= limits.token_look_s + 1e-6
+
+
+class SealedActor:
+    """An actor whose seal is cut off."""
+
+    key, fence, phase = key(1), 1, Phase.WARM
+
+    def __init__(self) -> None:
+        self.going_on = False
+
+    async def seal(self) -> None:
+        await asyncio.Event().wait()
+
+    def unseal(self) -> None:
+        self.going_on = True
+
+
+class SlowOwnership:
+    """An ownership that is confirmed only once `answer` is set."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+
+    def owner(self, key: SessionKey) -> str:
+        return "r1"
+
+    async def confirm(self, key: SessionKey, fence: int) -> bool:
+        await self.answer.wait()
+        return True
+
+    async def reclaim_one(self, key: SessionKey) -> None: ...
+
+
+@virtual
+async def test_closing_waits_until_it_is_known_who_owns_a_session_whose_hand_off_was_cut_off() -> None:
+    ownership, actor = SlowOwnership(), SealedActor()
+    runtime = SimpleNamespace(ownership=ownership, metrics=None)
+    source = HandoffSource(runtime, None, None)  # type: ignore[arg-type]
+    switch = asyncio.create_task(source._switch(None, actor, between_turns=False))  # type: ignore[arg-type]
+    for _ in range(2):  # the second time while the journal is being asked
+        await advance(0.1)
+        switch.cancel()
+    await advance(0.1)
+    assert switch.cancelled()
+    closing = asyncio.create_task(source.close())
+    await advance(0.1)
+    assert not closing.done() and not actor.going_on
+    ownership.answer.set()
+    await advance(0.1)
+    assert closing.done() and actor.going_on
