@@ -49,10 +49,11 @@ class Account:
 
 
 class Seal:
-    """A source has said that it writes nothing more."""
+    """A source has said that it writes nothing more. `broken`: it has written since, because the hand-off failed."""
 
     def __init__(self, source: str, target: str, owner: Owner, at: float) -> None:
         self.source, self.target, self.owner, self.at = source, target, owner, at
+        self.broken = False
 
 
 class Books:
@@ -91,7 +92,8 @@ class Books:
         if seal is None and account.writer != writer and world.faults <= SPARING:
             robbed = self.spared(writer, account.writer, key, account.owner)
             world.check(not robbed, f"{key}: {writer} takes it from {account.writer}, which lives and has it in memory")
-        promised = account.summaries_due and not account.rules.deleted and (world.faultless or seal is not None)
+        in_order = world.faultless or (seal is not None and not seal.broken)
+        promised = account.summaries_due and not account.rules.deleted and in_order
         world.check(not promised, f"{key}: moves, and {account.summaries_due} came to nothing")
         account.summaries_due.clear()
         if seal is not None and seal.target == writer:
@@ -108,6 +110,8 @@ class Books:
         world.check(writer == account.writer, f"{key}: {writer} writes under the fence of {account.writer}")
         sealed = account.sealed is not None and account.sealed.source == writer and world.faults <= SPARING
         world.check(not (sealed and self.silent(writer, key)), f"{key}: {writer} writes on after its seal")
+        if account.sealed is not None and account.sealed.source == writer:
+            account.sealed.broken = True
         try:
             account.grew_at = world.loop.now
             for record in append.records:
