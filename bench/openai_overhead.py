@@ -1,4 +1,4 @@
-"""What the session layer costs 8 streams, through OpenAI's door or over WebSocket, against llama-server's, in pairs.
+"""Compares 8 streams through the session layer, by OpenAI's door or over WebSocket, with llama-server itself, in pairs.
 
     python -m bench.openai_overhead --pairs 10
     python -m bench.openai_overhead --pairs 10 --door websocket

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,17 @@ async def test_an_answer_outlives_its_engine(tmp_path: Path, model_path: Path) -
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 WORDS = STREAM + delta(content="Hello you.") + end()
+
+
+@asynccontextmanager
+async def chat_server(provider: ChatProvider) -> AsyncIterator[httpx.AsyncClient]:
+    """Serves a provider's chat model; yields a client of the server."""
+    async with (
+        chat_engine(provider) as engine,
+        assembled(engine=engine) as assembly,
+        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
+    ):
+        yield http
 
 
 async def chat(*providers: ChatProvider, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
@@ -146,11 +159,7 @@ async def test_calls_are_those_of_the_providers_field_whatever_its_text_looks_li
     escaped = arguments.replace("\ufdd1", "\\ufdd1")
     first = STREAM + delta(content=LITERAL) + delta(tool_calls=called) + delta(tool_calls=rest) + end("tool_calls")
     provider = ChatProvider(first, WORDS)
-    async with (
-        chat_engine(provider) as engine,
-        assembled(engine=engine) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
-    ):
+    async with chat_server(provider) as http:
         (choice,) = (await http.post("/v1/chat/completions", json=ASK | {"tools": TOOLS})).json()["choices"]
         (call,) = choice["message"]["tool_calls"]
         assert choice["message"]["content"] == LITERAL and choice["finish_reason"] == "tool_calls"
@@ -177,11 +186,7 @@ async def test_thoughts_are_those_of_the_providers_field_whatever_they_look_like
     parts = [delta(reasoning_content=each) for each in thought] + [delta(content="I say <think>")]
     parts += [delta(reasoning="And more."), delta(content="</think> so."), end()]
     provider = ChatProvider(STREAM + b"".join(parts), WORDS)
-    async with (
-        chat_engine(provider) as engine,
-        assembled(engine=engine) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
-    ):
+    async with chat_server(provider) as http:
         (choice,) = (await http.post("/v1/chat/completions", json=ASK)).json()["choices"]
         told = choice["message"]
         assert told["reasoning_content"].startswith(thought.replace("\ufdd3", "\ufffd"))
@@ -203,11 +208,7 @@ async def test_a_thought_at_the_beginning_of_a_providers_text_is_a_thought() -> 
 async def test_text_on_both_sides_of_a_providers_thought_keeps_its_white_space() -> None:
     parts = [delta(content="Let me check.\n\n"), delta(reasoning="Hm."), delta(content="The answer"), end()]
     provider = ChatProvider(STREAM + b"".join(parts), WORDS)
-    async with (
-        chat_engine(provider) as engine,
-        assembled(engine=engine) as assembly,
-        httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
-    ):
+    async with chat_server(provider) as http:
         (choice,) = (await http.post("/v1/chat/completions", json=ASK)).json()["choices"]
         assert choice["message"]["content"] == "Let me check.\n\nThe answer"
         behind = {"messages": [*ASK["messages"], choice["message"], {"role": "user", "content": "And?"}]}

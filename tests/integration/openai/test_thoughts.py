@@ -226,7 +226,7 @@ async def test_what_a_request_sets_of_thoughts_is_done_or_named(client: openai.A
         await asked("x", **body(chat_template_kwargs={"colour": "red"}))
 
 
-async def test_a_thought_that_the_template_opens_if_asked_is_read_only_then(
+async def test_a_thought_that_the_template_opens_on_request_is_read_only_then(
     monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
 ) -> None:
     marks = ThoughtMarks("<think>", "</think>", True, "\n</think>\n\n", asked=True)

@@ -344,7 +344,7 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     assert (shown["skipped"], shown["reasons"]) == (["retrieval_skipped", "embedding"], {"embedding": "failed"})
 
 
-async def test_an_answer_that_was_given_is_given_again_when_its_store_is_gone(
+async def test_a_repeated_request_gets_its_answer_though_its_store_was_deleted(
     client: openai.AsyncOpenAI, http: httpx.AsyncClient, server: Serving
 ) -> None:
     store = (await client.vector_stores.create()).id

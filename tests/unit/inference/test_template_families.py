@@ -138,8 +138,8 @@ def test_the_marks_of_thoughts_are_found_in_templates() -> None:
 
 
 @pytest.mark.parametrize(("family", "opens"), [("deepseek-v3.1", "<think>"), ("gemma4", "<|turn>model\n")])
-def test_a_template_that_has_thoughts_only_if_asked_is_asked(family: str, opens: str) -> None:
-    """Its prompts end with a closed thought otherwise, so that nothing is to be added to keep thoughts away."""
+def test_a_template_that_thinks_only_on_request_gets_the_request(family: str, opens: str) -> None:
+    """Without the request such a template ends prompts with a closed thought, so nothing is added to suppress it."""
     template, said = made(family), [ChatMessage(role="user", text="Where?")]
     marks = template.thoughts()
     assert marks is not None and marks.asked

@@ -33,7 +33,7 @@ class Files:
         return set(file_ids) & self.present.get(tenant, set())
 
 
-async def test_only_documents_of_files_that_are_gone_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_documents_of_deleted_files_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deleted_uploads, "PAGE", 2)
     async with made_up_retrieval(lambda: NOW, reads=False) as retrieval:
         assert retrieval.vector_stores is not None

@@ -63,7 +63,7 @@ async def test_without_its_embedding_a_query_is_looked_for_by_words_and_the_answ
     assert [each.text for each in late.passages] == [TEXTS[1]] and late.skipped == ("embedding",)
 
 
-def test_stores_are_searched_together_and_late_ones_leave_the_others_passages() -> None:
+def test_stores_are_searched_at_once_and_a_late_one_takes_no_passages_of_the_rest() -> None:
     class OnlyTheFirstAnswers:
         async def nearest(self, tenant: TenantId, store: StoreId, *_: object) -> list[tuple[int, float]]:
             if store != STORE.id:
@@ -89,17 +89,17 @@ def test_stores_are_searched_together_and_late_ones_leave_the_others_passages() 
     assert virtual_s == pytest.approx(0.1)
 
 
-async def test_with_no_time_left_no_store_is_asked(filled: Retrieval) -> None:
+async def test_without_time_left_no_store_is_searched(filled: Retrieval) -> None:
     _, embedder = parts(filled)
     embedder.hold = asyncio.Event()
 
-    class Unasked:
+    class ForbiddenIndex:
         async def nearest(self, *_: object) -> list[object]:
             raise AssertionError
 
         matching = nearest
 
-    search = PassageSearch(Unasked(), embedder, Metrics())  # type: ignore[arg-type]
+    search = PassageSearch(ForbiddenIndex(), embedder, Metrics())  # type: ignore[arg-type]
     with pytest.raises(SearchTooLate):
         await search.search([STORE], "cat", deadlines=Deadlines(whole=0.01))
 
