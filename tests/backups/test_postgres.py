@@ -151,4 +151,4 @@ async def everything_archived(connection: asyncpg.Connection[asyncpg.Record]) ->
     last = await connection.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
     async with asyncio.timeout(60):
         while (await connection.fetchval("SELECT last_archived_wal FROM pg_stat_archiver") or "") < last:
-            await asyncio.sleep(0)
+            pass

@@ -86,7 +86,7 @@ class PostgresServer:
         """Runs a program as the server's user, in its folder. Returns what it wrote. AssertionError if it fails."""
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._as)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return str(done.stdout)
 
     def run_own(self, program: str, *arguments: str) -> str:
         """Runs one of PostgreSQL's own programs."""
