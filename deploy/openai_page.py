@@ -595,10 +595,10 @@ that shows it, so nothing here is taken and dropped in silence.
 
 | word | means |
 |---|---|
-| honoured | it does what its name says |
-| refused | a 400 that names it, instead of an answer without it |
+| honoured, or none of these words | it does what its name says |
+| refused | a 400 that names it |
 | warned | the answer comes without it, and its header `Warning` names it: `299 - "Parameters were ignored: store"` |
-| needs nothing | what it asks for happens anyway, or it is a note that a client makes for itself (as is each `x_...`) |
+| needs nothing | what it asks for happens anyway, or it is a client's own note (as is each `x_...`) |
 
 `As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands
 nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is left out with a `Warning`, as is a
@@ -638,15 +638,20 @@ def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
     for name, row in rows.items():
         if name not in {*plain, *same}:
             alike.setdefault((row.effect, row.about), []).append(f"`{name}`")
-    lines = [f"| {', '.join(names)} | {effect} | {about} |\n" for (effect, about), names in alike.items()]
+    lines = [f"| {', '.join(names)} | {_fate(effect, about)} |\n" for (effect, about), names in alike.items()]
     parts = [
         f"{label}: {', '.join(f'`{name}`' for name in names)}.\n"
         for label, names in (("Honoured", plain), ("As above", same))
         if names
     ]
     if lines:
-        parts.append("".join(["| parameter | what happens | |\n|---|---|---|\n", *lines]))
+        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *lines]))
     return "\n".join(parts)
+
+
+def _fate(effect: str, about: str) -> str:
+    """Returns what happens to a parameter, as the page says it."""
+    return about if effect == "honoured" else f"{effect}: {about}" if about else effect
 
 
 def _shown(row: Row | None) -> tuple[str, str] | None:
