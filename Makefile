@@ -129,7 +129,7 @@ load: ## a load on any server that speaks OpenAI's API: make load ARGS="--url ht
 
 fuzz: setup-dev ## 20,000 requests made up from the OpenAPI document, sequences too: make fuzz ARGS="--seed 2"
 	$(STAGE)
-	@$(PY) -m bench.openai.fuzz $(ARGS)
+	@$(PY) -m tests.support.rounds.openai_fuzz $(ARGS)
 
 # Other people's libraries in environments of their own, as their locks have them: what they ordinarily do.
 SDKS := tests/sdks/node_modules/.package-lock.json

@@ -606,6 +606,10 @@ parameter that a model's engine lacks.
 """
 
 
+LISTED_MAX: Final = 4
+"""So many parameters of a section are a list; more are a table."""
+
+
 def page_text() -> str:
     """Returns the whole page."""
     given, parts, shown, above = document(), [OPENING], set[str](), dict[str, Row]()
@@ -638,14 +642,18 @@ def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
     for name, row in rows.items():
         if name not in {*plain, *same}:
             alike.setdefault((row.effect, row.about), []).append(f"`{name}`")
-    lines = [f"| {', '.join(names)} | {_fate(effect, about)} |\n" for (effect, about), names in alike.items()]
+    fates = [(", ".join(names), effect, about) for (effect, about), names in alike.items()]
     parts = [
         f"{label}: {', '.join(f'`{name}`' for name in names)}.\n"
         for label, names in (("Honoured", plain), ("As above", same))
         if names
     ]
-    if lines:
-        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *lines]))
+    if len(fates) > LISTED_MAX:
+        rows = [f"| {names} | {_fate(effect, about)} |\n" for names, effect, about in fates]
+        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *rows]))
+    elif fates:
+        signs = {"honoured": ":"}
+        parts.append("".join(f"* {each[0]}{signs.get(each[1], '')} {_fate(*each[1:])}\n" for each in fates))
     return "\n".join(parts)
 
 
