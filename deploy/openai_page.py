@@ -118,7 +118,6 @@ SAMPLING: Final[dict[str, Row]] = {
     "service_tier": warned("there is one tier, which answers name `default`", "priority"),
     "client_metadata": needless("a client's own note; Codex sends it", {"a": "b"}),
 }
-FORMAT: Final[dict[str, Json]] = {"type": "json_schema", "name": "x", "description": "d", "schema": {"type": "object"}}
 
 ROWS: Final[dict[str, dict[str, Row]]] = {
     "ChatRequest": {
@@ -323,7 +322,6 @@ _CALLS: Final = TOOLS + "test_a_call_and_its_output_stay_in_one_session"
 _FILES: Final = FILES + "test_a_file_in_a_response_is_read_by_the_model_and_judged_before"
 _ITEMS: Final = PARSED + "test_the_input_of_a_response_lays_calls_below_their_answer"
 _SEARCHED: Final = "test_openais_file_search_searches_the_named_stores_and_its_item_has_what_was_found"
-_NAMED: Final = PARSED + "test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once"
 _CHUNKS: Final = STORES + "test_a_passages_place_is_where_it_stands"
 _TOOLS_FILE: Final = "test_parameter_table.py::test_what_the_tools_file_says_is_named"
 _INSIDE: Final = "test_parameter_table.py::test_what_is_inside_is_named"
@@ -649,8 +647,8 @@ def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
         if names
     ]
     if len(fates) > LISTED_MAX:
-        rows = [f"| {names} | {_fate(effect, about)} |\n" for names, effect, about in fates]
-        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *rows]))
+        lines = [f"| {names} | {_fate(effect, about)} |\n" for names, effect, about in fates]
+        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *lines]))
     elif fates:
         signs = {"honoured": ":"}
         parts.append("".join(f"* {each[0]}{signs.get(each[1], '')} {_fate(*each[1:])}\n" for each in fates))
