@@ -26,7 +26,8 @@ Each setting has three spellings, here for `kv_disk_mb`: the option `--kv-disk-m
 `{PREFIX}KV_DISK_MB=4096`, and the line `kv_disk_mb = 4096` in the TOML file of `--config FILE` (or of
 `{PREFIX}CONFIG`). An option counts before a variable, a variable before a line. Several values are written `a,b` in
 options and variables, and `["a", "b"]` in the file. What is yes or no is an option alone (`--peer-insecure`), and
-`true` or `false` elsewhere. What is misspelt or out of bounds ends the start with a sentence. `–` is empty.
+`true` or `false` elsewhere. What is misspelt or out of bounds ends the start with a sentence.
+Where the second column names no value, the default is empty.
 
 A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets (SECRET,
 KEY, TOKEN) are never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own
@@ -46,7 +47,7 @@ def page_text() -> str:
         usual = max(readers, key=readers.count)
         others = "" if set(readers) == {usual} else ", if a row names no others"
         parts.append(f"\n## {group}\n\nRead by {usual}{others}.\n\n")
-        parts.append("| setting | default; may be | what it is |\n|---|---|---|\n")
+        parts.append("| setting | default; else | what it is |\n|---|---|---|\n")
         parts += [_row(name, usual) for name in names]
     return "".join(parts)
 
@@ -57,7 +58,7 @@ def _row(name: str, usual: str) -> str:
     readers = _readers(name)
     also = "" if readers == usual else f" ({readers})"
     allowed = _allowed(name)
-    values = "; ".join([_default(FIELDS[name].default), *[allowed] * bool(allowed)])
+    values = "; ".join(filter(None, (_default(FIELDS[name].default), allowed)))
     return f"| `{name}` | {values} | {about}{also} |\n"
 
 
@@ -65,8 +66,8 @@ def _default(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(f"`{each}`" for each in value) or "none"
-    return "–" if value == "" else f"`{_number(value)}`"
+        return ", ".join(f"`{each}`" for each in value)
+    return "" if value == "" else f"`{_number(value)}`"
 
 
 def _number(value: Any) -> str:
@@ -76,7 +77,7 @@ def _number(value: Any) -> str:
 def _allowed(name: str) -> str:
     kind, metadata = TYPES[name], FIELDS[name].metadata
     if get_origin(kind) is Literal:
-        return ", ".join(f"`{each}`" for each in get_args(kind))
+        return ", ".join(f"`{each}`" for each in get_args(kind) if each != FIELDS[name].default)
     if kind is bool:
         return ""
     bounds = metadata["bounds"]
