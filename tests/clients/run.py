@@ -37,7 +37,7 @@ from deploy.shipped_models import SMALL
 from inference.simulated import decode
 from persistence.memory.database import MemoryDatabase
 from sessions.model.types import UnixMs
-from tests.clients.drivers import CLIENTS, HERE, NPM, Call, Client, call
+from tests.clients.drivers import CLIENTS, HERE, NPM, PROGRAM, Call, Client, call
 from tests.clients.engine import OPTIONS, AgentEngine, Step, kept_tokens
 from tests.clients.evaluation import evaluate
 from tests.support.doors.openai_server import SIMULATED, serving
@@ -356,7 +356,8 @@ class Row:
     def __str__(self) -> str:
         client = CLIENTS[self.name]
         reuse = f"{self.reused / self.there:.3f}" if self.there else "-"
-        cells = (self.name, version(client), client.door, ", ".join(self.works), reuse, "; ".join(self.notes))
+        works = "all" if self.works == ALL else ", ".join(self.works)
+        cells = (self.name, version(client), client.door, works, reuse, "; ".join(self.notes))
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
@@ -383,12 +384,18 @@ def page(rows: Mapping[str, str], last: str) -> str:
     kept = {match[1]: match[0] for match in re.finditer(r"^\| ([^|]+) \|.*\|$", last, re.MULTILINE)}
     table = [rows.get(name) or kept[name] for name in CLIENTS if name in rows or name in kept]
     parts = [OPENING + "\n".join([*HEAD, *table])]
+    libraries = []
     for name, client in CLIENTS.items():
+        variables = {key: value for key, value in client.variables.items() if key not in PROGRAM}
+        if not client.files and not variables:
+            libraries.append(name)
+            continue
         parts.append(f"### {name}")
         parts += [f"`~/{file}`:\n\n{fence(Path(file).suffix[1:], text)}" for file, text in client.files.items()]
-        if client.variables:
-            parts.append(fence("text", "\n".join(f"{key}={value}" for key, value in client.variables.items())))
+        if variables:
+            parts.append(fence("text", "\n".join(f"{key}={value}" for key, value in variables.items())))
     parts.insert(1, CONFIGURED)
+    parts += [f"### {'; '.join(libraries)}", "Their base URL is `{url}/v1`, in the program that uses them."]
     return "\n\n".join(parts).replace("{url}", "http://127.0.0.1:8080").replace("{home}", "~") + "\n"
 
 
@@ -397,6 +404,7 @@ def fence(language: str, text: str) -> str:
     return f"```{language}\n{text.strip()}\n```"
 
 
+ALL: Final = ["two turns", "tools", "invalid calls", "cancel", "restart"]
 HEAD: Final = (
     "| client | version | door | works | reuse | remarks |",
     "|---|---|---|---|---|---|",
@@ -416,8 +424,9 @@ Each is driven with a scripted model, by these steps:
 * *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
 * *log-likelihoods*: for an evaluation, 200 multiple-choice items: the scores are the engine's own within 0.001.
 
-*Reuse* is the share of the previous prompt and answer that a step did not compute again. *Door* is the API:
-`/v1/chat/completions`, `/v1/responses`, `/v1/messages` or `/v1/completions`.
+*All* are two turns, tools, invalid calls, cancel and restart. *Reuse* is the share of the previous prompt and answer
+that a step did not compute again. *Door* is the API: `/v1/chat/completions`, `/v1/responses`, `/v1/messages` or
+`/v1/completions`.
 
 ## What works
 

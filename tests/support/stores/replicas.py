@@ -97,6 +97,24 @@ class Talks:
             return
 
 
+async def resumed_at(url: str, session: str, epoch: str, offset: int) -> dict[str, str]:
+    """Returns what a reader is told that comes back after the loss."""
+    async with connect(url) as connection:
+        client = Client(connection)
+        await client.send("hello", resume=[{"session": session, "epoch": epoch, "offset": offset}])
+        return await client.until("resumed")
+
+
+async def go_on(url: str, session: str) -> None:
+    """Has a turn on a restored log, or finds one under way: that which was open is finished by the new server."""
+    async with connect(url) as connection:
+        client = Client(connection)
+        await client.send("hello")
+        await client.until("ready")
+        await client.send("message.create", session=session, content="Go on")
+        await client.until("ok", "error")
+
+
 class ReplicatedServer:
     def __init__(self, process: subprocess.Popen[str], url: str, own: Path) -> None:
         self.process = process
@@ -167,8 +185,12 @@ def bring_keys(lost: Path, data: Path) -> None:
 
 async def logs_in(data: Path, sessions: list[str]) -> dict[str, list[Record]]:
     """Every record of these sessions, read as a server reads them."""
+    return await logs_of(Settings(data=str(data)), sessions)
+
+
+async def logs_of(settings: Settings, sessions: list[str]) -> dict[str, list[Record]]:
     logs: dict[str, list[Record]] = {}
-    async with connect_store(Settings(data=str(data)), lambda: UnixMs(0)) as store:
+    async with connect_store(settings, lambda: UnixMs(0)) as store:
         for session in sessions:
             key, records = SessionKey(LOCAL, SessionId(session)), logs.setdefault(session, [])
             while page := await store.journal.read(key, after=len(records), limit=1000, bytes_max=1 << 24):
