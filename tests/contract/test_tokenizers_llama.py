@@ -10,8 +10,8 @@ import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
+from tests.support.engines.engine_conversation import EngineConversation
 from tests.support.engines.engines import AlwaysRestores
-from tests.support.engines.talk import Talk
 from tests.support.engines.tiny_models import KINDS, TEMPLATES, write_tiny_model
 
 pytestmark = pytest.mark.model
@@ -28,7 +28,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_turns_edits_and_answers_made_again_compute_what_is_new(engine: LlamaEngine) -> None:
-    await Talk(engine, "a").whole()
+    await EngineConversation(engine, "a").whole()
 
 
 async def test_texts_come_back_from_their_ids(engine: LlamaEngine) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from inference.vllm.engine import VllmEngine
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
+from tests.support.engines.engine_conversation import EngineConversation
 from tests.support.engines.engines import AlwaysRestores
-from tests.support.engines.talk import Talk
 from tests.support.engines.tiny_models import FOLDER_KINDS, TEMPLATES, WINDOW, write_tiny_folder
 from tests.support.engines.vllm_world import BLOCK_TOKENS, Cores, LentCore, vllm_options
 
@@ -32,7 +32,7 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_turns_edits_and_answers_made_again_compute_what_is_new(engine: VllmEngine) -> None:
-    await Talk(engine, "a", block=BLOCK_TOKENS, answer_tokens=BLOCK_TOKENS).whole()
+    await EngineConversation(engine, "a", block=BLOCK_TOKENS, answer_tokens=BLOCK_TOKENS).whole()
     for text in ("where does the river go", " a  b\n\n c", "ü 日本 🙂", "<s></s><|im_start|>", '{"q": [1]}'):
         tokens = await engine.tokenizer.text(text)
         assert b"".join(engine.tokenizer.pieces(tokens)).decode() == text

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sessions.model.types import Sampling, Tokens, UnixMs
+from sessions.model.types import Tokens, UnixMs
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.retokenisation import shared_length
-from tests.support.engines.engines import GREEDY, ask, key
+from tests.support.engines.engines import ask, key
 
 ANSWER_TOKENS = 6
 
 
-class Talk:
+class EngineConversation:
     """One session's conversation, and what the engine has computed of it."""
 
     def __init__(
@@ -27,7 +27,6 @@ class Talk:
         self.key = key(name)
         self.block = block
         self.answer_tokens = answer_tokens
-        self.sampling = sampling
         self.messages: list[ChatMessage] = []
         self.before: Tokens = ()  # what the last run left in KV
 
@@ -39,7 +38,7 @@ class Talk:
         that the answer's ids are those of its text."""
         self.messages.append(ChatMessage(role="user", text=text))
         prompt = await self.prompt()
-        answer = await ask(self.engine, self.key, prompt, max_tokens=self.answer_tokens, sampling=self.sampling)
+        answer = await ask(self.engine, self.key, prompt, max_tokens=self.answer_tokens)
         kept = shared_length(prompt, self.before)
         assert len(prompt) - answer.finish.cached_tokens <= len(prompt) - kept + self.block
         assert b"".join(self.engine.tokenizer.pieces(answer.tokens)).decode() == answer.text
