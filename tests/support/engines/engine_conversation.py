@@ -20,7 +20,6 @@ class EngineConversation:
         *,
         block: int = 1,
         answer_tokens: int = ANSWER_TOKENS,
-        sampling: Sampling = GREEDY,
     ) -> None:
         """`block`: the number of tokens in which the engine keeps KV."""
         self.engine = engine
