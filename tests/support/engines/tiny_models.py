@@ -45,6 +45,9 @@ TEMPLATES: Final = {  # by the kind of tokenizer that their models have; the oth
     "gpt-4o": "gpt-oss",
     SENTENCE_PIECE: "gemma3",
 }
+# Their templates write an answer otherwise than the model did: without thoughts, behind a header, without blanks around.
+REWRITTEN: Final = ("deepseek-llm", "gpt-4o", "tekken")
+HEAD: Final = 8  # tokens at most of what a template writes before an answer, or in the place of one
 _SUFFIX: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _GPT_4O_WORD: Final = r"[^\r\n\p{L}\p{N}]?"
