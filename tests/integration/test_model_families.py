@@ -46,7 +46,7 @@ async def test_a_killed_server_goes_on_as_its_log_says(kind: str, tmp_path: Path
             answer = told[-1]["event"]["response"]
             assert (answer["usage"]["output_tokens"], answer["status"]) == (LONG, "incomplete")
             parts = [part for item in answer["output"] for part in item["content"]]
-            said = [part.get("text") or part["reasoning_text"] for part in parts]
+            said = [part.get("text") or part["reasoning"] for part in parts]
             assert deltas(told).endswith("".join(said))
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:
                 (line,) = re.findall(

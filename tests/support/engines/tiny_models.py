@@ -45,7 +45,7 @@ TEMPLATES: Final = {  # by the kind of tokenizer that their models have; the oth
     "gpt-4o": "gpt-oss",
     SENTENCE_PIECE: "gemma3",
 }
-# Their templates write an answer otherwise than the model did: without thoughts, behind a header, without blanks around.
+# Their templates write an answer otherwise than the model: without thoughts, behind a header, without blanks around it.
 REWRITTEN: Final = ("deepseek-llm", "gpt-4o", "tekken")
 HEAD: Final = 8  # tokens at most of what a template writes before an answer, or in the place of one
 _SUFFIX: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
