@@ -28,6 +28,7 @@ from sessions.model.types import (
     SessionId,
     SessionKey,
 )
+from transport.history_index import compared_arguments
 from transport.openai.conversations import branch_items
 from transport.openai.request_models import InputItem
 
@@ -86,8 +87,20 @@ async def resolve_references(
     branch = branch_items(state["items"], ItemId(stored_id(given[last])))
     sent = [input_content(item) for item in items[: last + 1] if item is not _REASONING]
     if sent == [input_content(as_input(item)) for item in branch if not _is_thought(item)]:
-        return ResolvedInput(items[last + 1 :], key.session, branch[-1].id)
+        return ResolvedInput(*_behind_calls(state, key.session, branch[-1].id, items[last + 1 :]))
     return ResolvedInput(items)
+
+
+def _behind_calls(
+    state: State, session: SessionId, leaf: ItemId, rest: Sequence[InputItem]
+) -> tuple[Sequence[InputItem], SessionId, ItemId]:
+    """Leaves out the calls at the beginning of `rest` that the session has behind `leaf`: clients that name thoughts
+    and texts may send the calls behind them."""
+    calls = {item.parent_id: item for item in state["items"] if isinstance(item, FunctionCall)}
+    at = 0
+    while at < len(rest) and (call := calls.get(leaf)) and input_content(rest[at]) == input_content(as_input(call)):
+        leaf, at = call.id, at + 1
+    return rest[at:], session, leaf
 
 
 class _States:
@@ -176,7 +189,8 @@ def input_content(item: InputItem) -> list[object]:
         text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
         for text in (item.content, item.output)
     ]
-    return [item.type or "message", item.role, item.call_id, item.name, item.arguments, *texts]
+    arguments = (False, None) if item.arguments is None else compared_arguments(item.arguments)
+    return [item.type or "message", item.role, item.call_id, item.name, *arguments, *texts]
 
 
 def _not_found(name: str, at: int) -> NotFound:

@@ -81,6 +81,25 @@ async def test_a_history_that_names_thoughts_goes_on_where_they_are(
         await respond(client, [HELLO, named(plain.output[0].id.replace("msg_", "rs_")), MORE])
 
 
+@pytest.mark.parametrize("before", ["<think>I look.</think>", "I look. "])
+async def test_calls_that_are_sent_behind_what_is_named_are_those_of_the_session(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving, before: str
+) -> None:
+    """With their arguments in the client's own spelling, as the AI SDK sends them."""
+    monkeypatch.setattr(ScriptedEngine, "thoughts", ThoughtMarks("<think>", "</think>"))
+    server.engine.script += [f"{before}{CALL}", "sunny", "bye"]
+    called = await respond(client, [HELLO], tools=[WEATHER])
+    named_before, call = called.output
+    sent = {"type": "function_call", "call_id": call.call_id, "name": "weather", "arguments": '{"city":"Rome"}'}
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    history: list[Any] = [HELLO, named(named_before.id), sent, output]
+    answered = await respond(client, history, tools=[WEATHER])
+    assert answered.output_text == "sunny"
+    history += [*(named(item.id) for item in answered.output), MORE]
+    assert (await respond(client, history, tools=[WEATHER])).output_text == "bye"
+    assert len(server.sessions) == 1
+
+
 async def test_what_the_request_goes_on_from_anyhow_is_not_repeated(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
