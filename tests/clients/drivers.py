@@ -323,7 +323,7 @@ general_settings: {{master_key: sk-client}}
         variables={"OPENAI_API_BASE_URL": "{url}/v1", "WEBUI_AUTH": "False", "DATA_DIR": "{home}/data"},
         run=("node", "{here}/programs/open_webui.mjs"),
         resume=("node", "{here}/programs/open_webui.mjs", "--resume"),
-        scenarios=("two turns", "built-in tools", "cancel", "restart"),
+        scenarios=("two turns", "built-in tools", "cancel", "restart", "thoughts"),
     ),
     "LangGraph": program("langgraph", "chat", "langgraph_agent.py"),
     "LangGraph, Responses": program("langgraph", "responses", "langgraph_agent.py"),
