@@ -216,7 +216,7 @@ def _tokenizer_file(kind: str, vocabulary: _Vocabulary, specials: tuple[str, ...
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    merges = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+    merges = [(before, after) for before, after in (merge.split(" ") for merge in vocabulary.merges)]
     if kind == SENTENCE_PIECE:
         made = Tokenizer(models.BPE(ids, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
         made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
