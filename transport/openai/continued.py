@@ -66,8 +66,10 @@ class ContinuedAnswer:
             return [event]
         if self._parts and isinstance(event, _BEGINNING):
             return []
-        added, event = ([], event) if self._hosted is None else self._hosted.cite(event, self._base)
-        return [*added, self._moved(event)]
+        if self._hosted is None:
+            return [self._moved(event)]
+        added, cited = self._hosted.cite(event, self._base)
+        return [*added, self._moved(cited)]
 
     @property
     def _base(self) -> int:

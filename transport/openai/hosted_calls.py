@@ -220,7 +220,7 @@ def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dic
     content = None if output is None else _content(output)
     if content is None:
         return shown
-    more = {name: content[name] for name in ("skipped", "reasons") if name in content}
+    more: dict[str, Json] = {name: content[name] for name in ("skipped", "reasons") if name in content}
     return {**shown, "results": content["results"], **more}
 
 

@@ -346,7 +346,7 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     ended = [event for event in events if event.type == "response.output_text.done"][-1]
     assert events.index(added) == events.index(ended) - 1 and added.item_id == ended.item_id
     annotated = [event.item for event in events if event.type == "response.output_item.done"][-1]
-    assert annotated.model_dump()["content"][0]["annotations"] == [added.annotation.model_dump()]
+    assert annotated.model_dump()["content"][0]["annotations"] == [added.model_dump()["annotation"]]
     assert events[-1].type == "response.completed" and events[-1].response.output[-1] == annotated
     kinds = [event.type.rpartition(".")[2] for event in events if "file_search" in event.type]
     assert kinds == ["in_progress", "searching", "completed"]
