@@ -146,5 +146,5 @@ def tokens_of(story: Story, response: ResponseId) -> Usage:
         if isinstance(record.event, ends) and record.event.response_id == response
     )
     assert usage is not None
-    cached = usage["input_tokens_details"]["cached_tokens"]  # type: ignore[index,call-overload]
-    return Usage(usage["input_tokens"], usage["output_tokens"], cached)  # type: ignore[arg-type]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    return Usage(usage["input_tokens"], usage["output_tokens"], cached)
