@@ -16,7 +16,7 @@ from deploy.convert_model import LAYER_NAMES, NAMES, QWEN2_WORDS
 from inference.tokens import byte_alphabet
 from tests.support.engines.gguf_files import gguf
 
-WIDTH, LAYERS, HEADS, INNER, WINDOW = 32, 2, 4, 64, 2048
+WIDTH, LAYERS, HEADS, INNER, WINDOW = 32, 2, 4, 64, 8192
 FOLDER_HEAD = 32  # the smallest head that vLLM has on a CPU
 ENDS: Final = ("<s>", "</s>")
 _WORDS: Final = ("the", "river", "and", "where", "does", "it", "go", "be", "brief", "system", "user", "assistant")
