@@ -18,7 +18,7 @@ from tests.support.engines.tiny_models import HEAD, KINDS, REWRITTEN, TEMPLATES,
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-LONG, SHORT = 1_500, 8  # tokens of an answer: one that is surely being written when the server dies
+LONG, SHORT = 6_000, 8  # tokens of an answer: one that is surely being written when the server dies
 DELTAS = ("response.output_text.delta", "response.reasoning_text.delta")
 SHOWN = 8  # events of an answer before the server is killed
 
@@ -27,7 +27,7 @@ SHOWN = 8  # events of an answer before the server is killed
 async def test_a_killed_server_goes_on_as_its_log_says(kind: str, tmp_path: Path) -> None:
     model = tmp_path / "tiny.gguf"
     write_tiny_model(model, kind, FAMILIES[TEMPLATES.get(kind, "chatml")], SPECIALS)
-    flags = ("--engine", "llama", "--model", str(model), "--threads", "1", "--slots", "2", "--context", "2048")
+    flags = ("--engine", "llama", "--model", str(model), "--threads", "1", "--slots", "2", "--context", "8192")
     server = ServerProcess(*flags, data=str(tmp_path / "data"))
     await asyncio.to_thread(server.start)
     try:

@@ -12,10 +12,11 @@ from inference.vllm.engine import VllmEngine
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.engine_conversation import EngineConversation
 from tests.support.engines.engines import AlwaysRestores
-from tests.support.engines.tiny_models import FOLDER_KINDS, TEMPLATES, WINDOW, write_tiny_folder
+from tests.support.engines.tiny_models import FOLDER_KINDS, TEMPLATES, write_tiny_folder
 from tests.support.engines.vllm_world import BLOCK_TOKENS, Cores, LentCore, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+WINDOW = 2048
 
 
 @pytest.fixture(params=FOLDER_KINDS)

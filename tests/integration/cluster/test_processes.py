@@ -19,7 +19,7 @@ from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.tiny_models import HEAD, KINDS, REWRITTEN, TEMPLATES, write_tiny_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-LONG = 1_500  # tokens of an answer of a tiny model: one that is surely being written when its owner leaves
+LONG = 6_000  # tokens of an answer of a tiny model: one that is surely being written when its owner leaves
 
 
 async def owner_of(made: Processes, journal: Journal, key: SessionKey) -> ReplicaProcess:

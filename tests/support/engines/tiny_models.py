@@ -16,7 +16,7 @@ from deploy.convert_model import LAYER_NAMES, NAMES, QWEN2_WORDS
 from inference.tokens import byte_alphabet
 from tests.support.engines.gguf_files import gguf
 
-WIDTH, LAYERS, HEADS, INNER, WINDOW = 32, 2, 4, 64, 2048
+WIDTH, LAYERS, HEADS, INNER, WINDOW = 32, 2, 4, 64, 8192
 FOLDER_HEAD = 32  # the smallest head that vLLM has on a CPU
 ENDS: Final = ("<s>", "</s>")
 _WORDS: Final = ("the", "river", "and", "where", "does", "it", "go", "be", "brief", "system", "user", "assistant")
@@ -216,7 +216,7 @@ def _tokenizer_file(kind: str, vocabulary: _Vocabulary, specials: tuple[str, ...
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    merges: Any = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+    merges = [(before, after) for before, after in (merge.split(" ") for merge in vocabulary.merges)]
     if kind == SENTENCE_PIECE:
         made = Tokenizer(models.BPE(ids, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
         made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])

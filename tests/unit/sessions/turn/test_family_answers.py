@@ -291,7 +291,7 @@ BEGINNINGS: Final = ("_NAMED", "_NAME_BEGINS", "_GLM_NAME", "_GLM_NAME_BEGINS", 
 def test_patterns_that_read_blanks_twice_give_none_back() -> None:
     """Blanks behind a mark took time by the square of their number."""
     assert POSSESSIVE.search(r"\s*[^<>{}\s]*\s*")
-    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME"):
+    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME", "_HY3_CALL", "_HY3_ARGUMENT"):
         assert not POSSESSIVE.search(getattr(call_formats, name).pattern), name
 
 
