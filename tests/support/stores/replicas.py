@@ -47,7 +47,7 @@ class Client:
 
     async def send(self, type_: str, **frame: Any) -> None:
         self._num_sent += 1
-        numbered = {"id": f"01J{self._name}{self._num_sent:05d}"} if type_ != "hello" else {}
+        numbered = {"id": f"01J{self._name}{self._num_sent:05d}"} if type_ not in ("hello", "ack") else {}
         await self._connection.send(json.dumps({"type": type_, **numbered, **frame}))
 
 
@@ -91,6 +91,7 @@ class Talks:
                     await client.send("message.create", session=session, content="Hello " * 50)
                     seen = await client.until("response.completed")
                     self.offsets[session] = (seen["epoch"], seen["offset"])
+                    await client.send("ack", session=session, offset=seen["offset"])
                     self.num_turns[number] += 1
                     self._turned.set()
         except (websockets.ConnectionClosed, OSError):
