@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-proxies test-sdks test-clients quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: default-model test-proxies test-backups test-sdks test-clients quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,7 +129,7 @@ load: ## a load on any server that speaks OpenAI's API: make load ARGS="--url ht
 
 fuzz: setup-dev ## 20,000 requests made up from the OpenAPI document, sequences too: make fuzz ARGS="--seed 2"
 	$(STAGE)
-	@$(PY) -m bench.openai.fuzz $(ARGS)
+	@$(PY) -m tests.support.rounds.openai_fuzz $(ARGS)
 
 # Other people's libraries in environments of their own, as their locks have them: what they ordinarily do.
 SDKS := tests/sdks/node_modules/.package-lock.json
@@ -257,6 +257,11 @@ test-proxies: setup-dev ## requests that two servers may read differently, throu
 	@deploy/ensure_proxies.sh
 	$(STAGE)
 	@$(PY) -m pytest -q $(ARGS) tests/proxies
+
+test-backups: setup-dev ## docs/backup.md on PostgreSQL, with Debian's pgBackRest and with PostgreSQL's own tools
+	@deploy/ensure_backups.sh
+	$(STAGE)
+	@$(PY) -m pytest -q $(ARGS) tests/backups
 
 # The whole cluster in one process under virtual time. SEED=n runs one again and prints all that happened.
 SEEDS ?= 10000

@@ -118,7 +118,6 @@ SAMPLING: Final[dict[str, Row]] = {
     "service_tier": warned("there is one tier, which answers name `default`", "priority"),
     "client_metadata": needless("a client's own note; Codex sends it", {"a": "b"}),
 }
-FORMAT: Final[dict[str, Json]] = {"type": "json_schema", "name": "x", "description": "d", "schema": {"type": "object"}}
 
 ROWS: Final[dict[str, dict[str, Row]]] = {
     "ChatRequest": {
@@ -323,7 +322,6 @@ _CALLS: Final = TOOLS + "test_a_call_and_its_output_stay_in_one_session"
 _FILES: Final = FILES + "test_a_file_in_a_response_is_read_by_the_model_and_judged_before"
 _ITEMS: Final = PARSED + "test_the_input_of_a_response_lays_calls_below_their_answer"
 _SEARCHED: Final = "test_openais_file_search_searches_the_named_stores_and_its_item_has_what_was_found"
-_NAMED: Final = PARSED + "test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once"
 _CHUNKS: Final = STORES + "test_a_passages_place_is_where_it_stands"
 _TOOLS_FILE: Final = "test_parameter_table.py::test_what_the_tools_file_says_is_named"
 _INSIDE: Final = "test_parameter_table.py::test_what_is_inside_is_named"
@@ -595,15 +593,19 @@ that shows it, so nothing here is taken and dropped in silence.
 
 | word | means |
 |---|---|
-| honoured | it does what its name says |
-| refused | a 400 that names it, instead of an answer without it |
+| honoured, or none of these words | it does what its name says |
+| refused | a 400 that names it |
 | warned | the answer comes without it, and its header `Warning` names it: `299 - "Parameters were ignored: store"` |
-| needs nothing | what it asks for happens anyway, or it is a note that a client makes for itself (as is each `x_...`) |
+| needs nothing | what it asks for happens anyway, or it is a client's own note (as is each `x_...`) |
 
 `As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands
 nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is left out with a `Warning`, as is a
 parameter that a model's engine lacks.
 """
+
+
+LISTED_MAX: Final = 4
+"""So many parameters of a section are a list; more are a table."""
 
 
 def page_text() -> str:
@@ -638,15 +640,24 @@ def _section(rows: dict[str, Row], above: dict[str, Row]) -> str:
     for name, row in rows.items():
         if name not in {*plain, *same}:
             alike.setdefault((row.effect, row.about), []).append(f"`{name}`")
-    lines = [f"| {', '.join(names)} | {effect} | {about} |\n" for (effect, about), names in alike.items()]
+    fates = [(", ".join(names), effect, about) for (effect, about), names in alike.items()]
     parts = [
         f"{label}: {', '.join(f'`{name}`' for name in names)}.\n"
         for label, names in (("Honoured", plain), ("As above", same))
         if names
     ]
-    if lines:
-        parts.append("".join(["| parameter | what happens | |\n|---|---|---|\n", *lines]))
+    if len(fates) > LISTED_MAX:
+        lines = [f"| {names} | {_fate(effect, about)} |\n" for names, effect, about in fates]
+        parts.append("".join(["| parameter | what happens |\n|---|---|\n", *lines]))
+    elif fates:
+        signs = {"honoured": ":"}
+        parts.append("".join(f"* {each[0]}{signs.get(each[1], '')} {_fate(*each[1:])}\n" for each in fates))
     return "\n".join(parts)
+
+
+def _fate(effect: str, about: str) -> str:
+    """Returns what happens to a parameter, as the page says it."""
+    return about if effect == "honoured" else f"{effect}: {about}" if about else effect
 
 
 def _shown(row: Row | None) -> tuple[str, str] | None:

@@ -39,6 +39,10 @@ _PIN: Final = re.compile(r"^([a-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(.*)$", re.MULTI
 _GROUP: Final = re.compile(r"^## (.+) \((.+)\)\n\n```text\n((?:[^`].*\n)+)```$", re.MULTILINE)
 
 
+SIGN: Final = {"pypi": "==", "npm": "@"}
+"""The sign between a release's name and its version, by registry."""
+
+
 class Pin(NamedTuple):
     """A release that locks name."""
 
@@ -88,7 +92,7 @@ def npm_entries() -> dict[Pin, dict[str, str]]:
 def recorded(page: str) -> dict[Pin, str]:
     """The licences of docs/licences.md."""
     return {
-        Pin(kind, *line.split()): expression
+        Pin(kind, *line.rsplit(SIGN[kind], 1)): expression
         for expression, kind, releases in _GROUP.findall(page)
         for line in releases.splitlines()
     }
@@ -118,7 +122,7 @@ def licences(pins: Iterable[Pin], known: Mapping[Pin, str]) -> dict[Pin, str]:
 def licences_page(pins: Iterable[Pin], of: Mapping[Pin, str]) -> str:
     groups: dict[str, list[str]] = {}
     for pin in pins:
-        groups.setdefault(f"{of[pin]} ({pin.kind})", []).append(f"{pin.name} {pin.version}")
+        groups.setdefault(f"{of[pin]} ({pin.kind})", []).append(f"{pin.name}{SIGN[pin.kind]}{pin.version}")
     lists = [
         line
         for group in sorted(groups, key=str.lower)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script its own folder alone is there
 
 from transport.cli.commands import COMMANDS
-from transport.cli.settings import FIELDS, GROUPS, PREFIX, RENEWED, SECRETS, TYPES
+from transport.cli.settings import FIELDS, GROUPS, PREFIX, TYPES
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 SERVERS: Final = ("serve", "gateway", "replica")
@@ -27,10 +27,11 @@ Each setting has three spellings, here for `kv_disk_mb`: the option `--kv-disk-m
 `{PREFIX}CONFIG`). An option counts before a variable, a variable before a line. Several values are written `a,b` in
 options and variables, and `["a", "b"]` in the file. What is yes or no is an option alone (`--peer-insecure`), and
 `true` or `false` elsewhere. What is misspelt or out of bounds ends the start with a sentence.
+Where the second column names no value, the default is empty.
 
-A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets are
-never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own that
-`..._file` names.
+A setting named `..._mb` is in megabytes (10⁶ bytes), `..._s` in seconds, `..._ms` in milliseconds. Secrets (SECRET,
+KEY, TOKEN) are never options: they stand in a variable, in the file of settings (mode 0600), or in a file of their own
+that `..._file` names.
 
 Files of limits, prices, policies, retention, models, tools and embeddings are read again when they change. A malformed
 one prevents the start; later it is refused with a log line, and the old one stays in force.
@@ -46,7 +47,7 @@ def page_text() -> str:
         usual = max(readers, key=readers.count)
         others = "" if set(readers) == {usual} else ", if a row names no others"
         parts.append(f"\n## {group}\n\nRead by {usual}{others}.\n\n")
-        parts.append("| setting | default | may be | what it is |\n|---|---|---|---|\n")
+        parts.append("| setting | default; else | what it is |\n|---|---|---|\n")
         parts += [_row(name, usual) for name in names]
     return "".join(parts)
 
@@ -56,15 +57,17 @@ def _row(name: str, usual: str) -> str:
     about = metadata["about"].replace("|", "\\|")
     readers = _readers(name)
     also = "" if readers == usual else f" ({readers})"
-    return f"| `{name}` | {_default(FIELDS[name].default)} | {_allowed(name)} | {about}{also} |\n"
+    allowed = _allowed(name)
+    values = "; ".join(filter(None, (_default(FIELDS[name].default), allowed)))
+    return f"| `{name}` | {values} | {about}{also} |\n"
 
 
 def _default(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(f"`{each}`" for each in value) or "none"
-    return "–" if value == "" else f"`{_number(value)}`"
+        return ", ".join(f"`{each}`" for each in value)
+    return "" if value == "" else f"`{_number(value)}`"
 
 
 def _number(value: Any) -> str:
@@ -74,16 +77,15 @@ def _number(value: Any) -> str:
 def _allowed(name: str) -> str:
     kind, metadata = TYPES[name], FIELDS[name].metadata
     if get_origin(kind) is Literal:
-        return ", ".join(f"`{each}`" for each in get_args(kind))
+        return ", ".join(f"`{each}`" for each in get_args(kind) if each != FIELDS[name].default)
     if kind is bool:
-        return "yes, no"
+        return ""
     bounds = metadata["bounds"]
     words = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
     limits = [
         word.format(_number(limit)) for each, word in words.items() if (limit := getattr(bounds, each)) is not None
     ]
-    secret = name in (*SECRETS, *RENEWED)
-    return " ".join([f"{metadata['metavar']}{' (never an option)' if secret else ''}", *limits])
+    return " ".join([metadata["metavar"], *limits])
 
 
 def _readers(name: str) -> str:

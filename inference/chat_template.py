@@ -65,6 +65,7 @@ THOUGHT_MARKS: Final = (
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
     ("<|channel>thought", "<channel|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
 )
 THINKING_VARIABLES: Final = ("enable_thinking", "thinking")  # that templates are told by to leave thoughts out
 BUILT_IN: Final = {"chatml": CHATML}

@@ -81,9 +81,6 @@ class Histogram:
     def count(self) -> int:
         return sum(self.counts)
 
-    def quantile(self, share: float) -> float | None:
-        return quantile_of(self.bounds, self.counts, share)
-
 
 def quantile_of(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
     """Returns an estimate of the quantile `share` (0 to 1) of what was observed: the middle of its bucket, at most the

@@ -47,6 +47,7 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "slow": pytest("-m", "slow and not (browser or chaos or containers or vllm)", *OTHERS),
     "attacks": pytest("-m", "not vllm", "tests/attacks"),
     "proxies": make("test-proxies"),
+    "backups": make("test-backups"),
     "browser": pytest("tests/browser"),
     "chaos": pytest("tests/chaos"),
     "sdks": make("test-sdks"),

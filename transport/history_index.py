@@ -272,12 +272,12 @@ def _hashed_fields(item: cm.NewItem, calls: Mapping[str, int]) -> list[Any]:
         case cm.NewMessage():
             return [item.role, "".join(part.text for part in cm.content_parts(item.content))]
         case cm.NewCall():
-            return ["call", calls[item.call_id], item.name, *_hashed_arguments(item.arguments)]
+            return ["call", calls[item.call_id], item.name, *compared_arguments(item.arguments)]
         case cm.NewOutput():
             return ["output", calls.get(item.call_id, item.call_id), item.output]
 
 
-def _hashed_arguments(arguments: str) -> tuple[bool, str]:
+def compared_arguments(arguments: str) -> tuple[bool, str]:
     """Returns whether arguments are compared as a JSON value, and the text that is compared.
 
     `{"b": 1.0, "a": "\\u00fc"}` and `{"a":"ü","b":1}` are the same; `{"b": true}` is not."""

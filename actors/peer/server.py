@@ -33,7 +33,6 @@ from sessions.ports import Member, Owner, Published
 log = structlog.get_logger(__name__)
 
 HELLO_S = 5.0
-KINDS = {"gateway", "replica", "operator"}
 
 Post = Callable[[pf.Frame], int]
 

@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
             print(f"| {file.stem} | refused | {error.public_message}")
             continue
         right += not row.differs
-        print(row.line(file.stem), *row.differs)
+        print(f"| {file.stem} {row.cells}", *row.differs)
     print(f"{len(files)} templates: {refused} refused, {right} as transformers renders them or folded")
 
 

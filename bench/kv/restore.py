@@ -12,13 +12,45 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from pathlib import Path
 
-from bench.kv.engine_kv import Talk
 from bench.peer import MODEL
 from bench.support import percentile, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
+from sessions.model.generation import Chunk, Finish
+from tests.support.engines.engines import key, prompt_of, request
+
+
+class Talk:
+    """One conversation, as an actor would drive it."""
+
+    def __init__(self, engine: LlamaEngine, name: str) -> None:
+        self.engine = engine
+        self.key = key(name)
+        self.ledger: tuple[int, ...] = ()
+        self.cached = 0
+
+    async def begin(self, tokens: int) -> None:
+        words = f"{self.key.session} tells of rivers, mountains and the long road between them. " * tokens
+        text = tuple(await self.engine.tokenizer.text(words))[:tokens]
+        self.ledger = (*await self.engine.tokenizer.opening("Answer briefly.", ()), *text)
+
+    async def turn(self, text: str, max_tokens: int) -> tuple[float, Finish]:
+        """(seconds to the first token, the finish)"""
+        prompt = await prompt_of(self.engine, text, before=self.ledger)
+        started, first, finish = time.perf_counter(), 0.0, None
+        answer: list[int] = []
+        async for item in self.engine.generate(request(self.key, prompt, max_tokens=max_tokens)):
+            if isinstance(item, Chunk):
+                first = first or time.perf_counter() - started
+                answer += item.tokens
+            else:
+                finish = item
+        assert finish is not None
+        self.ledger = (*prompt, *answer, *self.engine.tokenizer.answer_closing)
+        return first, finish
 
 
 def engine_on(folder: Path, keys: MemoryKeyStore, context: int) -> LlamaEngine:

@@ -1,8 +1,8 @@
-"""The input chain's latency, and what the shipped filters find: precision and recall by category.
+"""The input chain: its latency, alone and beside an engine, and what the costliest texts take of it.
 
-    python -m bench.moderation.filters                  # about a minute
-    python -m bench.moderation.filters --rounds 2000
-    python -m bench.moderation.filters --beside llama   # about three minutes
+    python -m bench.moderation.filters                     # about a minute
+    python -m bench.moderation.filters --beside llama      # about three minutes
+    python -m bench.moderation.filters --worst-texts 10000 # what a text costs, instead
 
 Latency: messages of 2,000 tokens (8,500 code points, 4.25 a token) through the whole chain of one policy: phrases,
 personal data, secrets and toxicity, each message another one; alone, with eight at once, and alone
@@ -13,10 +13,8 @@ beside a process that keeps a core busy. Once more with names of people and plac
 a second; stretches of 6 s with messages and without take turns (the order of `bench.pairs`). Bars: p99 ≤ 5 ms, and of
 the streams' tokens a second at least 97% (mean of the pairs; its 95% lower bound is shown).
 
-Quality: toxicity on the labelled texts in `bench/filters_data`, written for this project; personal data and secrets on
-sentences made from templates with values drawn at random (seed 7), half of them near misses (wrong checksums, versions,
-dates, order numbers, placeholders). The thresholds are the policies' default, 0.5; nothing was tuned on these. The
-verdict on the latency bar is the last line.
+`--worst-texts`: long, nested and repetitive texts of all scripts; see `bench.moderation.worst_texts`. The verdict on
+the bars is the last line.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import string
 import subprocess
 import sys
 import tempfile
@@ -35,26 +32,20 @@ from typing import Any
 
 import uvloop
 
+from bench.moderation.worst_texts import measure_worst_texts
 from bench.pairs import ORDER
 from bench.peer import MODEL
 from bench.support import Option, command_line, lower_bound, percentile, report, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.moderation import PolicyFilterSet
-from inference.moderation.patterns import is_card_number, is_iban
 from sessions.model.generation import Chunk
 from sessions.model.types import LOCAL_PRINCIPAL, Sampling
 from sessions.ports import InputFilter
 from tests.support.engines.engines import key, request
 
-FOLDER = Path(__file__).parent / "filters_data"
 CODE_POINTS = 8_500
 BAR_MS = 5.0
-WORDS = [  # of the messages
-    word
-    for line in (FOLDER / "toxicity_test.tsv").read_text().splitlines()
-    if line[0] == "0"
-    for word in line[2:].split()
-]
+WORDS = Path(__file__).with_name("prose.txt").read_text().split()  # of the messages
 POLICY = """
 [policies.default]
 deadline_ms = 10000
@@ -108,89 +99,6 @@ async def with_filter(policy: str, body: Any) -> Any:
             return await body(each)
         finally:
             await filters.close()
-
-
-# -- what is found -----------------------------------------------------------------------------------------------------
-
-
-def luhn_number(rng: random.Random, good: bool) -> str:
-    while True:
-        digits = "4" + "".join(rng.choices(string.digits, k=15))
-        if is_card_number(digits) is good:
-            return " ".join(digits[at : at + 4] for at in range(0, 16, 4)) if rng.random() < 0.7 else digits
-
-
-def iban_number(rng: random.Random, good: bool) -> str:
-    while True:
-        text = "DE" + "".join(rng.choices(string.digits, k=20))
-        if good:
-            body = text[4:] + "131400"
-            text = f"DE{98 - int(body) % 97:02d}{text[4:]}"
-        if is_iban(text) is good:
-            return " ".join(text[at : at + 4] for at in range(0, 22, 4)) if rng.random() < 0.7 else text
-
-
-def token(rng: random.Random, length: int, letters: str = string.ascii_letters + string.digits) -> str:
-    return "".join(rng.choices(letters, k=length))
-
-
-def planted(rng: random.Random) -> list[tuple[str, str, bool]]:
-    """(category, sentence, whether it holds one)."""
-    n = rng.randrange
-    name = token(rng, 6, string.ascii_lowercase)
-    pairs: list[tuple[str, str, str]] = [  # category/kind, one, a near miss
-        ("pii/email", f"{name}.{name[:3]}@{name}.example.org", f"{name} at example dot org"),
-        ("pii/email", f"{name}+news@mail.{name}.de", f"@{name}"),
-        ("pii/credit_card", luhn_number(rng, True), luhn_number(rng, False)),
-        ("pii/iban", iban_number(rng, True), iban_number(rng, False)),
-        ("pii/us_ssn", f"{n(100, 665)}-{n(10, 99)}-{n(1000, 9999)}", f"{n(901, 999)}-{n(10, 99)}-{n(1000, 9999)}"),
-        ("pii/phone", f"+49 30 {n(1000000, 99999999)}", f"{n(100, 999)}/{n(10, 99)}"),
-        ("pii/phone", f"({n(201, 989)}) {n(201, 989)}-{n(1000, 9999)}", f"20{n(10, 26)}-{n(10, 12)}-{n(10, 28)}"),
-        ("pii/ip_address", f"{n(11, 223)}.{n(256)}.{n(256)}.{n(1, 255)}", f"{n(1, 9)}.{n(20)}.{n(300, 999)}.{n(9)}"),
-        ("secrets/aws_key", "AKIA" + token(rng, 16, string.ascii_uppercase + "234567"), "AKIA" + token(rng, 7)),
-        ("secrets/github_token", "ghp_" + token(rng, 36), "ghp_" + token(rng, 5)),
-        ("secrets/model_key", "sk-" + token(rng, 40), f"sk-{name}"),
-        ("secrets/jwt", f"eyJ{token(rng, 30)}.eyJ{token(rng, 60)}.{token(rng, 43)}", f"eyJ{token(rng, 12)}"),
-        ("secrets/assigned", f"password={token(rng, 12)}", "password: your-password-here"),
-        ("secrets/assigned", f"api_key: {token(rng, 24)}", f"the api key is in {name}.md"),
-        (
-            "secrets/url_password",
-            f"https://{name}:{token(rng, 10)}@db.example.org/x",
-            f"https://{name}.example.org:8080/x",
-        ),
-    ]
-    frames = ["Please note {} for later.", "It is {}, as far as I know.", "{}", "(see {})", "Old: {}; new: none."]
-    return [
-        (category.split("/")[0], rng.choice(frames).format(value), holds)
-        for category, good, bad in pairs
-        for value, holds in ((good, True), (bad, False))
-    ]
-
-
-def counted(found: list[tuple[bool, bool]]) -> dict[str, Any]:
-    """`found` is (expected, said)."""
-    right = sum(expected and said for expected, said in found)
-    said, expected = sum(said for _, said in found), sum(expected for expected, _ in found)
-    return {
-        "precision": round(right / said, 3) if said else None,
-        "recall": round(right / expected, 3) if expected else None,
-        "texts": len(found),
-    }
-
-
-async def quality(each: InputFilter) -> dict[str, Any]:
-    results: dict[str, list[tuple[bool, bool]]] = {}
-    labelled: list[tuple[str, str, bool]] = []
-    rows = [line.split("\t", 1) for line in (FOLDER / "toxicity_test.tsv").read_text().splitlines()]
-    labelled += [("toxicity", text, label == "1") for label, text in rows]
-    rng = random.Random(7)
-    for _ in range(40):
-        labelled += planted(rng)
-    for category, text, expected in labelled:
-        verdict = await each.check(LOCAL_PRINCIPAL, text)
-        said = any(finding.category.partition("/")[0] == category for finding in verdict.findings)
-        results.setdefault(category, []).append((expected, said))
-    return {category: counted(found) for category, found in results.items()}
 
 
 # -- beside an engine --------------------------------------------------------------------------------------------------
@@ -317,16 +225,13 @@ async def measure(rounds: int) -> bool:
         finally:
             busy.kill()
             busy.wait()
-        return figures | spread("beside a busy process, {} ms", took) | {"quality": await quality(each)}
+        return figures | spread("beside a busy process, {} ms", took)
 
     async def named(each: InputFilter) -> dict[str, Any]:
         return spread("with names, {} ms", await timed(each, texts(60), 1))
 
     figures = await with_filter(POLICY.replace("KINDS", ""), chain)
-    found = figures.pop("quality")
     figures |= await with_filter(POLICY.replace("KINDS", NAMES), named)
-    for category, each in found.items():
-        figures |= {f"{category}, {what}": value for what, value in each.items()}
     report("filters", {"messages": rounds, "code points": CODE_POINTS, **figures})
     passed = bool(figures["alone, p99 ms"] <= BAR_MS and figures["beside a busy process, p99 ms"] <= BAR_MS)
     print("PASS" if passed else "FAIL")
@@ -339,7 +244,10 @@ def main() -> None:
         rounds=1_000,
         beside=Option("", "an engine that answers meanwhile", choices=["", "llama"]),
         pairs=Option(3, "with and without messages, beside an engine"),
+        worst_texts=Option(0, "so many texts of all kinds are made, and what each costs is measured instead"),
     )
+    if given.worst_texts:
+        sys.exit(0 if measure_worst_texts(given.worst_texts) else 1)
     work = beside_engine(given.pairs) if given.beside else measure(given.rounds)
     sys.exit(0 if uvloop.run(work) else 1)  # the server's loop
 

@@ -2,8 +2,8 @@
 
 A step takes the sum of each term times its coefficient: 1 would be the data sheet's ideal, and a layer costs its
 launches. Coefficients were fitted to half of the measured points that `aiconfigurator-core` ships, by bounded least
-squares: nobody reads weights faster than memory gives them. The other half judges them (`bench.deploy.plan`). GPUs and
-backends without points take the nearest: a backend's coefficients over all GPUs, then those over all backends.
+squares: nobody reads weights faster than memory gives them. The other half judges them. GPUs and backends without
+points take the nearest: a backend's coefficients over all GPUs, then those over all backends.
 """
 
 from __future__ import annotations

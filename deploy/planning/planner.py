@@ -7,7 +7,7 @@ all sessions wins, fewer GPUs before more. The rest stay in the plan with what l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -300,12 +300,3 @@ def _notes(request: PlanRequest, best: PlanOption | None) -> tuple[str, ...]:
     elif best.tensor * best.pipeline * best.data > next(g.per_node for g in request.gpus if g.name == best.gpu):
         notes.append("a replica is larger than a node: vLLM's multi-node executor, one LeaderWorkerSet a replica")
     return tuple(notes)
-
-
-def cheapest_by_gpu(options: Sequence[PlanOption]) -> list[PlanOption]:
-    """For a chart: of each kind the best."""
-    seen = dict[str, PlanOption]()
-    for each in options:
-        if each.fits:
-            seen.setdefault(each.gpu, each)
-    return list(seen.values())

@@ -97,11 +97,6 @@ def prefill_terms(
     return products / flops + attention / gpu.bf16, _links_s(shape, gpu, spread, tokens / spread.data)
 
 
-def with_prefill(terms: Terms, share: float, prefill: tuple[float, float]) -> Terms:
-    """A decode step that also computes `share` of such a prompt."""
-    return msgspec.structs.replace(terms, prefill_s=prefill[0] * share, prefill_links_s=prefill[1] * share)
-
-
 def kv_shards(shape: ModelShape, spread: Parallelism) -> int:
     """On how many GPUs of a group a sequence's KV is cut: by its KV heads. MLA's latent lies on each of them whole."""
     return 1 if shape.latent else min(spread.tensor, shape.kv_heads)

@@ -231,23 +231,31 @@ class _ContentReader:
 
     def __init__(self) -> None:
         self._phase: Literal["begin", "thought", "behind", "text"] = "begin"
+        self._blanks: list[str] = []  # white space before what may become the first tag
         self._held = ""  # it may become a tag
 
     def as_text(self) -> None:
         """Takes what comes next as text, tags or not."""
         if self._phase == "begin":
             self._phase = "text"
+            self._held = self._with_blanks(self._held)
+
+    def _with_blanks(self, text: str) -> str:
+        text = "".join((*self._blanks, text))
+        self._blanks.clear()
+        return text
 
     def read(self, content: str) -> Iterator[_Span]:
         """Yields the parts that can be told once `content` has come."""
         content, self._held = self._held + content, ""
         if self._phase == "begin":
             begun = content.lstrip()
+            self._blanks.append(content[: len(content) - len(begun)])
             if len(begun) < len(_TAGS[0]) and _TAGS[0].startswith(begun):
-                self._held = content
+                self._held = begun
                 return
             self._phase = "thought" if begun.startswith(_TAGS[0]) else "text"
-            content = begun.removeprefix(_TAGS[0]) if self._phase == "thought" else content
+            content = begun.removeprefix(_TAGS[0]) if self._phase == "thought" else self._with_blanks(begun)
         if self._phase == "thought":
             thought, closed, content = content.partition(_TAGS[1])
             if not closed:
@@ -266,9 +274,11 @@ class _ContentReader:
 
     def rest(self) -> Iterator[_Span]:
         """Yields what was held back, at the end of the content."""
-        if self._held:
-            yield _Span(self._phase == "thought", self._held)
-        self._held = ""
+        held, self._held = self._held, ""
+        if self._phase == "begin":
+            held = self._with_blanks(held)
+        if held:
+            yield _Span(self._phase == "thought", held)
 
 
 class _AnswerWriter:

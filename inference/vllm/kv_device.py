@@ -5,8 +5,7 @@ waited for it; until then neither side of it may be touched. The forward pass fi
 a mark, taken where a save or a load is ordered, stands behind all that was queued there, and the thread's stream begins
 after it. On a CPU all of that is at once, and a mark is nothing.
 
-Needs nothing but torch, so that `bench.device` runs it on a machine that has nothing else. It knows no requests, no
-files and no vLLM.
+Needs nothing but torch. It knows no requests, no files and no vLLM.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ ResponseId = NewType("ResponseId", str)
 CallId = NewType("CallId", str)
 CommandId = NewType("CommandId", str)  # a ULID made by the client
 Epoch = NewType("Epoch", str)
-Offset = NewType("Offset", int)  # from 1, below 2**53, per (session, epoch)
 ReplicaId = NewType("ReplicaId", str)
 ActivationId = NewType("ActivationId", str)
 UnixMs = NewType("UnixMs", int)

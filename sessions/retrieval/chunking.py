@@ -19,7 +19,6 @@ import msgspec
 
 from sessions.retrieval.embedding import TokenSpans
 
-TOKENS_MIN: Final = 16
 _BREAKS: Final = (
     (4, re.compile(r"^(?:#{1,6} |\f)", re.MULTILINE)),
     (3, re.compile(r"\n[ \t]*\n\s*")),

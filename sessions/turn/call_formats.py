@@ -17,6 +17,9 @@ has no reader here: `tool_call_parser` follows its arguments as they come.
     deepseek   <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{}...
     lfm2       <|tool_call_start|>[f(p="v")]<|tool_call_end|>
     gemma4     <|tool_call>call:f{p:<|"|>v<|"|>,q:[1,true]}<tool_call|>
+    apertus    <|tools_prefix|>[{"f": {"p": "v"}}]<|tools_suffix|>
+    hy3        <tool_calls>\\n<tool_call>f<tool_sep>\\n<arg_key>p</arg_key>\\n<arg_value>v</arg_value>\\n</tool_call>...
+               its marks also with a suffix, as <tool_calls:opensource>
     field      as hermes, between marks that no text has: calls, and thoughts, came in fields of their own
 
 OpenAI's harmony has no reader either: there a call is a message of its own kind (`sessions.turn.channels`).
@@ -122,6 +125,17 @@ _ARGUMENT: Final = re.compile(r"<arg_key>([^<>]*+)</arg_key>\s*+<arg_value>(.*?)
 _GLM_NAME: Final = re.compile(r"\s*+([^<>{}\s]++)\s*+(?=<)")
 _GLM_NAME_BEGINS: Final = re.compile(r"\s*+[^<>{}\s]*+\s*+")
 _GLM_END: Final = "</tool_call>"
+_HY3_SUFFIXES: Final = ("", ":opensource")
+_HY3_TAGS: Final = ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value")
+_HY3_MARKS: Final = tuple(
+    f"<{slash}{tag}{suffix}>" for tag in _HY3_TAGS for slash in ("", "/") for suffix in _HY3_SUFFIXES
+)
+_HY3_CALL: Final = re.compile(r"\s*+<tool_call(:opensource|)>\s*+([^<>{}\s]++)\s*+(?:<tool_sep\1>)?\s*+")
+_HY3_ARGUMENT: Final = re.compile(
+    r"<arg_key(:opensource|)>([^<>]*+)</arg_key\1>\s*+<arg_value\1>(.*?)</arg_value\1>\s*+", re.DOTALL
+)
+_HY3_CALL_END: Final = re.compile(r"</tool_call(?::opensource)?>")
+_HY3_END: Final = re.compile(r"</tool_calls(?::opensource)?>")
 _INVOKE: Final = re.compile(r'\s*<invoke name="([^"<>\n]+)">\s*')
 _INVOKED: Final = re.compile(r'<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
 _INVOKE_END: Final = "</invoke>"
@@ -268,6 +282,42 @@ def _minimax(text: str, tools: Mapping[str, Tool]) -> Read | None:
     if not (calls and rest.startswith(_MINIMAX_END)):
         return _unfinished(rest, "<invoke name=")
     return calls, len(text) - len(rest) + len(_MINIMAX_END)
+
+
+def _hy3(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    if _HY3_END.search(text) is None:
+        return _unfinished(text.lstrip(), "<tool_call>", "<tool_call:opensource>")
+    calls, at = list[tuple[str, str]](), 0
+    while called := _HY3_CALL.match(text, at):
+        at, written = called.end(), list[tuple[str, str]]()
+        while argument := _HY3_ARGUMENT.match(text, at):
+            written.append((argument[2], argument[3]))
+            at = argument.end()
+        ended = _HY3_CALL_END.match(text, at)
+        if ended is None:
+            return _unfinished(text[at:], *(mark for mark in _HY3_MARKS if "arg_" in mark or "/tool_call" in mark))
+        calls.append((called[2], _arguments(called[2], written, tools)))
+        at = ended.end()
+    rest = text[at:].lstrip()
+    ended = _HY3_END.match(rest)
+    if not calls or ended is None:
+        return _unfinished(rest, "<tool_call>", "<tool_call:opensource>")
+    return calls, len(text) - len(rest) + ended.end()
+
+
+def _apertus(text: str, tools: Mapping[str, Tool]) -> Read | None:
+    start = len(text) - len(text.lstrip())
+    if start == len(text):
+        return None
+    if text[start] != "[":
+        raise ValueError("no list")
+    end = _json_end(text, start)
+    if end is None:
+        return None
+    listed, behind = _DECODER.raw_decode(text, start)
+    if behind != end or not all(isinstance(each, dict) and len(each) == 1 for each in listed):
+        raise ValueError("no calls")
+    return [(name, _dumped(arguments)) for each in listed for name, arguments in each.items()], end
 
 
 def _kimi(text: str, tools: Mapping[str, Tool]) -> Read | None:
@@ -464,6 +514,10 @@ FORMATS: Final[dict[str, CallFormat]] = {
         ),
     ),
     "lfm2": CallFormat(("<|tool_call_start|>",), _lfm2, specials=("<|tool_call_start|>", "<|tool_call_end|>")),
+    "apertus": CallFormat(
+        ("<|tools_prefix|>",), _apertus, ("<|tools_suffix|>",), specials=("<|tools_prefix|>", "<|tools_suffix|>")
+    ),
+    "hy3": CallFormat(("<tool_calls>", "<tool_calls:opensource>"), _hy3, specials=_HY3_MARKS),
     "gemma4": CallFormat(
         ("<|tool_call>",),
         _gemma4,
@@ -484,6 +538,8 @@ _SIGNS: Final = (  # (text in a chat template, format that it shows), the surest
     ("<|START_ACTION|>", "command_r"),
     ("<|tool_call_start|>", "lfm2"),
     ("<|tool_list_start|>", "lfm2"),
+    ("<tool_sep", "hy3"),
+    ("<|tools_prefix|>", "apertus"),
     ("<arg_key>", "glm"),
     ("<minimax:tool_call>", "minimax"),
     ("<|tool_calls_section_begin|>", "kimi"),

@@ -606,3 +606,55 @@ test("questions and each block of an answer are read from the side of their own 
   });
   assert.deepEqual(directions, ["rtl", "rtl", "ltr", "rtl", "ltr", "ltr"]);
 });
+
+test("files are chosen, dropped or pasted, uploaded at once, and the model reads them", async () => {
+  const page = await visit(quick);
+  await page.setInputFiles("#files", { name: "rates.md", mimeType: "text/markdown", buffer: Buffer.from("Interest rates fell in March.") });
+  await page.waitForFunction(() => document.querySelector("#attachments .sent")?.textContent === "");
+  for (const type of ["drop", "paste"]) {
+    await page.evaluate((type) => {
+      const data = new DataTransfer();
+      data.items.add(new File([`by ${type}`], `${type}.txt`, { type: "text/plain" }));
+      const event = type === "drop" ? new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }) : new ClipboardEvent(type, { clipboardData: data, bubbles: true, cancelable: true });
+      document.querySelector("#message").dispatchEvent(event);
+    }, type);
+  }
+  const uploaded = (n) => page.waitForFunction((n) => [...document.querySelectorAll("#attachments .sent")].filter((sent) => sent.textContent === "").length === n, n);
+  await uploaded(3);
+  await page.click('#attachments [aria-label="Remove paste.txt"]');
+  await page.reload();
+  await uploaded(2);
+  assert.deepEqual(await texts(page, "#attachments .name"), ["rates.md", "drop.txt"]);
+  await say(page, "What of the rates?");
+  await written(page);
+  assert.deepEqual([await texts(page, ".user .said"), await texts(page, ".user .file")], [["What of the rates?"], ["rates.md", "drop.txt"]]);
+  assert.equal(await page.isVisible("#attachments"), false);
+  const sent = () =>
+    page.evaluate(async () => {
+      const { SessileClient } = await import("/sessile.js");
+      const client = new SessileClient({ url: location.origin });
+      const session = client.session(new URLSearchParams(location.search).get("session")).open();
+      await session.live();
+      const item = session.view.thread().findLast((entry) => entry.item?.role === "user").item;
+      client.close();
+      return item.content.map((part) => part.text.replace(/\[.*\]/g, "").trim());
+    });
+  assert.deepEqual(await sent(), ["Interest rates fell in March.", "by drop", "What of the rates?"]);
+  await page.hover(".user");
+  await page.click('.user button[aria-label="Edit and ask again"]');
+  assert.equal(await page.inputValue(".edit textarea"), "What of the rates?");
+  await page.fill(".edit textarea", "And in April?");
+  await page.press(".edit textarea", "Enter");
+  await page.waitForFunction(() => document.querySelector(".user .said")?.textContent === "And in April?");
+  assert.deepEqual(await sent(), ["Interest rates fell in March.", "by drop", "And in April?"], "an edit keeps the files");
+});
+
+test("a file that is refused is named with the reason, and nothing is sent of it", async () => {
+  const page = await visit(quick);
+  await page.setInputFiles("#files", { name: "picture.png", mimeType: "image/png", buffer: Buffer.from("\x89PNG\r\n\x1a\n", "latin1") });
+  await page.waitForFunction(() => document.querySelector("#notice-text")?.textContent !== "" || document.querySelector("#attachments .sent")?.textContent === "");
+  await say(page, "What is on it?");
+  await page.waitForFunction(() => document.querySelector(".failed, .answer"));
+  const shown = await page.evaluate(() => [document.querySelector("#urgent").textContent, document.querySelector(".failed .said")?.textContent]);
+  assert.match(shown[0], /image/);
+});

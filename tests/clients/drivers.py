@@ -59,6 +59,10 @@ def as_json(value: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(fields) + "\n}"
 
 
+PROGRAM: Final = ("SESSILE_TEST_URL", "DOOR", "CREWAI_DISABLE_TELEMETRY")
+"""The variables of a program of ours, which nobody else's has."""
+
+
 def program(
     package: str, door: Literal["chat", "responses"], file: str, environment: str = "clients", **options: Any
 ) -> Client:
@@ -68,7 +72,7 @@ def program(
         package=package,
         door=door,
         environment=environment,
-        variables={"SESSILE_TEST_URL": "{url}", "DOOR": door, "CREWAI_DISABLE_TELEMETRY": "true"},
+        variables=dict(zip(PROGRAM, ("{url}", door, "true"), strict=True)),
         shell=lambda command: ("run_command", {"command": command}),
         write=lambda path, text: ("write_file", {"path": path, "content": text}),
         run=command,
@@ -319,7 +323,7 @@ general_settings: {{master_key: sk-client}}
         variables={"OPENAI_API_BASE_URL": "{url}/v1", "WEBUI_AUTH": "False", "DATA_DIR": "{home}/data"},
         run=("node", "{here}/programs/open_webui.mjs"),
         resume=("node", "{here}/programs/open_webui.mjs", "--resume"),
-        scenarios=("two turns", "built-in tools", "cancel", "restart"),
+        scenarios=("two turns", "built-in tools", "cancel", "restart", "thoughts"),
     ),
     "LangGraph": program("langgraph", "chat", "langgraph_agent.py"),
     "LangGraph, Responses": program("langgraph", "responses", "langgraph_agent.py"),

@@ -36,8 +36,9 @@ import structlog
 from deploy.shipped_models import SMALL
 from inference.simulated import decode
 from persistence.memory.database import MemoryDatabase
+from sessions.model.generation import ThoughtMarks
 from sessions.model.types import UnixMs
-from tests.clients.drivers import CLIENTS, HERE, NPM, Call, Client, call
+from tests.clients.drivers import CLIENTS, HERE, NPM, PROGRAM, Call, Client, call
 from tests.clients.engine import OPTIONS, AgentEngine, Step, kept_tokens
 from tests.clients.evaluation import evaluate
 from tests.support.doors.openai_server import SIMULATED, serving
@@ -47,6 +48,7 @@ ROOT: Final = HERE.parents[1]
 PAGE: Final = ROOT / "docs" / "clients.md"
 HANGS_AFTER_S: Final = 900
 EXACT: Final = 0.98  # of a client of which so much is reused every token of a prompt stands in the next one
+THOUGHTS: Final = ThoughtMarks("<think>", "</think>", none="<think>\n\n</think>\n\n")  # as Qwen 3's template has them
 LONG_CHARS: Final = 8_000  # of a file: as many tokens, for the engine's are bytes
 
 
@@ -66,6 +68,7 @@ class Scene:
     client: Client
     marker: str
     home: Path
+    thinks: bool = False  # whether the model is one that thinks
     engine: AgentEngine = field(init=False)  # of the server that runs
     life: AsyncExitStack = field(default_factory=AsyncExitStack)
     store: MemoryDatabase = field(default_factory=MemoryDatabase)
@@ -80,6 +83,7 @@ class Scene:
         """Starts the server: at the address that it had, if it ran before."""
         port = int(self.url.rpartition(":")[2] or 0)
         self.engine = AgentEngine(self.marker, tools=self.client.has_tools, side=self.client.side)
+        self.engine.thoughts = THOUGHTS if self.thinks else None
         folder = self.home.parent / "server"
         folder.mkdir(exist_ok=True)
         index = StoredHistory(
@@ -156,7 +160,10 @@ class Scene:
         output = await self.end(await self.start(command, f"{prompt} ({self.marker})"))
         steps = self.engine.steps[before:]
         check(len(steps) == len(answers), f"{len(steps)} steps instead of {len(answers)}: {output.strip()[-300:]!r}")
-        check(words(answers[-1]) in words(output), f"the answer is not printed: {output.strip()[-300:]!r}")
+        check(
+            words(answers[-1].rpartition(THOUGHTS.close)[2]) in words(output),
+            f"the answer is not printed: {output.strip()[-300:]!r}",
+        )
         return steps
 
     def reuse(self) -> tuple[int, int]:
@@ -277,6 +284,17 @@ async def restart(scene: Scene) -> None:
     check(kept >= least, f"{kept} of {whole} tokens are the same behind a restart")
 
 
+async def thoughts(scene: Scene) -> None:
+    """A model that thinks before each answer: the thought is folded, and no mark is shown."""
+    for command, said in ((scene.client.run, FIRST), (scene.client.resume, SECOND)):
+        answer = f"{THOUGHTS.open}\nThey ask, and I had better think.\n{THOUGHTS.close}\n\n{said}"
+        await scene.ask(command, "Tell me about them.", answer)
+        shown = scene.printed[-1]
+        check("Thought" in shown, f"nothing says that it thought: {shown[-300:]!r}")
+        hidden = ("I had better think", THOUGHTS.open, THOUGHTS.close)
+        check(not any(each in shown for each in hidden), f"the thought is shown as text: {shown[-300:]!r}")
+
+
 async def log_likelihoods(scene: Scene) -> None:
     """200 multiple-choice items of a task of ours, on a small model, held against the engine's own scores."""
 
@@ -296,6 +314,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], Awaitable[None]]]] = {
     "built-in tools": built_in,
     "cancel": cancel,
     "restart": restart,
+    "thoughts": thoughts,
     "log-likelihoods": log_likelihoods,
 }
 
@@ -306,7 +325,7 @@ async def play(name: str, scenario: str, keep: Path | None) -> tuple[str, tuple[
     marker = f"zebra {scenario}"
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
-        scene = Scene(client=client, marker=marker, home=home)
+        scene = Scene(client=client, marker=marker, home=home, thinks=scenario == "thoughts")
         problem = ""
         try:
             await scene.serve()
@@ -356,7 +375,8 @@ class Row:
     def __str__(self) -> str:
         client = CLIENTS[self.name]
         reuse = f"{self.reused / self.there:.3f}" if self.there else "-"
-        cells = (self.name, version(client), client.door, ", ".join(self.works), reuse, "; ".join(self.notes))
+        works = "all" if self.works == ALL else ", ".join(self.works)
+        cells = (self.name, version(client), client.door, works, reuse, "; ".join(self.notes))
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
@@ -383,12 +403,18 @@ def page(rows: Mapping[str, str], last: str) -> str:
     kept = {match[1]: match[0] for match in re.finditer(r"^\| ([^|]+) \|.*\|$", last, re.MULTILINE)}
     table = [rows.get(name) or kept[name] for name in CLIENTS if name in rows or name in kept]
     parts = [OPENING + "\n".join([*HEAD, *table])]
+    libraries = []
     for name, client in CLIENTS.items():
+        variables = {key: value for key, value in client.variables.items() if key not in PROGRAM}
+        if not client.files and not variables:
+            libraries.append(name)
+            continue
         parts.append(f"### {name}")
         parts += [f"`~/{file}`:\n\n{fence(Path(file).suffix[1:], text)}" for file, text in client.files.items()]
-        if client.variables:
-            parts.append(fence("text", "\n".join(f"{key}={value}" for key, value in client.variables.items())))
+        if variables:
+            parts.append(fence("text", "\n".join(f"{key}={value}" for key, value in variables.items())))
     parts.insert(1, CONFIGURED)
+    parts += [f"### {'; '.join(libraries)}", "Their base URL is `{url}/v1`, in the program that uses them."]
     return "\n\n".join(parts).replace("{url}", "http://127.0.0.1:8080").replace("{home}", "~") + "\n"
 
 
@@ -397,6 +423,7 @@ def fence(language: str, text: str) -> str:
     return f"```{language}\n{text.strip()}\n```"
 
 
+ALL: Final = ["two turns", "tools", "invalid calls", "cancel", "restart"]
 HEAD: Final = (
     "| client | version | door | works | reuse | remarks |",
     "|---|---|---|---|---|---|",
@@ -414,10 +441,12 @@ Each is driven with a scripted model, by these steps:
 * *built-in tools*, where it has no command and no file: calls that it cannot carry out, the time, a note, a search;
 * *cancel*: Ctrl-C or a stop button while an answer is written; the conversation goes on;
 * *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
+* *thoughts*: the model thinks before its answers; the thoughts are folded;
 * *log-likelihoods*: for an evaluation, 200 multiple-choice items: the scores are the engine's own within 0.001.
 
-*Reuse* is the share of the previous prompt and answer that a step did not compute again. *Door* is the API:
-`/v1/chat/completions`, `/v1/responses`, `/v1/messages` or `/v1/completions`.
+*All* are two turns, tools, invalid calls, cancel and restart. *Reuse* is the share of the previous prompt and answer
+that a step did not compute again. *Door* is the API: `/v1/chat/completions`, `/v1/responses`, `/v1/messages` or
+`/v1/completions`.
 
 ## What works
 

@@ -18,9 +18,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from inference.chat_template import ChatTemplate
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from tests.support.doors.openai_server import ScriptedEngine, serving
+from tests.support.engines.chat_templates import FAMILIES
 from tests.support.node import WITH_NODE
 
 HERE: Final = Path(__file__).parent
@@ -34,7 +36,10 @@ SUITES: Final = {
     "llama-index": ("sdks-openai2", "llama_index_sdk.py"),
     "ai": ("node", "ai_sdk.test.mjs"),
     "anthropic": ("node", "anthropic_sdk.test.mjs"),
+    "thoughts": ("sdks", "thoughts_sdk.py"),
+    "thoughts-node": ("node", "thoughts.test.mjs"),
 }
+OF_THOUGHTS: Final = ("thoughts", "thoughts-node")  # they want a model that thinks
 _WEATHER: Final = re.compile(r'"name":"(\w*weather\w*)"')
 
 
@@ -51,31 +56,45 @@ class ObligingEngine(ScriptedEngine):
         return super().generate(request)
 
 
+class ThinkingEngine(ObligingEngine):
+    """Does the same, and thinks before it, between the marks of Qwen 3's template."""
+
+    thoughts = ChatTemplate(FAMILIES["qwen3"], bos="<s>", eos="</s>").thoughts()
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        answer = super().generate(request)
+        if request.sampling.text is None:
+            said = self.script.pop() if self.script else "It is warm."
+            self.script.append(f"<think>\nHm, I had better look.\n</think>\n\n{said}")
+        return answer
+
+
 @asynccontextmanager
-async def served(url: str) -> AsyncIterator[str]:
+async def served(url: str, name: str) -> AsyncIterator[str]:
     if url:
         yield url
         return
     options = SimulatedOptions(step_base_s=0.001, answer_tokens_mean=24)
-    async with serving(options, engine=ObligingEngine(options)) as server:
+    engine = ThinkingEngine(options) if name in OF_THOUGHTS else ObligingEngine(options)
+    async with serving(options, engine=engine) as server:
         yield f"{server.server.url}/v1"
 
 
-async def run(name: str, url: str) -> int:
+async def run(name: str, given_url: str) -> int:
     environment, file = SUITES[name]
     if environment == "node":
         command = [str(WITH_NODE), "node", "--test", str(HERE / file)]
     else:
         command = [str(ROOT / f".venv-{environment}" / "bin" / "python"), *PYTEST, str(HERE / file)]
     print(f"\n== {name} ==", flush=True)
-    env = {**os.environ, "SESSILE_TEST_BASE_URL": url}
-    process = await asyncio.create_subprocess_exec(*command, cwd=HERE, env=env)
-    return await process.wait()
+    async with served(given_url, name) as url:
+        env = {**os.environ, "SESSILE_TEST_BASE_URL": url}
+        process = await asyncio.create_subprocess_exec(*command, cwd=HERE, env=env)
+        return await process.wait()
 
 
 async def main(given: argparse.Namespace) -> int:
-    async with served(given.url) as url:
-        failed = [name for name in given.only or SUITES if await run(name, url)]
+    failed = [name for name in given.only or SUITES if await run(name, given.url)]
     print(f"\nfailed: {', '.join(failed)}" if failed else "\nall passed")
     return 1 if failed else 0
 

@@ -61,6 +61,8 @@ FOREIGN = {
     ("kubectl", "create", "namespace", "chat"): "where the chart is installed",
     ("kubectl", "-n", "chat"): "makes the chart's Secret, and a key",
     ("systemctl", "enable", "--now"): "starts the units",
+    ("pgbackrest", "--stanza=sessile"): "copies PostgreSQL; tests/backups runs it",
+    ("pg_basebackup", "-d"): "copies PostgreSQL; tests/backups runs it",
 }
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 
 from sessions.model.errors import BadInput
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 

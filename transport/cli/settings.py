@@ -70,11 +70,9 @@ class Settings:
     keys: str = option("", "FILE", "TOML file of API keys, beside those that the `keys` command makes")
     issuers: str = option("", "FILE", "TOML file of issuers whose tokens (JWT) are let in")
 
-    oidc_issuer: str = option(
-        "", "URL", "OpenID provider that people sign in with in a browser; see docs/sign-in.md", group="Sign-in"
-    )
+    oidc_issuer: str = option("", "URL", "OpenID provider that people sign in with; docs/sign-in.md", group="Sign-in")
     oidc_client_id: str = option("", "ID", "what this server is called there")
-    oidc_client_secret: str = option("", "SECRET", "its secret there, where it has one; never as a flag")
+    oidc_client_secret: str = option("", "SECRET", "its secret there, if it has one")
     oidc_client_secret_file: str = option("", "FILE", "file that holds it")
     oidc_scopes: tuple[str, ...] = option(("openid",), "SCOPE,...", "what is requested there; openid is always")
     oidc_tenant: str = option("", "TENANT", "whose people they are ...")
@@ -96,20 +94,18 @@ class Settings:
     engine_url: tuple[str, ...] = option(
         (), "URL,...", "for remote: addresses of vLLM or llama-server, all of one model; for chat: https://HOST/v1"
     )
-    engine_key: str = option("", "KEY", "what they take as a bearer token; never as a flag")
+    engine_key: str = option("", "KEY", "what they take as a bearer token")
     engine_key_file: str = option("", "FILE", "file that holds it")
     model: str = option(
         DEFAULT_MODEL,
         "MODEL",
-        "PATH of a GGUF file, for vLLM of a folder; hf:ORG/REPO[:FILE] of Hugging Face's hub; see docs/models.md",
+        "PATH of a GGUF file, for vLLM of a folder; hf:ORG/REPO[:FILE] of Hugging Face's hub; docs/models.md",
     )
     served_model_name: tuple[str, ...] = option(
         (), "NAME,...", "its names for clients, the first one in answers; empty: that of the file or repository"
     )
     model_folder: str = option("", "FOLDER", "folder of pulled models; empty: .cache/models beside the program")
-    brownout_model: str = option(
-        "", "PATH", "GGUF file of a smaller model of its family, for brownout; see docs/limits.md"
-    )
+    brownout_model: str = option("", "PATH", "GGUF file of a smaller model of its family, for brownout; docs/limits.md")
     brownout_slots: int = option(0, "N", "its answers at the same time; 0: half of --slots", ge=0, le=4096)
     chat_template: str = option("model", "NAME", "model: the model's own; chatml; or a file with a Jinja template")
     device: Literal["auto", "cpu", "cuda"] = option(
@@ -121,16 +117,15 @@ class Settings:
         "on", None, "a model that does not fit into memory is refused before it is loaded"
     )
     speculation: Literal["off", "ngram"] = option(
-        "off", None, "ngram: tokens that followed the same words before are tried at once; see docs/speculation.md"
+        "off", None, "ngram: tokens that followed the same words before are tried at once; docs/speculation.md"
     )
     kv_dtype: Literal["auto", "8bit"] = option(
-        "auto", None, "8bit: KV in half the memory, with slightly other answers; see docs/speculation.md"
+        "auto", None, "8bit: KV in half the memory, with slightly other answers; docs/speculation.md"
     )
     step_target_ms: int = option(
         0,
         "MS",
-        "how long a step of the engine may last: long prompts are computed in pieces of it, so that nobody waits for"
-        " them; 0: 250 on a CPU, 50 on a GPU",
+        "how long a step of the engine may last, so that nobody waits for long prompts; 0: 250 on a CPU, 50 on a GPU",
         ge=0,
         le=60_000,
     )
@@ -140,7 +135,7 @@ class Settings:
     vllm_args: str = option("", "JSON", 'vLLM\'s own settings as JSON: {"tensor_parallel_size": 2}')
     vllm_adapter: str = option("", "FOLDER", "folder of a LoRA adapter (PEFT) that vLLM applies to every answer")
     vllm_standby: bool = option(
-        False, None, "a second vLLM is kept started, for when the first one dies: twice the memory; see docs/vllm.md"
+        False, None, "a second vLLM is kept started, for when the first one dies: twice the memory; docs/vllm.md"
     )
 
     sim_tokens_per_s: float = option(
@@ -157,7 +152,7 @@ class Settings:
     kv_staging: str = option("", "FOLDER", "folder for that, in plain text; empty: /dev/shm where there is one")
     kv_disk_mb: int = option(2048, "MB", "bound of the folder for spilled KV, MB; 0: none on disk", ge=0)
     kv_redis: str = option("", "URL", "Redis or Valkey for small KV snapshots: redis://, rediss:// or unix://")
-    kv_redis_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    kv_redis_file: str = option("", "FILE", "file of that URL, if it has a password")
     kv_redis_mb: int = option(256, "MB", "bound of KV in there, MB, of all replicas together", ge=1)
 
     idle_s: float = option(600.0, "SECONDS", "a session leaves memory after idling for so long", gt=0, group="Sessions")
@@ -191,7 +186,7 @@ class Settings:
 
     data: str = option("data", "FOLDER", "folder for the journal and spilled KV", min_length=1, group="Journal")
     journal: str = option("sqlite", "URL", "sqlite (in --data), postgresql://..., or memory, which forgets everything")
-    journal_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    journal_file: str = option("", "FILE", "file of that URL, if it has a password")
     journal_encryption: Literal["auto", "on", "off"] = option(
         "auto", None, "texts in the journal are encrypted; auto: with PostgreSQL only where a key is named"
     )
@@ -201,15 +196,15 @@ class Settings:
     key_service: str = option(
         "", "URL", "wraps the journal's keys in its place: Vault or OpenBao, https://HOST/transit/KEY"
     )
-    key_service_token: str = option("", "TOKEN", "its token, in a variable or the file of settings; never a flag")
+    key_service_token: str = option("", "TOKEN", "its token")
     key_service_token_file: str = option("", "FILE", "file of its token, read again for each call")
     key_service_authority: str = option("", "FILE", "PEM file of the authority of its certificate")
-    audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; see docs/audit.md")
+    audit_key: str = option("", "FILE", "64 hex digits that seal the audit log, the same everywhere; docs/audit.md")
 
     replicate: str = option(
         "",
         "URL",
-        "the SQLite journal is copied there by Litestream: file:///FOLDER or s3://BUCKET/PREFIX; see docs/backup.md",
+        "the SQLite journal is copied there by Litestream: file:///FOLDER or s3://BUCKET/PREFIX; docs/backup.md",
         group="Replication",
     )
     replicate_hours: float = option(24.0, "HOURS", "how far back a restore from there can go", ge=1, le=8760)
@@ -226,16 +221,16 @@ class Settings:
         30.0, "DAYS", "deleted sessions are purged after so many days", ge=0, group="Retention"
     )
     audit_days: float = option(0.0, "DAYS", "audit log rows are trimmed after so many days; 0: never", ge=0)
-    retention: str = option("", "FILE", "TOML file of these per tenant, in their place; see docs/audit.md")
+    retention: str = option("", "FILE", "TOML file of these per tenant, in their place; docs/audit.md")
 
-    limits: str = option("", "FILE", "TOML file of limits per tenant and user; see docs/limits.md", group="Limits")
-    models: str = option("", "FILE", "TOML file of models, aliases and who may use them; see docs/models.md")
-    tools: str = option("", "FILE", "TOML file of functions that this server calls for models; see docs/tools.md")
+    limits: str = option("", "FILE", "TOML file of limits per tenant and user; docs/limits.md", group="Limits")
+    models: str = option("", "FILE", "TOML file of models, aliases and who may use them; docs/models.md")
+    tools: str = option("", "FILE", "TOML file of functions that this server calls for models; docs/tools.md")
 
     embeddings: str = option(
         "",
         "FILE",
-        "TOML file of embedding models; empty: the packaged one, where it is installed; see docs/retrieval.md",
+        "TOML file of embedding models; empty: the packaged one, where it is installed; docs/retrieval.md",
         group="Retrieval",
     )
     vector_stores: Literal["auto", "off"] = option(
@@ -244,15 +239,15 @@ class Settings:
 
     prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
     usage_stream: str = option("", "URL", "gets every usage row: redis://HOST/0?stream=NAME or kafka://HOST:9092/TOPIC")
-    usage_stream_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
-    usage_stream_options: str = option("", "FILE", "TOML file of librdkafka's options; see docs/metering.md")
+    usage_stream_file: str = option("", "FILE", "file of that URL, if it has a password")
+    usage_stream_options: str = option("", "FILE", "TOML file of librdkafka's options; docs/metering.md")
 
     push_key: str = option(
         "", "FILE", "P-256 private key (PEM) that pushes are signed with; empty: none are sent", group="Push"
     )
     push_contact: str = option("", "ADDRESS", "who push services may write to: mailto:NAME@HOST or https://...")
     push_networks: tuple[str, ...] = option((), "NETWORK,...", "private networks that pushes may go to: 10.1.0.0/16")
-    push_apns_key: str = option("", "FILE", "Apple's key (.p8) for pushes to apps on its devices; see docs/push.md")
+    push_apns_key: str = option("", "FILE", "Apple's key (.p8) for pushes to apps on its devices; docs/push.md")
     push_apns_key_id: str = option("", "ID", "what Apple names that key by: ten letters and digits")
     push_apns_team: str = option("", "ID", "the developer team that it is of: ten letters and digits")
     push_apns_app: str = option("", "BUNDLE", "the app's bundle id: com.example.chat")
@@ -269,13 +264,13 @@ class Settings:
     directory: str = option(
         "", "URL", "of the cluster: redis://, rediss://, redis+sentinel:// or redis+cluster://", group="Directory"
     )
-    directory_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    directory_file: str = option("", "FILE", "file of that URL, if it has a password")
     name: str = option("", "NAME", "of this gateway or replica in its cluster; empty: one of its own making")
 
     peer_host: str = option("127.0.0.1", "ADDRESS", "address that a replica's peer link listens on", group="Peers")
     peer_port: int = option(0, "PORT", "its port; 0 picks a free one", ge=0, le=65535)
     peer_address: str = option("", "HOST:PORT", "where gateways and replicas reach that link; empty: where it listens")
-    peer_token: str = option("", "TOKEN", "shared secret of gateways and replicas, the same on all; never as a flag")
+    peer_token: str = option("", "TOKEN", "shared secret of gateways and replicas, the same on all")
     peer_token_file: str = option("", "FILE", "file that holds it")
     peer_insecure: bool = option(False, None, "peer links off loopback with the token alone, in plain text")
     peer_authority: str = option("", "FILE", "PEM file of the cluster's authority: peer links use mutual TLS")
@@ -288,10 +283,10 @@ class Settings:
     )
     metrics_port: int = option(-1, "PORT", "that port; 0 picks a free one, -1 has none", ge=-1, le=65535)
     otlp: str = option("", "URL", "OpenTelemetry collector for traces: http://HOST:4318")
-    otlp_file: str = option("", "FILE", "file that holds that URL, where there is a password in it")
+    otlp_file: str = option("", "FILE", "file of that URL, if it has a password")
     loop_stall_ms: int = option(250, "MS", "the event loop standing still for longer is logged; 0: not watched", ge=0)
 
-    api_key: str = option("", "KEY", "API key for --url; never as a flag", group="Running server")
+    api_key: str = option("", "KEY", "API key for --url", group="Running server")
     api_key_file: str = option("", "FILE", "file that holds it")
 
     log_level: Literal["debug", "info", "warning", "error"] = option(

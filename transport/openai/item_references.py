@@ -4,6 +4,8 @@ An output item's id has its response's in it, so the journal knows where it is, 
 not stored, was erased, or is somebody else's is not found. A history that some session holds already, up to the last
 item that it names, goes on there: histories that name their answers cost no more than `previous_response_id`.
 
+A `reasoning` item is a part of its message here, and none of an input: a reference to one adds nothing.
+
 Pure but for `find` and `load`. Input items have no response in their ids: they are found in the session that the
 request goes on from, and nowhere else.
 """
@@ -26,12 +28,14 @@ from sessions.model.types import (
     SessionId,
     SessionKey,
 )
+from transport.history_index import compared_arguments
 from transport.openai.conversations import branch_items
 from transport.openai.request_models import InputItem
 
 LOOKUPS_MAX: Final = 256  # answers of one request, each in the journal
 TEXT_MAX: Final = 4 * 1024 * 1024  # characters of all items that one request names: a body has no more either
-_OUTPUT_ID: Final = re.compile(r"^(?:msg|fc)_([a-z0-9]+)_\d{1,6}$")
+_OUTPUT_ID: Final = re.compile(r"^(?:msg|fc|rs)_([a-z0-9]+)_\d{1,6}$")
+_REASONING: Final = InputItem(type="reasoning")
 
 State = dict[str, Json]
 Find = Callable[[ResponseId], Awaitable[SessionKey]]
@@ -72,7 +76,7 @@ async def resolve_references(
             [
                 await known.resolved(item, at, states) if is_reference(item) else item
                 for at, item in enumerate(given)
-                if not (is_reference(item) and item.id in above)
+                if not (is_reference(item) and stored_id(item) in above)
             ]
         )
     last = max(at for at, item in enumerate(given) if is_reference(item))
@@ -80,10 +84,23 @@ async def resolve_references(
     state = await states.of(key)
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
-    branch = branch_items(state["items"], ItemId(given[last].id or ""))
-    if [input_content(item) for item in items[: last + 1]] == [input_content(as_input(item)) for item in branch]:
-        return ResolvedInput(items[last + 1 :], key.session, branch[-1].id)
+    branch = branch_items(state["items"], ItemId(stored_id(given[last])))
+    sent = [input_content(item) for item in items[: last + 1] if item is not _REASONING]
+    if sent == [input_content(as_input(item)) for item in branch if not _is_thought(item)]:
+        return ResolvedInput(*_behind_calls(state, key.session, branch[-1].id, items[last + 1 :]))
     return ResolvedInput(items)
+
+
+def _behind_calls(
+    state: State, session: SessionId, leaf: ItemId, rest: Sequence[InputItem]
+) -> tuple[Sequence[InputItem], SessionId, ItemId]:
+    """Leaves out the calls at the beginning of `rest` that the session has behind `leaf`: clients that name thoughts
+    and texts may send the calls behind them."""
+    calls = {item.parent_id: item for item in state["items"] if isinstance(item, FunctionCall)}
+    at = 0
+    while at < len(rest) and (call := calls.get(leaf)) and input_content(rest[at]) == input_content(as_input(call)):
+        leaf, at = call.id, at + 1
+    return rest[at:], session, leaf
 
 
 class _States:
@@ -109,12 +126,15 @@ class _Items:
         self._items |= {item.id: item for item in state["items"]}
 
     async def resolved(self, reference: InputItem, at: int, states: _States) -> InputItem:
-        name = reference.id or ""
+        name = stored_id(reference)
         if name not in self._items:
             self.add(await states.of(await self.place(reference, at)))
         item = self._items.get(name)
-        if item is None:
-            raise _not_found(name, at)
+        of_thought = name != reference.id
+        if item is None or (of_thought and not (isinstance(item, Message) and item.reasoning)):
+            raise _not_found(reference.id or "", at)
+        if of_thought:
+            return _REASONING
         resolved = as_input(item)
         self._text += sum(len(text) for text in input_content(resolved) if isinstance(text, str))
         if self._text > TEXT_MAX:
@@ -141,6 +161,17 @@ class _Items:
             raise _not_found(name, at) from error
 
 
+def stored_id(reference: InputItem) -> str:
+    """Returns the id of the stored item that a reference names; for a `reasoning` item that of its message."""
+    name = reference.id or ""
+    return name.replace("rs_", "msg_", 1) if name.startswith("rs_") else name
+
+
+def _is_thought(item: Item) -> bool:
+    """Returns whether a stored item is shown as a `reasoning` item alone."""
+    return isinstance(item, Message) and bool(item.reasoning) and not item.text
+
+
 def as_input(item: Item) -> InputItem:
     """Returns a stored item as a client would send it."""
     match item:
@@ -158,7 +189,8 @@ def input_content(item: InputItem) -> list[object]:
         text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
         for text in (item.content, item.output)
     ]
-    return [item.type or "message", item.role, item.call_id, item.name, item.arguments, *texts]
+    arguments = (False, None) if item.arguments is None else compared_arguments(item.arguments)
+    return [item.type or "message", item.role, item.call_id, item.name, *arguments, *texts]
 
 
 def _not_found(name: str, at: int) -> NotFound:

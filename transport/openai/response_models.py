@@ -1,7 +1,7 @@
 """What the page at /docs says of answers: every one whole, and streams with what their events look like.
 
 These models only describe. The answers are made by `chat_render`, `render` and the routes from the log; that they fit
-what is declared here is what the fuzzing from the document holds (`bench.openai.fuzz`). Unknown fields are ruled out,
+what is declared here is what the fuzzing from the document holds (`make fuzz`). Unknown fields are ruled out,
 so that a field which is added there and not here is found.
 """
 

@@ -50,13 +50,16 @@ export function sentence(error) {
   return error instanceof Error ? t(error.message) : String(error);
 }
 
+/** The headers that say who asks. @param {boolean} writes @returns {Record<string, string>} */
+export function credentials(writes) {
+  const key = storage.getItem(KEY);
+  return key ? { authorization: `Bearer ${key}` } : offered && writes ? { ...CSRF } : {};
+}
+
 /** @param {string} path below the server's address @param {{ method?: string, body?: unknown }} [how] @returns {Promise<Response>} */
 export async function request(path, { method, body } = {}) {
-  const key = storage.getItem(KEY);
-  /** @type {Record<string, string>} */
-  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const headers = credentials(method !== undefined);
   if (body !== undefined) headers["content-type"] = "application/json";
-  if (!key && offered && method !== undefined) Object.assign(headers, CSRF);
   const answer = await fetch(`${base}/${path}`, { method: method ?? "GET", headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) }).catch(() => null);
   if (answer === null) throw new Refusal(0, "There is no connection to the server.");
   if (answer.ok) return answer;

@@ -4,6 +4,7 @@
  */
 import { Account } from "./account.js";
 import { base, call, sentence, storage } from "./api.js";
+import { Attachments, contentOf, filesOf, wordsOf } from "./attachments.js";
 import { keeping } from "./copies.js";
 import { openMenu } from "./dialogs.js";
 import { el, find, isComposing } from "./dom.js";
@@ -24,6 +25,7 @@ export { loadMaths } from "./maths.js";
 export { Markdown, parser } from "./markdown.js"; // for tests, as Thread is: the page runs no module that it does not name
 export { Thread } from "./thread.js";
 
+/** @typedef {import("./sessile.js").ContentPart} ContentPart */
 /** @typedef {import("./sessile.js").Session} Session */
 /** @typedef {import("./sessile.js").SessionInfo} SessionInfo */
 /** @typedef {import("./settings.js").Settings} Settings */
@@ -50,6 +52,8 @@ const message = find("message");
 const sendButton = find("send");
 /** @type {HTMLButtonElement} */
 const stopButton = find("stop");
+const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: find("main"), tell, changed: () => (sendButton.disabled = !maySend()) });
+const maySend = () => !attachments.isBusy && (message.value.trim() !== "" || !attachments.isEmpty);
 const title = find("title");
 const polite = find("polite");
 
@@ -82,7 +86,7 @@ const chosenModels = new Map();
 const thread = new Thread(find("thread"), {
   edit: (itemId, text) => void attempt(async () => {
     tip = null;
-    await turn(session, (asked, options) => asked.edit(itemId, text, options)).catch((error) => notSent(text, error));
+    await turn(session, (asked, options) => asked.edit(itemId, contentOf(text, filesOf(session?.view.items.get(itemId))), options)).catch((error) => notSent(text, error));
   }),
   draft: (itemId) => edits()[itemId],
   keepDraft: (itemId, text) => {
@@ -102,10 +106,11 @@ const thread = new Thread(find("thread"), {
   cancel: (responseId) => void attempt(async () => void (await session?.cancel(responseId))),
   retry: (pending) => {
     discard(pending);
-    void send(pending.text);
+    void send(pending.text, pending.files);
   },
   discard,
   compose: (pending) => {
+    attachments.put(pending.files ?? []);
     message.value = [pending.text, message.value].filter((words) => words.trim() !== "").join("\n\n");
     keepDraft();
     fit(message);
@@ -186,7 +191,7 @@ function drawNow() {
   stopButton.hidden = answering === undefined;
   stopButton.dataset["response"] = answering?.id ?? "";
   sendButton.setAttribute("aria-label", answering === undefined ? t("Send") : t("Send after this answer"));
-  sendButton.disabled = message.value.trim() === "" || isGone;
+  sendButton.disabled = !maySend() || isGone;
   drawSettings();
   announce();
   list.draw(known, session?.id ?? null);
@@ -220,7 +225,7 @@ function pendings() {
     const { items } = session.view;
     const before = itemsBefore.get(frame.id) ?? items.size;
     itemsBefore.set(frame.id, before);
-    const text = String(frame["content"]);
+    const text = wordsOf(/** @type {string | ContentPart[]} */ (frame["content"]));
     // The event comes before the answer to the command: do not show the same words twice meanwhile.
     const arrived = [...items.values()].slice(before).some((item) => item.role === "user" && itemText(item) === text);
     const isQueued = session.view.open.some((response) => response.waiting && itemText(response.waiting) === text);
@@ -279,6 +284,7 @@ function go(id, isBack = false) {
     opened.warm(); // whoever opens a conversation is likely to speak: what the model knew of it comes up meanwhile
   }
   message.value = storage.getItem(`sessile-draft:${id ?? ""}`) ?? "";
+  attachments.show(id ?? "");
   fit(message);
   drawNow();
   if (matchMedia("(hover: hover)").matches) message.focus();
@@ -313,33 +319,35 @@ async function turn(of, ask) {
   if (chosenModels.get(id) === model) chosenModels.delete(id);
 }
 
-/** @param {string} text */
-async function send(text) {
+/** @param {string} text @param {ContentPart[]} [files] */
+async function send(text, files = []) {
+  const content = contentOf(text, files);
+  const words = wordsOf(content);
   isFollowing = true;
   try {
     if (session === null) {
-      creating = text;
+      creating = words;
       draw();
-      const made = await begun(text);
-      await made.send(text);
+      const made = await begun(words);
+      await made.send(content);
     } else {
       const chosen = tip === null ? undefined : session.view.thread(tip).findLast((entry) => entry.item !== undefined)?.id;
-      const sending = turn(session, (asked, options) => asked.send(text, { queue: true, ...options, ...(chosen === undefined ? {} : { parent_id: chosen }) }));
+      const sending = turn(session, (asked, options) => asked.send(content, { queue: true, ...options, ...(chosen === undefined ? {} : { parent_id: chosen }) }));
       tip = null;
       draw();
       await sending;
     }
   } catch (error) {
     creating = "";
-    notSent(text, error);
+    notSent(text, error, files);
   }
   draw();
 }
 
-/** Keeps words that were refused on the page. @param {string} text @param {unknown} error */
-function notSent(text, error) {
+/** Keeps words that were refused on the page. @param {string} text @param {unknown} error @param {ContentPart[]} [files] */
+function notSent(text, error, files = []) {
   const id = session?.id ?? "";
-  failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
+  failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, files, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
   keepFailed();
   find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
 }
@@ -475,15 +483,15 @@ async function settingsOf(of) {
 find("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = message.value.trim();
-  if (text === "") return;
+  if (!maySend()) return;
   message.value = "";
   keepDraft();
   fit(message);
-  void send(text);
+  void send(text, attachments.take());
 });
 message.addEventListener("input", () => {
   fit(message);
-  sendButton.disabled = message.value.trim() === "";
+  sendButton.disabled = !maySend();
   keepDraft();
   if (message.value !== "") session?.warm();
 });

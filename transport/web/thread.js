@@ -4,6 +4,7 @@
  *
  * It shows what the view says and calls `actions` for what the user wants; it knows nothing of connections.
  */
+import { filesOf } from "./attachments.js";
 import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
@@ -12,7 +13,7 @@ import { money, number, t, time } from "./texts.js";
 /** @typedef {import("./sessile.js").Entry} Entry */
 /** @typedef {import("./sessile.js").ResponseRecord} ResponseRecord */
 /** @typedef {import("./sessile.js").ReviewRecord} ReviewRecord */
-/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", error?: string, refused?: boolean }} Pending */
+/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", files?: import("./sessile.js").ContentPart[], error?: string, refused?: boolean }} Pending */
 /**
  * @typedef {object} Actions
  * @property {(itemId: string, text: string) => void} edit
@@ -128,11 +129,12 @@ class Message {
     this.words = this.isUser ? el("p", { class: "said", dir: "auto" }) : this.markdown.element;
     this.thoughts = new Thoughts();
     this.sources = new Sources();
+    this.files = el("ul", { class: "files", "aria-label": t("Files of the message"), hidden: true });
     this.note = el("p", { class: "note", hidden: true });
     this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
     this.barKey = "";
-    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), !this.isUser && this.thoughts.element, this.words, !this.isUser && this.sources.element, this.note, this.bar);
+    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), this.isUser ? this.files : this.thoughts.element, this.words, !this.isUser && this.sources.element, this.note, this.bar);
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
@@ -170,7 +172,12 @@ class Message {
     const { item } = this.entry;
     if (item?.type === "function_call") this.words.replaceChildren(toolCall(`${item.name ?? "tool"}(${item.arguments ?? ""})`, t("Tool call")));
     else if (item?.type === "function_call_output") this.words.replaceChildren(toolCall(String(item.output ?? ""), t("Tool output")));
-    else if (this.isUser) this.words.textContent = itemText(item);
+    else if (this.isUser) {
+      this.words.textContent = itemText(item);
+      this.words.hidden = itemText(item) === "" && filesOf(item).length > 0;
+      this.files.replaceChildren(...filesOf(item).map((file) => el("li", { class: "file", dir: "auto" }, String(file["filename"]))));
+      this.files.hidden = filesOf(item).length === 0;
+    }
     else this.markdown.update(itemText(item));
   }
 

@@ -561,7 +561,7 @@ export class View {
 
 /** The words of an item, refusals included. */
 export function itemText(item: Item | undefined): string {
-  return (item?.content ?? []).map((part) => part.text ?? part.refusal ?? "").join("");
+  return (item?.content ?? []).map((part) => (part.type === "input_file" ? "" : part.text ?? part.refusal ?? "")).join("");
 }
 
 function normalise(raw: Item): Item {

@@ -21,7 +21,6 @@ from inference.tools.mcp.server_table import SEPARATOR
 from sessions.model.types import McpSource, Tool
 from sessions.server_tools import ServerTool
 
-TOOLS_MAX: Final = 512  # tools of one server; the tools file may say less
 NAME_LENGTH_MAX: Final = 64
 OWN_NAME_LENGTH_MAX: Final = 256
 DESCRIPTION_LENGTH_MAX: Final = 4_096

@@ -35,9 +35,6 @@ class DocumentText(msgspec.Struct, frozen=True, array_like=True):
     sections: tuple[DocumentSection, ...] = ()
     cut: bool = False
 
-    def of_kind(self, kind: SectionKind) -> list[DocumentSection]:
-        return [section for section in self.sections if section.kind == kind]
-
 
 def unsupported_file(what: str) -> BadInput:
     return BadInput("file_type_unsupported", f"No text can be taken out of this file: {what}.")

@@ -36,7 +36,6 @@ UPLOAD_MS: Final = 3_600_000
 """How long an unfinished upload is kept; then the sweep collects it."""
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,63}/[a-z0-9][a-z0-9!#$&^_.+-]{0,63}")
-_UNSHOWN: Final = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of signs
 UNKNOWN_TYPE: Final = "application/octet-stream"
 
 

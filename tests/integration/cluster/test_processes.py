@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from actors.routing.router import Router
-from sessions.model.events import SessionMigrated
-from sessions.model.types import SessionKey
+from sessions.model.events import ResponseCompleted, ResponseIncomplete, SessionMigrated
+from sessions.model.types import ResponseId, SessionKey, Usage
 from sessions.ports import Journal
 from tests.support.cluster.processes import Processes, ReplicaProcess, processes
 from tests.support.cluster.real import Story, create, say
+from tests.support.engines.chat_templates import FAMILIES, SPECIALS
+from tests.support.engines.tiny_models import HEAD, KINDS, REWRITTEN, TEMPLATES, write_tiny_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+LONG = 6_000  # tokens of an answer of a tiny model: one that is surely being written when its owner leaves
 
 
 async def owner_of(made: Processes, journal: Journal, key: SessionKey) -> ReplicaProcess:
@@ -101,3 +105,46 @@ async def test_valkey_killed_and_started_empty_under_load() -> None:
             await story.ends(response)  # type: ignore[arg-type]
             await same_as_the_log(journal, story)
             assert moves(story) == []
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_of_every_kind_of_tokenizer_move_and_outlive_their_owner(kind: str, tmp_path: Path) -> None:
+    """A hand-off in mid-answer, then a kill: the text is as the log says, and the turn behind each computes no more
+    than what stands behind the first difference."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_model(model, kind, FAMILIES[TEMPLATES.get(kind, "chatml")], SPECIALS)
+    async with processes("--model", str(model), "--slots", "2") as made, made.gateway("g1") as (router, journal):
+        for number, cause in ((signal.SIGTERM, "handoff"), (signal.SIGKILL, "failover")):
+            key = await create(router, cause, temperature=0)
+            story = Story(router, key)
+            await story.ends(await say(router, key, "where does the river go ü 日本?", tokens=8))
+            response = await say(router, key, "and it?", tokens=LONG)
+            await story.grows(6)
+            assert not story.ended(response)
+            owner = await owner_of(made, journal, key)
+            owner.signal(number)
+            await owner.process.wait()
+            await story.ends(response)
+            behind = await say(router, key, "and where?", tokens=8)
+            await story.ends(behind)
+            assert moves(story) == [cause]
+            await same_as_the_log(journal, story)
+            long, short = (tokens_of(story, each) for each in (response, behind))
+            assert long.output_tokens == LONG
+            before = long.input_tokens + (0 if kind in REWRITTEN else LONG - HEAD)
+            assert short.cached_tokens >= before - HEAD
+            await made.start(owner.name)
+
+
+def tokens_of(story: Story, response: ResponseId) -> Usage:
+    """Returns the usage of a response that has ended."""
+    ends = ResponseCompleted | ResponseIncomplete
+    (usage,) = (
+        record.event.response.usage
+        for record in story.records.values()
+        if isinstance(record.event, ends) and record.event.response_id == response
+    )
+    assert usage is not None
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    return Usage(usage["input_tokens"], usage["output_tokens"], cached)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores.replicas import Client, Talks, bring_keys, connect, logs_in, replicated, run
+from tests.support.stores.replicas import Talks, bring_keys, go_on, logs_in, replicated, resumed_at, run
 from tests.support.stores.s3_server import CREDENTIALS, s3_server
 
 ROUNDS = 3
@@ -65,24 +65,6 @@ async def lose_and_restore(folder: Path, own: Path, url: str) -> None:
                 resumed = await resumed_at(server.url, session, epoch, min(offset, len(after[session])))
                 assert (resumed["mode"], resumed["reason"]) == ("reset", "epoch_changed")
                 assert resumed["epoch"] != epoch
-
-
-async def resumed_at(url: str, session: str, epoch: str, offset: int) -> dict[str, str]:
-    """What a reader is told that comes back after the loss."""
-    async with connect(url) as connection:
-        client = Client(connection)
-        await client.send("hello", resume=[{"session": session, "epoch": epoch, "offset": offset}])
-        return await client.until("resumed")
-
-
-async def go_on(url: str, session: str) -> None:
-    """Has a turn on a restored log, or finds one under way: that which was open is finished by the new server."""
-    async with connect(url) as connection:
-        client = Client(connection)
-        await client.send("hello")
-        await client.until("ready")
-        await client.send("message.create", session=session, content="Go on")
-        await client.until("ok", "error")
 
 
 @pytest.mark.slow

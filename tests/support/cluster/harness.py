@@ -24,7 +24,6 @@ from actors.hosting.services import Inference, Stores
 from actors.maintenance.sweeps import SweepLimits
 from actors.peer.client import Connector
 from actors.peer.links import LinkLimits
-from actors.peer.memory import MemoryNetwork
 from actors.peer.server import PeerEndpoint
 from actors.replica import PeerNetwork, Replica, ReplicaLimits
 from actors.routing.router import Router
@@ -52,6 +51,7 @@ from sessions.ports import Engine, Member, Published, ServerTools
 from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.checker import Checker
+from tests.support.cluster.memory_network import MemoryNetwork
 from tests.support.virtual_time import advance, until
 
 ALICE = Principal(tenant=TenantId("acme"), key_id="alice", user="alice")

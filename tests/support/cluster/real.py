@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 from actors.cluster.placement import BoundedRendezvous
 from actors.directory import Leases
@@ -229,8 +230,9 @@ async def real_cluster(
         await store.close()
 
 
-async def create(router: Router, session: str) -> SessionKey:
-    ok = await router.execute(request_of(ALICE, cm.SessionCreate(id=CommandId(new_id()), session=SessionId(session))))
+async def create(router: Router, session: str, **settings: Any) -> SessionKey:
+    command = cm.SessionCreate(id=CommandId(new_id()), session=SessionId(session), **settings)
+    ok = await router.execute(request_of(ALICE, command))
     assert ok.session is not None
     return SessionKey(ALICE.tenant, ok.session)
 

@@ -161,6 +161,23 @@ def _gemma4(calls: Sequence[Call], random: Random) -> str:
     return "".join(f"<|tool_call>call:{name}{_gemma(arguments)}<tool_call|>" for name, arguments in calls)
 
 
+def _apertus(calls: Sequence[Call], random: Random) -> str:
+    return f"<|tools_prefix|>{_json([dict([call]) for call in calls])}<|tools_suffix|>"
+
+
+def _hy3(calls: Sequence[Call], random: Random) -> str:
+    suffix, blank = random.choice(["", ":opensource"]), random.choice(["", "\n"])
+
+    def written(name: str, arguments: dict[str, Any]) -> str:
+        pairs = (
+            f"<arg_key{suffix}>{key}</arg_key{suffix}>{blank}<arg_value{suffix}>{_value(value)}</arg_value{suffix}>{blank}"
+            for key, value in arguments.items()
+        )
+        return f"<tool_call{suffix}>{name}<tool_sep{suffix}>{blank}{''.join(pairs)}</tool_call{suffix}>{blank}"
+
+    return f"<tool_calls{suffix}>{blank}{''.join(written(*call) for call in calls)}</tool_calls{suffix}>"
+
+
 def _field(calls: Sequence[Call], random: Random) -> str:
     return "".join(f"\ufdd0{_json(name)}\n{_json(arguments)}\ufdd1" for name, arguments in calls)
 
@@ -178,17 +195,29 @@ _WRITERS: Final[dict[str, Callable[[Sequence[Call], Random], str]]] = {
     "command_r": _command_r,
     "deepseek": _deepseek,
     "lfm2": _lfm2,
+    "apertus": _apertus,
+    "hy3": _hy3,
     "gemma4": _gemma4,
     "field": _field,
 }
 _OWN_MARKS: Final = {  # what arguments of a format cannot hold, besides the marks around a call
     "qwen_xml": ("</parameter>",),
     "glm": ("</arg_value>", "<arg_key>"),
+    "hy3": ("</arg_value", "<arg_key", "</tool_call"),
     "minimax": ("</parameter>", "</invoke>"),
     "deepseek": ("<｜",),
     "gemma4": ('<|"|>',),
 }
-_STRINGS_HOLD_MARKS: Final = ("hermes", "llama3", "mistral", "json_list", "functionary", "command_r", "harmony")
+_STRINGS_HOLD_MARKS: Final = (
+    "hermes",
+    "llama3",
+    "mistral",
+    "json_list",
+    "functionary",
+    "command_r",
+    "harmony",
+    "apertus",
+)
 
 
 def family_answer(written: str, marks: ThoughtMarks | None, random: Random) -> FamilyAnswer:

@@ -394,6 +394,56 @@ _LFM2: Final = (
 {%- endfor -%}"""
     + _CHATML_ASKED
 )
+_APERTUS: Final = r"""
+{%- set own = messages[0].content if messages[0].role == 'system' else 'You are Apertus.' -%}
+{{- bos_token + '<|system_start|>' + own + '<|system_end|><|developer_start|>Deliberation: ' -}}
+{{- 'enabled' if enable_thinking else 'disabled' -}}
+{{- '\nTool Capabilities:' + (tools | map(attribute='function') | list | tojson if tools else ' disabled') -}}
+{{- '<|developer_end|>' -}}
+{%- set ns = namespace(open=false) -%}
+{%- for message in (messages[1:] if messages[0].role == 'system' else messages) -%}
+{%- if message.role == 'tool' -%}{{- '[' + message.content + ']' -}}
+{%- elif message.role == 'assistant' -%}
+{{- ('' if ns.open else '<|assistant_start|>') -}}
+{%- if message.reasoning_content -%}
+{{- '<|inner_prefix|>' + message.reasoning_content + '<|inner_suffix|>' -}}{%- endif -%}
+{{- message.content -}}
+{%- if message.tool_calls -%}{{- '<|tools_prefix|>[' -}}
+{%- for call in message.tool_calls -%}
+{{- '{"' + call.function.name + '": ' + call.function.arguments | tojson + '}' + ('' if loop.last else ', ') -}}
+{%- endfor -%}{{- ']<|tools_suffix|>' -}}{%- endif -%}
+{%- set ns.open = message.tool_calls | length > 0 -%}{{- '' if ns.open else '<|assistant_end|>' -}}
+{%- else -%}
+{{- '<|assistant_end|>' if ns.open else '' -}}{%- set ns.open = false -%}
+{{- '<|' + message.role + '_start|>' + message.content + '<|' + message.role + '_end|>' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and not ns.open -%}{{- '<|assistant_start|>' -}}{%- endif -%}
+"""
+_HY3: Final = r"""
+{%- set own = messages[0].content if messages[0].role == 'system' else '' -%}
+{{- bos_token + own -}}
+{%- if tools -%}{{- '\n\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\n' -}}
+{{- '<tool_calls>\n<tool_call>NAME<tool_sep>\n' -}}
+{{- '<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>\n</tool_calls>' -}}{%- endif -%}
+{%- for message in (messages[1:] if messages[0].role == 'system' else messages) -%}
+{%- if message.role == 'assistant' -%}{{- '<|assistant|>' + message.content -}}
+{%- if message.tool_calls -%}{{- '\n<tool_calls>\n' -}}
+{%- for call in message.tool_calls -%}{{- '<tool_call>' + call.function.name + '<tool_sep>\n' -}}
+{%- for name, value in call.function.arguments.items() -%}
+{{- '<arg_key>' + name + '</arg_key>\n<arg_value>' + (value if value is string else value | tojson) -}}
+{{- '</arg_value>\n' -}}
+{%- endfor -%}{{- '</tool_call>\n' -}}
+{%- endfor -%}{{- '</tool_calls>' -}}{%- endif -%}{{- eos_token -}}
+{%- elif message.role == 'tool' -%}
+{{- '<|user|><tool_responses>\n' if loop.first or loop.previtem.role != 'tool' else '' -}}
+{{- '<tool_response>\n' + message.content + '\n</tool_response>\n' -}}
+{{- '</tool_responses>' if loop.last or loop.nextitem.role != 'tool' else '' -}}
+{%- else -%}{{- '<|' + message.role + '|>' + message.content -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
+"""
 
 LATER_FAMILIES: Final[dict[str, str]] = {
     "qwen3-coder": _QWEN3_CODER,
@@ -413,4 +463,6 @@ LATER_FAMILIES: Final[dict[str, str]] = {
     "phi4-mini": _PHI4_MINI,
     "openchat": _OPENCHAT,
     "lfm2": _LFM2,
+    "apertus": _APERTUS,
+    "hy3": _HY3,
 }

@@ -195,7 +195,7 @@ def prompt_text(
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What a family's template was found to do: a row of the table in docs/models.md."""
+    """What a family's template was found to do. Families that do the same share a row of docs/models.md."""
 
     renders: str
     foldings: tuple[str, ...]
@@ -204,10 +204,11 @@ class Row(msgspec.Struct, frozen=True):
     calls: str
     differs: tuple[str, ...]  # scenarios whose prompt is neither the template's nor what docs name
 
-    def line(self, family: str) -> str:
-        """Returns the row as the page has it."""
+    @property
+    def cells(self) -> str:
+        """The cells behind the names of the families that do the same."""
         foldings = ", ".join(self.foldings) or "–"
-        return f"| {family} | {self.renders} | {foldings} | {self.tools} | {self.thoughts} | `{self.calls}` |"
+        return f"| {self.renders} | {foldings} | {self.tools} | {self.thoughts} | `{self.calls}` |"
 
 
 def tried(source: str, specials: Sequence[str]) -> Row:

@@ -1,5 +1,7 @@
 """Requests made up from the OpenAPI document, thousands of them: no server error, no answer that is not as described.
 
+    python -m tests.support.rounds.openai_fuzz --cases 20000 --seed 1      # `make fuzz`
+
 In three phases: coverage (each constraint of the document at and beyond its bounds, unexpected methods included),
 sequences (answers' ids go into the next requests, along the links that schemathesis infers), and requests drawn at
 random. Half of these are as the document asks, the others are not; in most of them the model and the ids are ones that
@@ -13,9 +15,11 @@ far a turn has come meanwhile: `digests` names each phase's order of operations.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +43,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.doors.server_process import ServerProcess
 from transport.openai.response_models import ChatChunk
 
 FAST: Final = (
@@ -290,3 +295,20 @@ def fuzzed(url: str, cases: int, number: int, *, fuzzer: Callable[[str, int], Fu
     made = fuzzer(url, number)
     made.run(cases, number)
     return made
+
+
+def main() -> bool:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    with ServerProcess(*FAST) as server:
+        done = fuzzed(f"http://127.0.0.1:{server.port}", chosen.cases, chosen.seed)
+    print(*done.problems[:20], sep="\n")
+    print(f"{done.cases} cases, {dict(done.phases)}, {dict(sorted(done.statuses.items()))}, {done.digests}")
+    print(f"{len(done.problems)} problems")
+    return not done.problems
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

@@ -27,9 +27,16 @@ PATIENCE_S = 60.0
 class PostgresServer:
     """One server. `stop` is a fast shutdown, `kill` is an immediate one: what a crash leaves behind."""
 
-    def __init__(self, *options: str, parent: Path | None = None) -> None:
-        """`parent`: the folder that its own is made in, on another disk for example."""
-        self._binaries = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+    def __init__(
+        self,
+        *options: str,
+        parent: Path | None = None,
+        binaries: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION],
+        empty: bool = False,
+    ) -> None:
+        """`parent`: the folder that its own is made in, on another disk for example. `binaries`: the folder of the
+        programs of another release. `empty`: its data folder is left empty, for a backup that is restored there."""
+        self._binaries = binaries
         self._options = options
         self._folder = Path(tempfile.mkdtemp(prefix="sessile-pg-", dir=parent))
         self._data = self._folder / "data"
@@ -43,18 +50,10 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
         self._log: deque[str] = deque(maxlen=200)
         self._said = threading.Condition()
-        self._run(
-            "initdb",
-            "--auth=trust",
-            "--encoding=utf8",
-            "--locale=C",
-            "--wal-segsize=1",
-            "-U",
-            "postgres",
-            "-D",
-            str(self._data),
-        )
         atexit.register(self.remove)
+        if not empty:
+            form = ("--auth=trust", "--encoding=utf8", "--locale=C", "--wal-segsize=1")
+            self.run_own("initdb", *form, "-U", "postgres", "-D", str(self._data))
 
     @property
     def dsn(self) -> str:
@@ -79,11 +78,19 @@ class PostgresServer:
     def folder(self) -> Path:
         return self._folder
 
-    def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [str(self._binaries / program), *arguments], cwd=self._folder, capture_output=True, text=True, **self._as
-        )
-        assert done.returncode == 0, done.stderr
+    @property
+    def data(self) -> Path:
+        return self._data
+
+    def run(self, *command: str) -> str:
+        """Runs a program as the server's user, in its folder. Returns what it wrote. AssertionError if it fails."""
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._as)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return str(done.stdout)
+
+    def run_own(self, program: str, *arguments: str) -> str:
+        """Runs one of PostgreSQL's own programs."""
+        return self.run(str(self._binaries / program), *arguments)
 
     def start(self) -> None:
         self._log.clear()
@@ -139,16 +146,13 @@ class PostgresServer:
         """A copy of the files; the server must be stopped."""
         assert self._process is None
         shutil.rmtree(self._folder / name, ignore_errors=True)
-        self._run_as_server("cp", "-a", str(self._data), str(self._folder / name))
+        self.run("cp", "-a", str(self._data), str(self._folder / name))
 
     def restore(self, name: str = "kept") -> None:
         """Puts a copy back; the server must be stopped."""
         assert self._process is None
         shutil.rmtree(self._data)
-        self._run_as_server("cp", "-a", str(self._folder / name), str(self._data))
-
-    def _run_as_server(self, *command: str) -> None:
-        subprocess.run(command, check=True, **self._as)
+        self.run("cp", "-a", str(self._folder / name), str(self._data))
 
     def remove(self) -> None:
         self.kill()

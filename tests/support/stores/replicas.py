@@ -47,7 +47,7 @@ class Client:
 
     async def send(self, type_: str, **frame: Any) -> None:
         self._num_sent += 1
-        numbered = {"id": f"01J{self._name}{self._num_sent:05d}"} if type_ != "hello" else {}
+        numbered = {"id": f"01J{self._name}{self._num_sent:05d}"} if type_ not in ("hello", "ack") else {}
         await self._connection.send(json.dumps({"type": type_, **numbered, **frame}))
 
 
@@ -91,10 +91,29 @@ class Talks:
                     await client.send("message.create", session=session, content="Hello " * 50)
                     seen = await client.until("response.completed")
                     self.offsets[session] = (seen["epoch"], seen["offset"])
+                    await client.send("ack", session=session, offset=seen["offset"])
                     self.num_turns[number] += 1
                     self._turned.set()
         except (websockets.ConnectionClosed, OSError):
             return
+
+
+async def resumed_at(url: str, session: str, epoch: str, offset: int) -> dict[str, str]:
+    """Returns what a reader is told that comes back after the loss."""
+    async with connect(url) as connection:
+        client = Client(connection)
+        await client.send("hello", resume=[{"session": session, "epoch": epoch, "offset": offset}])
+        return await client.until("resumed")
+
+
+async def go_on(url: str, session: str) -> None:
+    """Has a turn on a restored log, or finds one under way: that which was open is finished by the new server."""
+    async with connect(url) as connection:
+        client = Client(connection)
+        await client.send("hello")
+        await client.until("ready")
+        await client.send("message.create", session=session, content="Go on")
+        await client.until("ok", "error")
 
 
 class ReplicatedServer:
@@ -167,8 +186,12 @@ def bring_keys(lost: Path, data: Path) -> None:
 
 async def logs_in(data: Path, sessions: list[str]) -> dict[str, list[Record]]:
     """Every record of these sessions, read as a server reads them."""
+    return await logs_of(Settings(data=str(data)), sessions)
+
+
+async def logs_of(settings: Settings, sessions: list[str]) -> dict[str, list[Record]]:
     logs: dict[str, list[Record]] = {}
-    async with connect_store(Settings(data=str(data)), lambda: UnixMs(0)) as store:
+    async with connect_store(settings, lambda: UnixMs(0)) as store:
         for session in sessions:
             key, records = SessionKey(LOCAL, SessionId(session)), logs.setdefault(session, [])
             while page := await store.journal.read(key, after=len(records), limit=1000, bytes_max=1 << 24):

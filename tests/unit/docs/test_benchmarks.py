@@ -24,7 +24,7 @@ def faults(page: str) -> list[str]:
 
 def test_each_result_is_one_line_with_its_command() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert len(rows(page)) > 60
+    assert len(rows(page)) > 30, "else this looks for something else"
     assert faults(page) == []
 
 

@@ -8,8 +8,9 @@ import openai
 import pytest
 
 from inference.simulated import SimulatedOptions, decode
+from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Principal, TenantId
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from transport.auth.authenticator import key_digest
 
 HELLO = {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}
@@ -58,6 +59,45 @@ async def test_a_call_that_is_named_takes_its_output(client: openai.AsyncOpenAI,
     assert second.output_text == "sunny" and len(server.sessions) == 1
     stateless = await respond(client, [HELLO, named(call.id), output], tools=[WEATHER], store=False)
     assert stateless.status == "completed"
+
+
+async def test_a_history_that_names_thoughts_goes_on_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    monkeypatch.setattr(ScriptedEngine, "thoughts", ThoughtMarks("<think>", "</think>"))
+    server.engine.script += [f"<think>I look.</think>{CALL}", "<think>Hm.</think>sunny", "bye", "bye"]
+    called = await respond(client, [HELLO], tools=[WEATHER])
+    output = {"type": "function_call_output", "call_id": called.output[1].call_id, "output": "18 degrees"}
+    history: list[Any] = [HELLO, *(named(item.id) for item in called.output), output]
+    answered = await respond(client, history, tools=[WEATHER])
+    assert [item.type for item in answered.output] == ["reasoning", "message"] and answered.output_text == "sunny"
+    history += [*(named(item.id) for item in answered.output), MORE]
+    assert (await respond(client, history, tools=[WEATHER])).output_text == "bye"
+    above = [named(answered.output[0].id), MORE]
+    assert (await respond(client, above, tools=[WEATHER], previous_response_id=answered.id)).output_text == "bye"
+    assert len(server.sessions) == 1
+    plain = await respond(client, [HELLO])
+    with pytest.raises(openai.NotFoundError):
+        await respond(client, [HELLO, named(plain.output[0].id.replace("msg_", "rs_")), MORE])
+
+
+@pytest.mark.parametrize("before", ["<think>I look.</think>", "I look. "])
+async def test_calls_that_are_sent_behind_what_is_named_are_those_of_the_session(
+    monkeypatch: pytest.MonkeyPatch, client: openai.AsyncOpenAI, server: Serving, before: str
+) -> None:
+    """With their arguments in the client's own spelling, as the AI SDK sends them."""
+    monkeypatch.setattr(ScriptedEngine, "thoughts", ThoughtMarks("<think>", "</think>"))
+    server.engine.script += [f"{before}{CALL}", "sunny", "bye"]
+    called = await respond(client, [HELLO], tools=[WEATHER])
+    named_before, call = called.output
+    sent = {"type": "function_call", "call_id": call.call_id, "name": "weather", "arguments": '{"city":"Rome"}'}
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    history: list[Any] = [HELLO, named(named_before.id), sent, output]
+    answered = await respond(client, history, tools=[WEATHER])
+    assert answered.output_text == "sunny"
+    history += [*(named(item.id) for item in answered.output), MORE]
+    assert (await respond(client, history, tools=[WEATHER])).output_text == "bye"
+    assert len(server.sessions) == 1
 
 
 async def test_what_the_request_goes_on_from_anyhow_is_not_repeated(

@@ -12,7 +12,6 @@ from actors.hosting.ownership import Moved
 from actors.peer import frames as pf
 from actors.peer.client import Connector, PeerClient
 from actors.peer.links import LinkDown, LinkLimits, Replaced
-from actors.peer.memory import MemoryCarrier, MemoryNetwork
 from actors.peer.wire import Wire
 from sessions.model import commands as cm
 from sessions.model.errors import NotFound, Overloaded, Unavailable
@@ -32,6 +31,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.ports import Member, Owner
+from tests.support.cluster.memory_network import MemoryCarrier, MemoryNetwork
 from tests.support.virtual_time import advance, outcome, until, virtual
 
 MEMBER = Member(replica=ReplicaId("r1"), incarnation="i", address="far", model="m", fingerprint="f")

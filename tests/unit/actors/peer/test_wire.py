@@ -7,8 +7,8 @@ from functools import partial
 
 from actors.peer import frames as pf
 from actors.peer.links import LinkDown, LinkLimits, Unreachable
-from actors.peer.memory import MemoryCarrier, MemoryNetwork
 from actors.peer.wire import Wire
+from tests.support.cluster.memory_network import MemoryCarrier, MemoryNetwork
 from tests.support.virtual_time import VirtualLoop, advance, until, virtual
 
 LIMITS = LinkLimits()

@@ -47,7 +47,7 @@ def test_excel_has_bounded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_powerpoint() -> None:
     made = read(read_pptx, a_pptx([("One", "Body", "Notes"), ("Two", "", "")]))
     assert made.text == "One\nBody\nNotes\n\nTwo\n\n"
-    assert [(each.number, each.title) for each in made.of_kind("slide")] == [(1, "One"), (2, "Two")]
+    assert [(each.number, each.title) for each in made.sections if each.kind == "slide"] == [(1, "One"), (2, "Two")]
 
 
 @pytest.mark.parametrize("reader", [read_docx, read_xlsx, read_pptx])

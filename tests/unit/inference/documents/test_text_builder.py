@@ -18,7 +18,6 @@ def test_sections_say_where_they_begin() -> None:
     made = builder.finish("text/plain")
     assert made.text == "one\ntwo" and not made.cut
     assert made.sections == (DocumentSection("page", 0, 1), DocumentSection("heading", 4, 2, "A title"))
-    assert made.of_kind("page") == [made.sections[0]]
 
 
 def test_a_text_beyond_its_limit_is_cut() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.remote.chat_dialect import ChatDialect, _AnswerWriter, _Delta
+from inference.remote.chat_dialect import ChatDialect, _AnswerWriter, _ContentReader, _Delta
 from inference.remote.chat_tokenizer import ChatTokenizer
 from inference.remote.dialects import RemoteRunEnded, refusal
 from inference.remote.options import RemoteOptions
@@ -109,6 +109,15 @@ def test_only_a_thought_at_the_beginning_of_a_content_is_one(content: str, expec
     assert written(*({"content": each} for each in content)) == expected
     behind = written({"reasoning": "Hm, </think>"}, *({"content": each} for each in content))
     assert behind == f"\ufdd2Hm, </think>\ufdd3{content.lstrip()}" or not content
+
+
+def test_white_space_at_the_beginning_of_a_content_is_looked_at_once() -> None:
+    """A delta of one blank costs the same, however many came before it."""
+    reader = _ContentReader()
+    for _ in range(1_000):
+        assert not [*reader.read(" ")] and reader._held == ""
+    assert [*reader.read("<th")] == [] and reader._held == "<th"
+    assert "".join(span.text for span in (*reader.read("e end"), *reader.rest())) == " " * 1_000 + "<the end"
 
 
 def test_white_space_around_a_thought_is_kept_where_text_came_before_it() -> None:

@@ -168,6 +168,31 @@ PUBLISHED: Final[list[tuple[str, str, AnswerParts]]] = [
         ),
         [("thought", "Hm."), *ROME],
     ),
+    (
+        "apertus",
+        (
+            '<|inner_prefix|>Hm.<|inner_suffix|>I look.<|tools_prefix|>[{"get_weather": {"city": "Rome"}}, '
+            '{"look": {}}]<|tools_suffix|>'
+        ),
+        [("thought", "Hm."), ("text", "I look."), *ROME, *called("look", "{}")],
+    ),
+    (
+        "hy3",
+        (
+            "I look.\n<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n"
+            "<arg_value>Rome</arg_value>\n</tool_call>\n<tool_call>look<tool_sep>\n</tool_call>\n</tool_calls>"
+        ),
+        [("text", "I look."), *ROME, *called("look", "{}")],
+    ),
+    (
+        "hy3",
+        (
+            "<tool_calls:opensource><tool_call:opensource>look<tool_sep:opensource><arg_key:opensource>n"
+            "</arg_key:opensource><arg_value:opensource>3</arg_value:opensource></tool_call:opensource>"
+            "</tool_calls:opensource>"
+        ),
+        called("look", '{"n": 3}'),
+    ),
     ("r1-distill", "Hm.\n</think>\n\nFour.", [("thought", "Hm."), ("text", "Four.")]),
     ("seed-oss", "<seed:think>Hm.</seed:think>Four.", [("thought", "Hm."), ("text", "Four.")]),
 ]
@@ -219,6 +244,13 @@ NO_CALLS: Final = [
             "<|tool_calls_section_end|>"
         ),
     ),
+    ("hy3", "<tool_calls>\nno\n</tool_calls>"),
+    ("hy3", "<tool_calls></tool_calls>"),
+    ("hy3", "<tool_calls><tool_call>f<tool_sep>x</tool_call></tool_calls>"),
+    ("hy3", "<tool_calls><tool_call>f<b>"),
+    ("apertus", "<|tools_prefix|>{}<|tools_suffix|>"),
+    ("apertus", '<|tools_prefix|>["f"]<|tools_suffix|>'),
+    ("apertus", "<|tools_prefix|>no"),
     ("functionary", "<function=f>no</function>"),
     ("functionary", "<function=>{}</function>"),
     ("functionary", "<function=f"),
@@ -259,7 +291,7 @@ BEGINNINGS: Final = ("_NAMED", "_NAME_BEGINS", "_GLM_NAME", "_GLM_NAME_BEGINS", 
 def test_patterns_that_read_blanks_twice_give_none_back() -> None:
     """Blanks behind a mark took time by the square of their number."""
     assert POSSESSIVE.search(r"\s*[^<>{}\s]*\s*")
-    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME"):
+    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME", "_HY3_CALL", "_HY3_ARGUMENT"):
         assert not POSSESSIVE.search(getattr(call_formats, name).pattern), name
 
 

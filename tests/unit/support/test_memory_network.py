@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from actors.peer.links import LinkDown
-from actors.peer.memory import MemoryCarrier, MemoryNetwork
+from tests.support.cluster.memory_network import MemoryCarrier, MemoryNetwork
 from tests.support.virtual_time import advance, outcome, virtual
 
 
