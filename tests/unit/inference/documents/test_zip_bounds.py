@@ -24,10 +24,6 @@ def a_zip(parts: dict[str, bytes], *, twice: str = "") -> bytes:
     return out.getvalue()
 
 
-def test_the_parts_are_named() -> None:
-    assert check_zip(a_zip({"a": b"x", "b/c": b"y"})) == {"a", "b/c"}
-
-
 def test_small_parts_may_be_dense() -> None:
     assert check_zip(a_zip({"a": bytes(1 << 20)})) == {"a"}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from inference.kv.catalog import Snapshot
-from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
@@ -127,12 +126,6 @@ async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) ->
     assert await save(tiers, key("newer"))
     assert tiers.catalog.place(key("s1")).tier == "none" and tiers.catalog.place(key("s0")).tier == "host"
     await tiers.close(1.0)
-
-
-async def test_a_snapshot_larger_than_host_memory_is_not_taken(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert not await save(tiers, key("a"), size=HOST + 1)
-    assert tiers.counters["host_too_large"] == 1 and tiers.host.bytes == 0
 
 
 async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
@@ -428,19 +421,6 @@ async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
         await tiers.import_(key("a"), dying())
     assert tiers.host.bytes == 0 and list(folder.iterdir()) == []
     await tiers.close(0.0)
-
-
-async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path: Path) -> None:
-    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    assert await save(tiers, key("a"))
-    await tiers.close(5.0)
-    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
-    assert isinstance(found, ColdSnapshot)
-    await load(again, key("a"))
-    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
-    assert isinstance(found, HostSnapshot)
-    await again.close(0.0)
 
 
 async def test_kv_is_brought_back_ahead_of_tools_that_are_known_to_take_longer_than_that(

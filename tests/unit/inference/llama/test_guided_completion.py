@@ -5,13 +5,12 @@ from __future__ import annotations
 import array
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from inference.http_client import HttpClient
-from inference.llama.completion import LlamaCompletion
 from inference.llama.grammar_guide import FreeGuide, GrammarGuide, make_guide, make_vocabulary
 from inference.llama.guided_completion import GuidedCompletion, make_completion
 from inference.llama.sampling import STOP_TOKENS
@@ -75,11 +74,6 @@ async def all_of(completion: GuidedCompletion) -> tuple[str, Finish]:
         if isinstance(part, Finish):
             return text, part
         text += part.text
-
-
-def test_without_a_guide_it_is_the_ordinary_run() -> None:
-    made = make_completion(cast(Any, None), ByteFragments(iter(())), cast(Any, None), None, 0, PROMPT, 0, 9)
-    assert type(made) is LlamaCompletion
 
 
 async def test_each_token_is_a_request_with_what_fits_and_a_seed_of_its_own() -> None:

@@ -100,13 +100,6 @@ async def test_trouble_with_the_server_leaves_no_room_taken_and_a_slot_as_unknow
     assert slot_kv.counters["restores_failed"] == 1 and not empty.tokens
 
 
-async def test_few_tokens_are_computed_rather_than_moved(slot_kv: SlotKv, server: SlotServer) -> None:
-    slot = slot_of("a", PROMPT[:15])
-    await slot_kv.save(slot)
-    assert list(server.folder.iterdir()) == []
-    assert await slot_kv.bring_up(slot, key("a"), PROMPT[:20], 10) == 10
-
-
 def test_a_slots_file_begins_with_its_tokens_or_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.slot"
     for wrapped in (False, True):

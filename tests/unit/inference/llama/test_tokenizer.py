@@ -53,38 +53,6 @@ def spelled(tokens: object) -> str:
     return "".join(SPECIALS[t - BOS] if t >= BOS else chr(t) for t in tokens)  # type: ignore[attr-defined]
 
 
-async def test_a_conversation_is_the_templates_text() -> None:
-    tokenizer = await made(FakeServer(), vocabulary())
-    tokens = [
-        *await tokenizer.opening("Be kind.", ()),
-        *await tokenizer.message(ChatMessage(role="user", text="Hi")),
-        *tokenizer.answer_opening,
-        *await tokenizer.text("Yes?"),
-        *tokenizer.answer_closing,
-    ]
-    assert spelled(tokens) == (
-        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
-        "<|im_start|>assistant\nYes?<|im_end|>\n"
-    )
-
-
-async def test_openings_and_scaffold_are_tokenised_once() -> None:
-    server = FakeServer()
-    tokenizer = await made(server, vocabulary())
-    first = await tokenizer.opening("Be kind.", ())
-    server.asked.clear()
-    assert await tokenizer.opening("Be kind.", ()) is first
-    await tokenizer.message(ChatMessage(role="user", text="Hi"))
-    assert server.asked == ["Hi"]
-    assert tuple(await tokenizer.text("")) == () and server.asked == ["Hi"]
-
-
-async def test_a_model_that_wants_a_beginning_gets_one_and_not_two() -> None:
-    tokenizer = await made(FakeServer(), vocabulary(adds_bos=True))
-    assert spelled(await tokenizer.opening("x", ())).startswith("<s><|im_start|>")
-    assert spelled(await tokenizer.opening(None, ())) == "<s>"
-
-
 async def test_the_space_that_sentencepiece_puts_first_is_no_part_of_a_text() -> None:
     tokenizer = await made(FakeServer(adds_space=True), vocabulary(adds_space=True))
     assert spelled(await tokenizer.text("Hi there")) == "Hi there"

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from inference.simulated.engine import SimulatedStream
+from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.tokens import as_tokens
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
@@ -81,31 +80,11 @@ async def test_a_returning_session_pays_for_its_new_tokens_only() -> None:
     assert now() - begun < 0.02
 
 
-@virtual
-async def test_four_hundred_streams_step_together() -> None:
-    options = {"kv_tokens_max": 1_000_000, "prefill_tokens_per_s": 1e9, "prefill_chunk_tokens": 512}
-    engine = await started(slots=400, step_base_s=0.04, **options)
-    begun = now()
-    answers = await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=50) for n in range(400)))
-    assert now() - begun == pytest.approx(50 * 0.04 + 4 * 0.04, abs=0.2)
-    assert {answer.tokens for answer in answers} == {answers[0].tokens}
-    assert engine.stats().counters["steps"] < 60
-
-
 async def story(engine: SimulatedEngine, max_tokens: int) -> Answer:
     tokenizer = engine.tokenizer
     message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
     prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
     return await ask(engine, key("a"), prompt, max_tokens=max_tokens)
-
-
-@virtual
-async def test_stories_have_words_lines_and_split_characters() -> None:
-    answer = await story(await started(), 3000)
-    assert answer.text == decode(answer.tokens)
-    assert {"é", "日", "🙂", "\n", "."} <= set(answer.text)
-    assert any(not chunk.text for chunk in answer.chunks)
-    assert len({len(word) for word in answer.text.split()}) > 5
 
 
 @virtual
@@ -161,23 +140,6 @@ async def test_a_crash_ends_every_stream_with_its_error() -> None:
     with pytest.raises(Unavailable):
         await ask(engine, key("c"), PROMPT)
     assert engine.stats().running == engine.stats().waiting == 0
-
-
-@virtual
-async def test_subclasses_choose_tokens_and_time() -> None:
-    class Stubborn(SimulatedEngine):
-        def step_s(self, decoding: int, prefill_tokens: int) -> float:
-            return 1.0
-
-        def draw(self, stream: SimulatedStream) -> int | None:
-            return None if stream.decoded == 3 else 300
-
-    engine = Stubborn()
-    await engine.start()
-    begun = now()
-    answer = await ask(engine, key("a"), PROMPT)
-    assert answer.tokens == (300, 300, 300) and answer.finish.reason == "stop"
-    assert now() - begun == 4.0
 
 
 @virtual
