@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from sessions.metrics import OTHER, VALUES_MAX, Counter, Histogram, Histograms, Metrics
-
-
-def test_a_counter_without_labels_begins_at_zero() -> None:
-    assert Counter("c", "", ()).values == {(): 0}
-    assert Counter("c", "", ("why",)).values == {}
 
 
 def test_labels_are_bounded() -> None:
@@ -55,18 +48,3 @@ def test_the_same_name_is_the_same_family_and_its_labels_stay() -> None:
         metrics.counter("limits_hit", "about", "other")
     with pytest.raises(AssertionError):
         metrics.histograms("limits_hit", "about", (1.0,))
-
-
-def test_what_can_be_known_in_advance_is_there_from_the_start() -> None:
-    metrics = Metrics()
-    assert metrics.activations.values["woken",] == 0
-    metrics.activated("woken", 0.5)
-    assert metrics.activations.values["woken",] == 1 and metrics.activation_s.of("woken").sum == 0.5
-
-
-def test_a_later_gauge_replaces_an_earlier_one() -> None:
-    metrics = Metrics()
-    for value in (1.0, 2.0):
-        metrics.gauge("depth", "", (), partial(dict[tuple[str, ...], float], {(): value}))
-    family = metrics.families["depth"]
-    assert family.read() == {(): 2.0}  # type: ignore[union-attr]

@@ -224,20 +224,6 @@ async def test_a_summary_waits_for_no_prefill_once_the_window_is_all_but_full() 
 
 
 @virtual
-async def test_a_summary_that_waits_is_dropped_with_what_it_has_read() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
-        engine.prefills.clear()
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(1.0)
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
-        engine.prefills.set()
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
-
-
-@virtual
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("undone", [False, True])
 async def test_a_summary_that_is_undone_or_not_due_any_more_does_not_come(waits: bool, undone: bool) -> None:
@@ -421,21 +407,6 @@ async def test_what_was_left_out_meanwhile_is_summarised_and_what_has_room_is_ba
 
 
 @virtual
-async def test_a_kill_costs_at_most_the_summary() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "A summary that dies", "Four.", "Ana is 7.", "Five.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)  # the model is at it
-        replica.crash()
-        await advance(7.0)
-        other, again = await at_work(place, engine)
-        await turn(other, again, "fourth")
-        await again.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
-        assert len(engine.summaries) == 2
-
-
-@virtual
 async def test_a_request_is_given_up_when_the_session_leaves() -> None:
     async with Place() as place:
         engine = Small("One.", "A summary that nobody waits for")
@@ -526,19 +497,6 @@ async def test_a_pin_of_an_item_that_is_not_there_is_refused_as_such() -> None:
         pin = replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=ItemId("msg_deleted")))
         refused = await outcome(pin)
         assert isinstance(refused, NotFound) and refused.code == "item_not_found"
-
-
-@virtual
-async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "Ana is 7.", "Another.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        third = [each.item.id for each in events(place, ev.ItemCreated)][2]
-        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=third, content="not so")
-        answer = await replica.do(edit)
-        await reader.ended(answer.response_id)
-        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
 
 
 @pytest.mark.parametrize(

@@ -66,21 +66,6 @@ def receipt(directed: Directed | None) -> dict[str, Any]:
     return directed.receipt
 
 
-def test_without_a_file_or_for_a_named_model_nothing_is_said() -> None:
-    assert Routed("").direct(HARD) is None
-    assert Routed(alias="", model="sim").direct(HARD) is None
-    routed = Routed()
-    warm = request_of(LOCAL_PRINCIPAL, cm.SessionWarm(id=routed.ground.name(), session=SESSION))
-    assert routed.router.direct(routed.ground.machine, warm) is None
-
-
-def test_a_turn_that_stays_gets_a_receipt() -> None:
-    routed = Routed()
-    said = receipt(routed.direct("Hello"))
-    assert (said["alias"], said["model"], said["why"], said["tokens"]) == ("auto", "sim", "first_turn", 0)
-    assert said["version"] == routed.pools.version and not routed.counted
-
-
 def test_a_turn_for_another_model_sends_the_session_there_with_its_reason_and_its_home() -> None:
     routed = Routed()
     routed.engine.tokens = 40
@@ -130,13 +115,6 @@ def test_a_named_models_session_that_is_elsewhere_goes_home_or_waits() -> None:
     del routed.states["big"]
     waits = routed.direct("Hello")
     assert waits is not None and isinstance(waits.refused, Unavailable) and waits.refused.code == "no_replica"
-
-
-def test_creating_a_session_only_names_its_alias() -> None:
-    routed, fresh = Routed(), Ground()
-    create = cm.SessionCreate(id=fresh.name(), session=SESSION, model="auto")
-    directed = routed.router.direct(fresh.machine, request_of(LOCAL_PRINCIPAL, create))
-    assert directed == Directed(alias="auto")
 
 
 def test_a_receipt_stands_beside_what_else_is_said_of_the_response() -> None:

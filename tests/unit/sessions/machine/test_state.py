@@ -5,9 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sessions.machine.client_state import client_state
-from sessions.machine.event_writer import CallArguments, CallBegin, Text
-from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, scrub, unpack_state
+from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, unpack_state
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded, Snapshot
 from sessions.model.types import ItemId, Message, OutputText, ResponseId, Tool, UnixMs
@@ -59,19 +57,6 @@ def test_a_log_whose_snapshot_cannot_be_read_needs_its_beginning(ground: Ground)
     assert replay(Loaded(ground.head(), Snapshot(2, b"?"), records, (), True)).top == len(records)
 
 
-def test_drafts_are_shown_as_output_and_not_as_items(ground: Ground) -> None:
-    answer = ground.say()
-    assert answer.response_id is not None
-    ground.text(answer.response_id, "half an ans")
-    shown = client_state(ground.state)
-    assert [item.id for item in shown["items"]] == [answer.item_id]
-    (draft,) = shown["open"][0]["output"]
-    assert draft.content == (OutputText(text="half an ans"),)
-    ground.finish(answer.response_id)
-    shown = client_state(ground.state)
-    assert len(shown["items"]) == 2 and shown["open"] == [] and shown["head"] == draft.id
-
-
 def test_a_retraction_scrubs_a_draft_and_drops_its_ledger(ground: Ground) -> None:
     response_id = ground.say().response_id
     assert response_id is not None
@@ -94,16 +79,3 @@ def test_a_retraction_scrubs_a_final_item_and_its_ledger(ground: Ground) -> None
     item = ground.state.items[item_id]
     assert isinstance(item, Message) and item.content == (OutputText(text="a ~ word"),)
     assert ground.state.answers[response_id].tokens == b""
-
-
-def test_scrub_replaces_a_span() -> None:
-    assert scrub("0123456", retracted(ResponseId("r"), ItemId("i"), 2, 4)) == "01~456"
-
-
-def test_text_in_an_open_item_is_kept_apart_by_kind(ground: Ground) -> None:
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.write(response_id, Text("let me look"), CallBegin("look"), CallArguments('{"a": 1}'))
-    message, call = ground.state.open[response_id].drafts
-    assert message.done and not call.done
-    assert call.so_far().arguments == '{"a": 1}'  # type: ignore[union-attr]

@@ -78,26 +78,6 @@ async def test_an_answer_that_ended_inside_a_token_is_remembered_as_released() -
     assert len(desk.tokenizer.asked) == asked, "the tail is tokenised once"
 
 
-async def test_branches_share_what_is_common_and_nothing_else() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    await desk.says(second, "far away")
-    desk.finish(second)
-    question = desk.state.items[desk.state.answers[second].items[0]].parent_id
-    assert question is not None
-    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=question, content="and the sun")
-    edited = (await desk.send(edit)).response_id
-    again = desk.ok(cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=question)).response_id
-    assert edited is not None and again is not None
-    for each in (edited, again):
-        assert await desk.prompt(each) == await desk.expected(each)
-    await desk.says(again, "close")
-    assert await desk.prompt(again) == await desk.expected(again)
-
-
 async def test_an_edit_is_rendered_in_the_role_of_what_it_replaces() -> None:
     desk = Desk()
     made = await desk.send(
@@ -246,16 +226,6 @@ async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -
     assert await desk.prompt(second) == await desk.expected(second)
 
 
-async def test_the_whole_of_a_branch_is_what_its_next_prompt_begins_with() -> None:
-    desk = Desk(instructions="be brief")
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    whole = list(await desk.ledger.whole(desk.state.newest))
-    second = await desk.ask("and the sea")
-    assert (await desk.prompt(second))[: len(whole)] == whole
-
-
 async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
     desk = Desk(window=60)
     for text in ("one two three four five six seven", "eight nine ten") * 3:
@@ -292,14 +262,6 @@ async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> Non
     assert all(later - earlier >= 3 for earlier, later in pairwise(moved))
 
 
-async def test_a_limit_on_the_answer_counts_what_was_emitted() -> None:
-    desk = Desk()
-    response = await desk.ask("count", max_output_tokens=5)
-    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 5
-    await desk.says(response, "one two")
-    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 3
-
-
 async def test_an_answer_without_a_limit_of_its_own_has_the_servers() -> None:
     desk = Desk()
     ledger = Ledger(desk.state, SimulatedTokenizer(), desk.ledger._engine, answer_tokens=7)
@@ -317,17 +279,6 @@ async def test_a_message_that_could_never_fit_is_refused_before_it_is_journaled(
     with pytest.raises(BadInput) as refused:
         await desk.send(cm.MessageCreate(id=desk.name(), session=SESSION, content="zzzzzzzzzzzzzzzzzzzzzzzz"))
     assert refused.value.code == "context_length_exceeded"
-
-
-async def test_new_instructions_open_the_next_prompt() -> None:
-    desk = Desk(instructions="be brief")
-    first = await desk.ask("where")
-    desk.finish(first)
-    desk.ok(cm.SessionUpdate(id=desk.name(), session=SESSION, instructions="be long"))
-    second = await desk.ask("and then")
-    assert await desk.prompt(second) == await desk.expected(second)
-    plan = await desk.ledger.plan(desk.state.open[second])
-    assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
 
 
 async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:
