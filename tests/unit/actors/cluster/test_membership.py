@@ -16,7 +16,7 @@ from sessions.model.errors import Conflict, OutcomeUnknown, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.cluster.faulty_directory import Weather
-from tests.support.virtual_time import advance, settled, virtual
+from tests.support.virtual_time import advance, virtual
 
 AWAY = Unavailable("directory_unavailable", "away")
 LOST = OutcomeUnknown("directory_outcome_unknown", "lost")
@@ -223,18 +223,6 @@ async def test_a_gateway_looks_without_being_a_member() -> None:
 
 
 @virtual
-async def test_a_change_is_announced_at_once() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        await advance(0.2)
-        keeper.membership.change(draining=True)
-        await settled()
-        (seen,) = (await keeper.directory.view()).members
-        assert seen.draining
-        assert keeper.changes[-1].view.members == (seen,)
-
-
-@virtual
 async def test_who_was_replaced_stops() -> None:
     store = DirectoryState()
     old = Keeper(store, member("r1", "old"))
@@ -245,21 +233,6 @@ async def test_who_was_replaced_stops() -> None:
         await advance(RENEW_S)
         with pytest.raises(Conflict, match="replica_replaced"):
             await running
-
-
-@virtual
-async def test_a_listener_that_left_hears_nothing() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        heard: list[Change] = []
-        stop = keeper.membership.listen(heard.append)
-        keeper.membership.change(weight=2.0)
-        await advance(0.1)
-        assert len(heard) == 1
-        stop()
-        keeper.membership.change(weight=3.0)
-        await advance(0.1)
-        assert len(heard) == 1
 
 
 def test_a_lease_that_cannot_be_kept_is_refused() -> None:

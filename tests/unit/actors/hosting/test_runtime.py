@@ -29,26 +29,6 @@ def usage_rows(place: Place) -> list[UsageRow]:
 
 
 @virtual
-async def test_a_message_is_answered() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        created = await replica.create(title="A talk")
-        assert (created.session, created.epoch, created.offset) == (SESSION, place.head().epoch, 1)
-        answer = await replica.say("where is the river")
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseCompleted)
-        text = reader.text(answer.response_id)
-        assert text and ended.response.output[0].text == text  # type: ignore[union-attr]
-        assert reader.records == place.records()
-        assert place.head().open is False and place.head().title == "A talk"
-        (row,) = usage_rows(place)
-        assert row.response_id == answer.response_id and row.principal == LOCAL_PRINCIPAL
-        assert row.usage.public() == ended.response.usage
-        assert row.usage.output_tokens > 0 and row.recomputed_tokens == 0
-
-
-@virtual
 async def test_branches_are_answered_side_by_side() -> None:
     async with Place() as place:
         replica = await place.replica()
@@ -168,17 +148,6 @@ async def test_a_command_sent_twice_is_applied_once_whichever_activation_is_aske
         assert isinstance(refused, Conflict) and refused.code == "idempotency_conflict"
         assert len([r for r in place.records() if isinstance(r.event, ev.ItemCreated)]) == 1
         assert len(usage_rows(place)) == 1
-
-
-@virtual
-async def test_a_session_without_a_name_is_found_again_by_its_command() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        create = cm.SessionCreate(id=place.name())
-        first = await replica.do(create)
-        assert await replica.do(create) == first
-        elsewhere = await replica.do(create, Principal(tenant=TenantId("another"), key_id="k", role="service"))
-        assert elsewhere.session != first.session
 
 
 @virtual
@@ -369,16 +338,6 @@ async def test_commands_are_served_while_the_journal_is_slower_than_the_engine()
         assert asyncio.get_running_loop().time() - before < 0.5
         assert place.terminals(answer.response_id) == []
         await replica.cancel(answer.response_id)
-
-
-@virtual
-async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
-    async with Place() as place:
-        replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
-        await replica.create()
-        refused = await outcome(replica.say("é" * 6))
-        assert isinstance(refused, BadInput) and refused.code == "content_too_large" and refused.status == 413
-        assert place.head().top == 1
 
 
 @virtual

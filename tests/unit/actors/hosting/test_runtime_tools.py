@@ -59,36 +59,6 @@ class Stage:
 
 
 @virtual
-async def test_calls_are_made_and_their_outputs_answered() -> None:
-    async with Place() as place:
-        stage = Stage(place, TWO_CALLS, "It is blue.")
-        replica, reader = await stage.replica()
-        await replica.create(tools=(LOOK,))
-        answer = await replica.say("what colour is it")
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseCompleted)
-        assert reader.text(answer.response_id) == "I will look."
-        first, second = stage.calls()
-        assert (first.name, first.arguments, second.arguments) == ("look", '{"at": "the sea"}', '{"at": "the sky"}')
-        pending = await outcome(replica.say("well?"))
-        assert isinstance(pending, Conflict) and pending.code == "tools_pending" and pending.retryable
-        assert place.head().open
-        half = await replica.do(stage.output(second, "blue"))
-        assert half.response_id is None
-        last = stage.output(first, "green")
-        done = await replica.do(last)
-        assert done.response_id is not None
-        assert await replica.do(last) == done
-        await reader.ended(done.response_id)
-        assert reader.text(done.response_id) == "It is blue."
-        assert not place.head().open
-        again = await outcome(replica.do(stage.output(first, "red")))
-        assert isinstance(again, Conflict) and again.code == "call_answered"
-        prompt = replica.engine.prompts[-1]  # type: ignore[attr-defined]
-        assert TWO_CALLS in prompt and prompt.index("blue") < prompt.index("green"), "in the order of their coming"
-
-
-@virtual
 async def test_a_tool_that_does_not_answer_in_time_ends_the_turn() -> None:
     async with Place() as place:
         stage = Stage(place, TWO_CALLS, "Never mind.")
