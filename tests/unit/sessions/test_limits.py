@@ -14,8 +14,6 @@ from sessions.limits import (
     Limits,
     Target,
     TenantLimits,
-    nearest,
-    user_scope,
 )
 from sessions.model.types import LOCAL_PRINCIPAL, TenantId
 
@@ -54,11 +52,6 @@ def test_a_changed_ceiling_keeps_what_was_spent() -> None:
     assert (bucket.ceiling, bucket.level) == (100, 80)
 
 
-def test_the_nearest_bucket_has_the_least_left() -> None:
-    full, low = BucketLevel(10, 9, 0), BucketLevel(5, 1, 0)
-    assert nearest([full, None, low]) is low and nearest([None]) is None
-
-
 @pytest.mark.parametrize(("level", "tokens"), [(0, None), (1, 50), (2, 20), (9, 20)])
 def test_brownout_steps(level: int, tokens: int | None) -> None:
     limits = Limits(brownout=(50, BrownoutStep(output_tokens=20, extras=False)))
@@ -76,8 +69,3 @@ def test_targets_and_tenants_fall_back_to_the_default() -> None:
     found = [limits.target(priority) for priority in (2, 5)]
     assert [each.ttft_ms for each in found if each is not None] == [1, 2]
     assert Limits().target(5) is None
-
-
-def test_the_user_is_the_end_user_or_else_the_key() -> None:
-    assert user_scope(LOCAL_PRINCIPAL) == "k:local"
-    assert user_scope(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana")) == "u:ana"

@@ -25,13 +25,6 @@ def test_a_wrong_number_of_labels_is_our_bug() -> None:
         Histograms("h", "", (1.0,), ()).of("why")
 
 
-def test_bounds_belong_to_their_bucket_and_the_last_has_none() -> None:
-    histogram = Histogram((1.0, 2.0))
-    for value in (0.5, 1.0, 1.5, 9.0):
-        histogram.observe(value)
-    assert histogram.counts == [2, 1, 1] and histogram.sum == 12.0
-
-
 def test_quantiles() -> None:
     histogram = Histogram((1.0, 2.0, 4.0))
     assert histogram.quantile(0.5) is None

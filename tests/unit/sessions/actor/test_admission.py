@@ -123,13 +123,6 @@ def test_the_level_of_brownout_falls_while_nobody_asks() -> None:
     assert admission.level == 0 and admission.gives_extras
 
 
-def test_the_smaller_model_takes_none_that_it_would_have_to_catch_up_on_for_too_long() -> None:
-    admission, engine = browned(200, SMALLER)
-    engine.told = forecast(9.0)
-    engine.with_smaller(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.0, idle=True))
-    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded), "the model will be there for it later"
-
-
 def test_what_begins_no_answer_or_is_refused_already_is_not_asked() -> None:
     admission, engine, _, _ = made(forecast(99.0))
     wrong = Command(LOCAL_PRINCIPAL, say().command, b"", refused=BadInput("invalid_request", "no"))
@@ -139,20 +132,6 @@ def test_what_begins_no_answer_or_is_refused_already_is_not_asked() -> None:
     assert not engine.asked
     assert admitted(None, KEY, say()) == say()
     assert admitted(made(None)[0], KEY, say()) == say(), "an engine that makes no forecast lets all in"
-
-
-def test_brownout_goes_down_by_steps_while_too_many_are_refused_and_up_again_when_it_is_calm() -> None:
-    brownout, now = Brownout(), 0.0
-    levels = []
-    for refused in [True] * 4 + [False] * (3 * CALM + 2):
-        for _ in range(20):
-            brownout.seen(now, 2, refused=refused)
-        now += STRETCH_S
-        levels.append(brownout.level)
-    assert levels[:5] == [0, 1, 2, 2, 2]
-    assert levels[-1] == 0
-    ups = [index for index, (a, b) in enumerate(itertools.pairwise(levels)) if b < a]
-    assert len(ups) == 2 and ups[1] - ups[0] == CALM, "no faster than that"
 
 
 def browned(*steps: int | BrownoutStep) -> tuple[Admission, FakeEngine]:
@@ -201,15 +180,6 @@ def test_the_smaller_model_takes_what_the_model_would_be_too_late_for_and_nothin
     assert input.refused is None and input.model == "small"
     assert input.service == {"brownout": 2, "queue_position": 2, "expected_wait_ms": 200}, "its place is with that one"
     assert len(engine.expected) == before and len(engine.expected_smaller) == 1
-
-
-def test_what_the_smaller_one_is_too_late_for_too_is_refused_with_the_earlier_time() -> None:
-    admission, engine = browned(200, SMALLER)
-    engine.told = forecast(9.0)
-    engine.with_smaller(forecast(3.0))
-    error = admitted(admission, KEY, say()).refused
-    assert isinstance(error, Overloaded) and error.retry_after_ms == 3_000
-    assert not engine.expected_smaller
 
 
 def test_a_turn_that_the_model_might_be_too_slow_for_goes_to_the_smaller_one_if_that_is_faster() -> None:

@@ -13,9 +13,9 @@ from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, NotFound
+from sessions.model.errors import NotFound
 from sessions.model.generation import EngineInfo, GenerationRequest
-from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId, Tool
+from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
@@ -120,53 +120,6 @@ async def test_a_full_conversation_is_summarised_between_turns_and_its_new_head_
         assert "Ana is 7." in prompt and "first" not in prompt and "third" in prompt
         assert list(engine.requests[-1].prompt[: len(head)]) == head
         assert not events(place, ev.ContextFitted)
-
-
-@virtual
-async def test_no_summary_where_the_policy_is_another() -> None:
-    for policy in ("truncate", "off"):
-        async with Place() as place:
-            engine, replica, reader = await filled(place, "Four.", "Five.", policy=policy)
-            await turn(replica, reader, "third" + LONG[:30])
-            await advance(5.0)
-            assert not engine.summaries and not events(place, ev.ContextCompacted)
-            fourth = await turn(replica, reader, "fourth" + LONG)
-            assert bool(events(place, ev.ContextFitted)) == (policy == "truncate")
-            ended = [each.response for each in events(place, ev.Terminal)][-1]  # type: ignore[arg-type]
-            assert ended.id == fourth.response_id and (ended.status == "failed") == (policy == "off")
-
-
-@virtual
-async def test_a_turn_breaks_it_off_at_once_and_the_next_answer_tries_again() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "A summary that nobody waits for", "Four.", "Ana is 7.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)  # the model is at it
-        assert len(engine.summaries) == 1
-        await turn(replica, reader, "fourth")
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
-
-
-@virtual
-async def test_until_its_prompts_are_prefilled_turns_go_on_from_the_whole_conversation() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "Ana is 7.", "Four.", "Five.")
-        engine.prefills.clear()
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(1.0)
-        assert len(engine.summaries) == len(engine.warmed) == 1 and not events(place, ev.ContextCompacted)
-        fourth = await turn(replica, reader, "4")
-        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
-        engine.prefills.set()
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        await settled()
-        (compacted,) = events(place, ev.ContextCompacted)
-        assert compacted.summary.text == "Ana is 7." and len(engine.summaries) == 1 and fourth.response_id is not None
-        assert len(engine.warmed[-1]) + len(engine.tokenizer.answer_opening) == compacted.tokens_after
-        await turn(replica, reader, "5")
-        assert list(engine.requests[-1].prompt[: len(engine.warmed[-1])]) == engine.warmed[-1]
-        assert "Four." in engine.prompts[-1] and not events(place, ev.ContextFitted)
 
 
 @virtual
@@ -309,19 +262,6 @@ async def test_one_that_the_filters_withhold_says_what_it_took() -> None:
 
 
 @virtual
-async def test_what_is_taken_back_meanwhile_is_in_no_summary_and_another_is_made() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
-        assert "first" not in engine.prompts[-1]
-
-
-@virtual
 async def test_what_is_taken_back_later_takes_the_summary_with_it() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.", "Four.", "And this.")
@@ -369,25 +309,6 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
         await replica.do(cm.CompactionUndo(id=place.name(), session=SESSION))
         await turn(replica, reader, "third")
         assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
-
-
-@virtual
-@pytest.mark.parametrize("refused", [False, True])
-async def test_a_requested_one_comes_all_the_same_where_a_message_begins_no_answer(refused: bool) -> None:
-    async with Place() as place:
-        engine, filters = Small("One.", "Ana is 7.", "Unused."), KeywordFilterSet(input_phrases=["forbidden"])
-        replica, reader = await at_work(place, engine, "truncate", filters=filters)
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)  # the model is at it
-        assert not events(place, ev.ContextCompacted)
-        if refused:
-            assert isinstance(await outcome(replica.say("a forbidden word")), BadInput)
-        else:
-            await replica.say("a note", respond=False)
-        await advance(5.0)
-        (compacted,) = events(place, ev.ContextCompacted)
-        assert compacted.summary.id == ok.compaction_id and compacted.summary.text == "Ana is 7."
 
 
 @virtual
@@ -458,36 +379,6 @@ async def test_a_request_that_is_taken_while_the_session_leaves_is_given_up() ->
         await settled()
         await actor.passivate()
         assert outcomes(place) == [(ev.CompactionFailed, (await asked).compaction_id)]
-
-
-@virtual
-async def test_a_request_comes_behind_a_turn_whose_tools_give_nothing() -> None:
-    async with Place() as place:
-        call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-        engine = Small("One.", "Unused.", call, "Ana is 7.")
-        replica, reader = await at_work(place, engine, "truncate")
-        tools = (Tool(name="look", parameters={"type": "object"}),)
-        await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, tools=tools))
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)  # the model is at it
-        await turn(replica, reader, "second")
-        assert place.state().awaiting
-        await advance(3_600.0)
-        assert not place.state().awaiting and outcomes(place) == [(ev.ContextCompacted, ok.compaction_id)]
-
-
-@virtual
-async def test_pinned_messages_stay_word_by_word() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "Ana is 7.", "Four.")
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=item))
-        await turn(replica, reader, "third" + LONG[:30])
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        await turn(replica, reader, "and now?")
-        prompt = engine.prompts[-1]
-        assert prompt.index("Ana is 7.") < prompt.index("first") < prompt.index("third") and "One" not in prompt
 
 
 @virtual

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.actor.model_router import Directed, ModelRouter, tokens_before, with_receipt
-from sessions.machine.inputs_and_effects import Command, ModelChosen
-from sessions.machine.routed_turns import ROUTING
+from sessions.actor.model_router import Directed, ModelRouter, tokens_before
+from sessions.machine.inputs_and_effects import ModelChosen
 from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Forbidden, Overloaded, Unavailable
+from sessions.model.errors import Forbidden, Unavailable
 from sessions.model.generation import EngineInfo, KVPlace
 from sessions.model.request import Request, request_of
 from sessions.model.types import LOCAL_PRINCIPAL, SessionKey, UnixMs
@@ -78,16 +77,6 @@ def test_a_turn_for_another_model_sends_the_session_there_with_its_reason_and_it
     assert (stays["model"], stays["why"]) == ("sim", "no_replica")
 
 
-def test_another_model_waits_for_no_answer_and_its_refusal_says_what_to_do() -> None:
-    routed = Routed("", alias="", model="sim")
-    routed.ground.say("Tell me a story.")
-    for queue in (False, True):
-        directed = routed.router.direct(routed.ground.machine, routed.request("And you?", model="big", queue=queue))
-        assert directed is not None and isinstance(directed.refused, Conflict)
-        assert (directed.refused.code, directed.refused.param) == ("response_in_progress", "model")
-        assert "then send this again" in str(directed.refused) and "queue" not in str(directed.refused)
-
-
 def test_one_that_came_for_a_turn_answers_it_with_the_reason_and_is_counted() -> None:
     routed = Routed()
     directed = routed.direct(HARD)
@@ -115,16 +104,6 @@ def test_a_named_models_session_that_is_elsewhere_goes_home_or_waits() -> None:
     del routed.states["big"]
     waits = routed.direct("Hello")
     assert waits is not None and isinstance(waits.refused, Unavailable) and waits.refused.code == "no_replica"
-
-
-def test_a_receipt_stands_beside_what_else_is_said_of_the_response() -> None:
-    command = cm.SessionWarm(id=Ground().name(), session=SESSION)
-    input = Command(LOCAL_PRINCIPAL, command, b"", service={"brownout": 1})
-    assert with_receipt(input, None) is input
-    said = with_receipt(input, Directed(receipt={"why": "steady"}))
-    assert said.service == {"brownout": 1, ROUTING: {"why": "steady"}} and said.refused is None
-    error = Overloaded("overloaded", "Later.")
-    assert with_receipt(input, Directed(refused=error)).refused is error
 
 
 def test_how_long_a_conversation_is_is_read_from_its_last_answer() -> None:

@@ -9,13 +9,10 @@ from actors.hosting.runtime import RuntimeLimits
 from sessions.actor.actor_context import ActorLimits
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import Unavailable
-from sessions.model.types import FunctionCallOutput, Principal, ResponseId, TenantId, Tool
-from sessions.model.verdicts import PASS, Verdict
+from sessions.model.types import FunctionCallOutput, ResponseId, TenantId, Tool
 from sessions.ports import FilterSet
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
-from tests.support.input_filter_set import InputFilterSet
 from tests.support.scripted import Scripted
 from tests.support.virtual_time import advance, virtual
 
@@ -71,25 +68,6 @@ def outputs(place: Place) -> list[FunctionCallOutput]:
     return [item for item in place.state().items.values() if isinstance(item, FunctionCallOutput)]
 
 
-class AwayForOutputs(InputFilterSet):
-    """Judges all but what the tool says."""
-
-    async def check(self, principal: Principal, text: str) -> Verdict:
-        if text == "blue":
-            raise Unavailable("filters_unavailable", "Nobody judges it now.")
-        return PASS
-
-
-@virtual
-async def test_an_output_that_nothing_could_judge_is_not_shown_and_the_turn_goes_on() -> None:
-    async with Place() as place:
-        await begun(place, Looks(), CALL, "Sorry.", filters=AwayForOutputs())
-        await advance(5.0)
-        (output,) = outputs(place)
-        assert output.is_error and output.output == "filters_unavailable: Nobody judges it now."
-        assert not place.head().open
-
-
 @virtual
 async def test_a_tool_that_is_gone_or_breaks_costs_its_call_alone() -> None:
     async with Place() as place:
@@ -98,18 +76,6 @@ async def test_a_tool_that_is_gone_or_breaks_costs_its_call_alone() -> None:
         await begun(place, looks, CALL, "Sorry.")
         await advance(5.0)
         assert outputs(place)[0].output.startswith("outcome_unknown") and not place.head().open
-
-
-@virtual
-async def test_a_tool_that_never_answers_is_left_behind_at_the_deadline() -> None:
-    async with Place() as place:
-        looks = Looks()
-        looks.hold = asyncio.Event()
-        await begun(place, looks, CALL, "Never mind.")
-        await advance(31.0)
-        assert looks.cancelled == 1 and not place.head().open
-        kinds = [type(record.event) for record in place.records()]
-        assert kinds.count(ev.ToolCallStarted) == 1 and kinds.count(ev.ResponseCompleted) == 2
 
 
 @virtual

@@ -8,7 +8,7 @@ import pytest
 
 from sessions.machine import compaction, event_writer, inputs_and_effects, item_tree
 from sessions.machine.client_state import client_state
-from sessions.machine.state import State, apply, compaction_of, empty
+from sessions.machine.state import State, apply, empty
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Internal, SessileError
@@ -97,21 +97,6 @@ def test_what_it_has_read_takes_it_back_words_and_all(ground: Ground, how: str) 
     for record in ground.records:
         apply(state, record)
     assert state == ground.state
-
-
-def test_it_holds_on_branches_that_go_on_from_what_it_read(ground: Ground) -> None:
-    path = item_tree.branch(ground.state, ground.state.newest)
-    name = written(ground)
-    answered(ground)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == name
-    assert compaction_of(ground.state, path[-2].id) is None
-    newer = written(ground, items=4)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == newer
-    do(ground, cm.CompactionUndo)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == name
 
 
 def test_undo_names_one_or_means_the_newest_in_force(ground: Ground) -> None:

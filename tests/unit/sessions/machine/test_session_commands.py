@@ -6,10 +6,8 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine.client_state import client_state
-from sessions.machine.event_writer import Text
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
-from sessions.model import events as ev
 from sessions.model.types import Tool
 from tests.support.machine.machine_fixture import SESSION, Ground
 
@@ -27,30 +25,6 @@ def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> Non
     turn = cm.TurnCreate(id=ground.name(), session=SESSION, tools=(TOOL,), items=items, respond=False)
     ground.refused(turn, "unsupported_parameter")
     ground.ok(msgspec.structs.replace(turn, tool_choice="none"))
-
-
-def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log() -> None:
-    ground = Ground()
-    ground.create()
-    first = ground.say("hello").response_id
-    assert first is not None
-    ground.write(first, Text("an answer"))
-    question = next(iter(ground.state.items))
-    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question), "response_in_progress")
-    ground.finish(first)
-    (answer,) = ground.state.answers[first].items
-    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question))
-    assert list(ground.state.items) == [answer] and ground.state.items[answer].parent_id is None
-    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer))
-    state = ground.state
-    assert not state.items and state.newest is None and not state.made_by and state.answers[first].items == ()
-    retracted = [record.event for record in ground.records if isinstance(record.event, ev.ContentRetracted)]
-    assert [(each.response_id, each.end, each.category) for each in retracted] == [
-        ("", 5, ev.ITEM_DELETED),
-        (first, 9, ev.ITEM_DELETED),
-    ]
-    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
-    ground.say("again")
 
 
 def test_a_title_of_what_was_taken_back_meanwhile_is_refused() -> None:

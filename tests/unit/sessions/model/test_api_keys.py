@@ -36,14 +36,6 @@ def test_near_misses_are_none() -> None:
         assert parse_key(wrong) is None
 
 
-def test_a_users_key_without_a_user_is_a_user_of_its_own() -> None:
-    one, _ = make_api_key(ApiKeyRequest(tenant="acme"), bytes(40), now=NOW)
-    two, _ = make_api_key(ApiKeyRequest(tenant="acme"), bytes([1]) * 40, now=NOW)
-    assert one.principal.user == one.id != two.principal.user
-    named, _ = make_api_key(ApiKeyRequest(tenant="acme", user="ana"), bytes(40), now=NOW)
-    assert named.principal.user == "ana"
-
-
 @pytest.mark.parametrize(
     ("wanted", "param"),
     [

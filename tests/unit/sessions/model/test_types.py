@@ -12,11 +12,6 @@ from sessions.model.types import (
 )
 
 
-def test_a_principal_is_its_key_and_the_user_that_it_acts_for() -> None:
-    assert LOCAL_PRINCIPAL.id == "local"
-    assert msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana").id == "local/ana"
-
-
 def test_users_of_two_issuers_have_ids_of_their_own() -> None:
     users = [
         ("jwt:https://idp/a", "x"),

@@ -60,17 +60,6 @@ async def test_the_engine_writes_what_comes_behind_and_its_reader_gets_all() -> 
 
 
 @virtual
-async def test_no_more_counts_as_cached_than_the_prompt_had() -> None:
-    class Warm(GivenEngine):
-        async def generate(self, request: GenerationRequest) -> Any:
-            for text in (" {}", "}"):
-                yield Chunk(tuple(text.encode()), text, cached_tokens=len(request.prompt))
-            yield Finish("stop", len(request.prompt), len(request.prompt))
-
-    assert [part.cached_tokens for part in await run(Warm())] == [len("hello")] * 3
-
-
-@virtual
 async def test_with_little_room_the_engine_writes_all_of_it() -> None:
     engine = GivenEngine([OPENING + " {}}"])
     parts = await run(engine, len(OPENING) + LEFT_MIN - 1)

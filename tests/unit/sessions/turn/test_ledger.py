@@ -66,30 +66,6 @@ async def test_what_was_emitted_ends_the_prompt_with_its_tail() -> None:
     assert plan.max_tokens == 1_000 - len(plan.prompt)
 
 
-async def test_an_answer_that_ended_inside_a_token_is_remembered_as_released() -> None:
-    desk = Desk()
-    first = await desk.ask("go on")
-    await desk.says(first, "one two", tail=" thr")
-    desk.finish(first)
-    second = await desk.ask("and now")
-    assert await desk.prompt(second) == await desk.expected(second)
-    asked = len(desk.tokenizer.asked)
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert len(desk.tokenizer.asked) == asked, "the tail is tokenised once"
-
-
-async def test_an_edit_is_rendered_in_the_role_of_what_it_replaces() -> None:
-    desk = Desk()
-    made = await desk.send(
-        cm.MessageCreate(id=desk.name(), session=SESSION, content="be brief", role="system", respond=False)
-    )
-    assert made.item_id is not None
-    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=made.item_id, content="be long")
-    edited = await desk.send(edit)
-    assert edited.response_id is not None
-    assert await desk.prompt(edited.response_id) == await desk.expected(edited.response_id)
-
-
 async def test_calls_and_their_outputs() -> None:
     """What an engine wrote as a call is in its own tokens; outputs are rendered with the function's name."""
     desk = Desk(tools=(Tool(name="look"),))
@@ -130,40 +106,6 @@ async def test_a_branch_from_the_middle_of_an_answer_does_not_shorten_the_answer
     desk.reload(Counting("other-vocabulary"))  # so that both are rendered anew
     assert await desk.prompt(short) == await desk.expected(short)
     assert await desk.prompt(long) == await desk.expected(long)
-
-
-async def test_a_prompt_that_ended_in_the_middle_of_an_answer_is_not_taken_over_by_one_that_holds_it_whole() -> None:
-    desk = Desk(tools=(Tool(name="look"),))
-    first = await desk.ask("where")
-    await desk.says(first, "a moment")
-    (call,) = await desk.calls(first, "{}")
-    output = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call, output="here"))  # type: ignore[arg-type]
-    assert output.response_id is not None
-    desk.finish(output.response_id)
-    leaf = desk.state.newest
-    again = cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=desk.state.answers[first].items[0])
-    short = desk.ok(again).response_id
-    assert short is not None
-    assert await desk.prompt(short) == await desk.expected(short)
-    desk.finish(short)
-    long = await desk.ask("thank you", parent_id=leaf)
-    taken_over = await desk.prompt(long)
-    desk.reload()
-    assert taken_over == await desk.prompt(long)
-
-
-async def test_another_tokenizer_renders_what_the_first_one_had_written() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    desk.reload(Counting("other-vocabulary"))
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert desk.tokenizer.asked == ["and the sea", "where is the river", "over the hill"]
-    asked = len(desk.tokenizer.asked)
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert len(desk.tokenizer.asked) == asked, "and only once"
 
 
 @pytest.mark.parametrize("tail", ["", " ow"])
@@ -213,31 +155,6 @@ async def test_the_arguments_of_calls_are_erased_with_their_answer() -> None:
     desk.answer(answer.response_id)
     desk.check()
     desk.check_folding(len(desk.records) // 2)
-
-
-async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the")
-    await desk.ledger.whole(desk.state.newest)
-    await desk.says(first, " hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-
-
-async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
-    desk = Desk(window=60)
-    for text in ("one two three four five six seven", "eight nine ten") * 3:
-        response = await desk.ask(text)
-        plan = await desk.ledger.plan(desk.state.open[response])
-        if plan.cut is not None:
-            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
-        await desk.says(response, "one two three")
-        desk.finish(response)
-        whole = list(await desk.ledger.whole(desk.state.newest))
-        assert whole[: len(plan.prompt)] == list(plan.prompt)
-    assert desk.state.cuts
 
 
 async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> None:

@@ -84,22 +84,6 @@ def test_what_it_depends_on_besides_changes_the_name(change: dict[str, Any]) -> 
     assert request_name(open_, PLAN, **CONTEXT) != request_name(open_, PLAN, **{**CONTEXT, **change})
 
 
-@pytest.mark.parametrize(
-    "change", [{"prompt": array("I", [1, 2, 4])}, {"prompt": array("I", [1, 2])}, {"max_tokens": 49}]
-)
-def test_the_prompt_changes_the_name(change: dict[str, Any]) -> None:
-    open_ = greedy()
-    assert request_name(open_, PLAN, **CONTEXT) != request_name(
-        open_, msgspec.structs.replace(PLAN, **change), **CONTEXT
-    )
-
-
-def test_a_bare_prompt_has_another_name_than_a_conversation() -> None:
-    open_ = greedy()
-    bare = msgspec.structs.replace(open_, body=msgspec.structs.replace(open_.body, request={"raw_prompt": True}))
-    assert request_name(open_, PLAN, **CONTEXT) != request_name(bare, PLAN, **CONTEXT)
-
-
 def test_no_field_runs_into_the_next() -> None:
     """However names are cut, two different requests have two names."""
     names = set()

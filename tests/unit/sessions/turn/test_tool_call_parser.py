@@ -226,21 +226,3 @@ def test_a_call_that_must_be_made_has_no_tags() -> None:
     assert schema is not None and len(schema["schema"]["anyOf"]) == 2
     said = run('{"name": "clock", "arguments": {"zone": [1]}}', 3, bare=True)
     assert said == [("call", "clock"), ("arguments", '{"zone": [1]}')]
-
-
-def test_without_parallel_calls_the_answer_ends_behind_the_first() -> None:
-    calls = ToolCallParser((CLOCK,), parallel=False)
-    pieces = calls.accept(Release(SECOND + SECOND, b"", "")).pieces
-    assert calls.ended and laid(list(pieces)) == [("call", "clock"), ("arguments", "{}")]
-
-
-def test_without_parallel_calls_what_is_no_call_ends_nothing() -> None:
-    calls = ToolCallParser((CLOCK,), parallel=False)
-    pieces = calls.accept(Release("<tool_call>no call</tool_call> So:" + SECOND, b"", "")).pieces
-    assert calls.ended and laid(list(pieces))[-2:] == [("call", "clock"), ("arguments", "{}")]
-
-
-def test_white_space_behind_what_is_no_call_is_text_as_behind_any_text() -> None:
-    text = "<tool_call>no call</tool_call>\nso"
-    assert "".join(piece for _, piece in run(text, 1000)) == text
-    assert run(text, 1) == run(text, 1000)
