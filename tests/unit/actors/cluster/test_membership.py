@@ -70,20 +70,6 @@ async def test_a_lease_is_renewed_with_the_present_load_and_never_runs_out() -> 
 
 
 @virtual
-async def test_nothing_is_certain_before_the_start_and_after_leaving() -> None:
-    keeper = Keeper(DirectoryState(), member())
-    await keeper.directory.open()
-    assert keeper.membership.must_confirm
-    await keeper.membership.start()
-    assert not keeper.membership.must_confirm
-    tenure = keeper.membership.tenure
-    await keeper.membership.leave()
-    assert keeper.membership.must_confirm
-    assert keeper.membership.tenure != tenure
-    assert (await keeper.directory.view()).members == ()
-
-
-@virtual
 async def test_nobody_starts_without_a_directory() -> None:
     keeper = Keeper(DirectoryState(), member())
     with pytest.raises(Unavailable):
@@ -145,15 +131,6 @@ async def test_a_directory_that_does_not_answer_is_given_up_in_time_to_ask_again
 
 
 @virtual
-async def test_failing_announcements_are_repeated_at_a_bounded_rate() -> None:
-    async with keeping(DirectoryState(), member()) as keeper:
-        keeper.weather.request_error = AWAY
-        await advance(RENEW_S)
-        assert 3 <= await keeper.announcements(2.0) <= 6
-        assert 4 <= await keeper.announcements(10.0) <= 8
-
-
-@virtual
 async def test_after_a_loss_it_is_back_by_itself_and_says_which_sessions_to_claim() -> None:
     store = DirectoryState()
     async with keeping(store, member()) as keeper:
@@ -168,46 +145,6 @@ async def test_after_a_loss_it_is_back_by_itself_and_says_which_sessions_to_clai
         assert keeper.membership.tenure != tenure
         assert not keeper.membership.must_confirm
         assert (await keeper.directory.claim(KEY, OWNER)).won
-
-
-@virtual
-async def test_a_claim_that_finds_no_lease_brings_it_back_at_once() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        await advance(0.5)
-        store.empty()
-        with pytest.raises(Unavailable, match="lease_missing"):
-            await keeper.directory.claim(KEY, OWNER)
-        await advance(0.1)
-        assert (await keeper.directory.claim(KEY, OWNER)).won
-
-
-@virtual
-async def test_a_newer_view_is_fetched_as_soon_as_an_answer_tells_of_it() -> None:
-    store = DirectoryState()
-    async with keeping(store, member("r1")) as first:
-        await advance(0.5)
-        async with keeping(store, member("r2")):
-            assert [each.replica for each in first.membership.view.members] == ["r1"]
-            await first.directory.locate(KEY)
-            await advance(0.1)
-            assert [each.replica for each in first.membership.view.members] == ["r1", "r2"]
-            assert first.changes[-1].joined == {"r2"}
-        await advance(LEASE_TTL_S + RENEW_S)
-        assert [each.replica for each in first.membership.view.members] == ["r1"]
-        assert first.changes[-1].left == {"r2"}
-
-
-@virtual
-async def test_who_restarts_has_left_and_joined() -> None:
-    store = DirectoryState()
-    async with keeping(store, None) as gateway, keeping(store, member("r1", "i1")):
-        await advance(RENEW_S)
-        assert [(set(change.joined), set(change.left)) for change in gateway.changes] == [({"r1"}, set())]
-        async with keeping(store, member("r1", "i2")):
-            await advance(RENEW_S)
-        assert [each.incarnation for each in gateway.membership.view.members] == ["i2"]
-        assert [(set(change.joined), set(change.left)) for change in gateway.changes[1:]] == [({"r1"}, {"r1"})]
 
 
 @virtual
