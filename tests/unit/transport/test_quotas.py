@@ -247,12 +247,6 @@ async def test_a_command_that_names_a_response_and_begins_none_takes_no_turn() -
     await held.execute(message("m"), begun)
 
 
-async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1, stored_bytes=1_000))
-    for number in range(3):
-        await held.execute(message(f"m{number}", respond=False), begun)
-
-
 async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connect() -> None:
     limits = Limits(connections_per_s=1.0)
     held = Quotas(MemoryLimiter(lambda: 0.0), lambda: limits, Stored(), lambda: 0.0)
@@ -265,17 +259,3 @@ async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connec
     with pytest.raises(Overloaded) as refused_one:
         held.connect()
     assert asked.value.retry_after_ms == refused_one.value.retry_after_ms == 1000
-
-
-async def test_what_begins_no_answer_is_let_in_beside_as_many_turns_as_there_may_be() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1, tokens_per_minute=100_000))
-    await held.execute(message("one"), begun)
-    for number in range(3):
-        update = cm.SessionUpdate(id=CommandId(f"u{number}"), session=SessionId("s"), title="Hello")
-        await held.execute(request_of(LOCAL_PRINCIPAL, update, None), begun_nothing)
-    with pytest.raises(Limited):
-        await held.execute(message("two"), begun)
-
-
-async def begun_nothing(request: Request) -> cm.Ok:
-    return cm.Ok(id=request.command.id)

@@ -23,12 +23,6 @@ async def store() -> Store:
     return store
 
 
-def test_a_user_is_of_a_tenant() -> None:
-    with pytest.raises(BadSetting, match="tenant: name whose user"):
-        ExportUser("mary")
-    assert EraseUser("mary", url="http://127.0.0.1:1").tenant == ""
-
-
 async def test_an_export_is_lines_in_a_file_and_a_row_of_the_audit_log(store: Store, tmp_path: Path) -> None:
     command = ExportUser("mary", tenant="acme", out=str(tmp_path / "mary.jsonl"))
     assert await run_on_journal(store, command, lambda: NOW, shared=False) == 0

@@ -13,7 +13,7 @@ import pytest
 from msgspec import UNSET
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, SessileError
+from sessions.model.errors import BadInput
 from sessions.model.events import AnyEvent, OutputTextDelta, Record, ResponseBody, ResponseFailed
 from sessions.model.types import (
     CommandId,
@@ -28,7 +28,7 @@ from sessions.model.types import (
 )
 from transport.errors import CODES
 from transport.grpc_api import sessile_pb2 as pb
-from transport.grpc_api import status, translate
+from transport.grpc_api import translate
 from transport.protocol.delta_merge import Span
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -74,18 +74,6 @@ def test_every_command_has_its_message(field: str) -> None:
 def test_every_code_has_a_status() -> None:
     for code, row in CODES.items():
         assert grpc.StatusCode[row.grpc] is not grpc.StatusCode.OK, code
-
-
-def test_an_error_goes_whole() -> None:
-    error = SessileError("overloaded", "Later.", retryable=True, retry_after_ms=700, param="x")
-    assert status.status_of(error) is grpc.StatusCode.UNAVAILABLE
-    told = dict(status.trailing_of(error))
-    assert told["grpc-retry-pushback-ms"] == "700"
-    body = told["sessile-error-bin"]
-    assert isinstance(body, bytes)
-    assert pb.Error.FromString(body) == pb.Error(
-        type="server_error", code="overloaded", message="Later.", param="x", retryable=True, retry_after_ms=700
-    )
 
 
 def test_a_delta_is_told_the_same_on_both_ways() -> None:

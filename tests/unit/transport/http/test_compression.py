@@ -14,7 +14,6 @@ from sessions.model.errors import BadInput, SessileError, TooLarge
 from sessions.model.types import UnixMs
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator
-from transport.http.compression import takes_gzip
 from transport.http.middleware import Message, Receive, RequestContextMiddleware, Scope, Send
 
 TEXT = b'{"text": "' + b"words " * 500 + b'"}'
@@ -115,11 +114,6 @@ async def test_an_answer_that_pays_is_packed_for_who_takes_it() -> None:
 async def test_every_other_answer_goes_as_it_is(headers: dict[str, str], accept: str, body: bytes) -> None:
     start, sent = await through(Echo(**headers), [body], accept_encoding=accept)
     assert sent["body"] == body and b"content-encoding" not in dict(start["headers"])
-
-
-def test_who_takes_gzip() -> None:
-    assert takes_gzip("gzip, deflate") and takes_gzip("*") and takes_gzip("gzip;q=0.5")
-    assert not takes_gzip("") and not takes_gzip("identity") and not takes_gzip("gzip;q=0")
 
 
 @pytest.fixture

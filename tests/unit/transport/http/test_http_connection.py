@@ -13,9 +13,8 @@ from uvicorn.server import ServerState
 from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.cli.settings import Settings
 from transport.http import http_connection
-from transport.http_api.server import Server, ServerLimits
+from transport.http_api.server import Server
 
 
 @pytest.fixture
@@ -121,16 +120,4 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monke
         async with asyncio.timeout(60):
             await lost.wait()
     assert not state.connections
-    listener.close()
-
-
-async def test_an_idle_connection_is_kept_as_long_as_the_setting_says() -> None:
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    assert Settings().keep_alive_s == http_connection.KEEP_ALIVE_S == ServerLimits().keep_alive_s
-    listener = await http_connection.listen(app, ServerState(), ("127.0.0.1", 0), keep_alive_s=0.05)
-    port = listener.sockets[0].getsockname()[1]
-    assert (await answer(port, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     listener.close()

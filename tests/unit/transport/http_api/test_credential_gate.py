@@ -129,28 +129,6 @@ def test_a_connection_belongs_to_whom_it_has_shown_the_key_of() -> None:
     assert state["principal"] is ACME  # type: ignore[comparison-overlap]
 
 
-def test_an_answer_says_the_error_in_its_headers_too() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    scope = scope_of("POST", "/v1/responses", x_request_id="mine")
-    error = Limited("rate_limited", "Slowly.", retry_after_ms=1500)
-    head, _, body = gate.answer(scope, error, close=True).decode().partition("\r\n\r\n")
-    lines = head.split("\r\n")
-    assert lines[0] == "HTTP/1.1 429 Too Many Requests"
-    for line in ("retry-after: 2", "retry-after-ms: 1500", "x-request-id: mine", "connection: close"):
-        assert line in lines
-    assert f"content-length: {len(body)}" in lines and '"rate_limited"' in body
-    named = gate.answer(scope_of("HEAD", "/v1/x", x_request_id="a b"), Unauthorized("unauthorized", "No."), close=False)
-    assert named.endswith(b"\r\n\r\n") and b"x-request-id: req_1\r\n" in named
-
-
-def test_clients_of_openais_paths_are_told_of_a_wrong_key_by_its_own_code() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    wrong = Unauthorized("unauthorized", "No.")
-    for path in ("/v1/chat/completions", "/v1/responses/resp_1/cancel", "/v1/models", "/v1/embeddings"):
-        assert b'"code":"invalid_api_key"' in gate.answer(scope_of("POST", path), wrong, close=True)
-    assert b'"code":"unauthorized"' in gate.answer(scope_of("POST", "/v1/sessions"), wrong, close=True)
-
-
 @pytest.mark.parametrize("allowed", [(), ("https://chat.example",), ("*",)])
 @pytest.mark.parametrize("origin", [None, "https://chat.example"])
 async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str, ...], origin: str | None) -> None:

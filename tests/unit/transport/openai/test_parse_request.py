@@ -20,32 +20,14 @@ from transport.openai.parse_request import (
     input_units,
     response_sampling,
     response_tools,
-    stream_usage,
 )
-from transport.openai.request_models import ChatRequest, ChatStreamOptions, ResponsesRequest
+from transport.openai.request_models import ChatRequest, ResponsesRequest
 
 TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 
 
 def chat(**fields: Any) -> ChatRequest:
     return ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
-
-
-def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
-    call = {"id": "c1", "function": {"name": "add", "arguments": "{}"}}
-    request = chat(
-        messages=[
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "+1"}]},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "2"},
-        ]
-    )
-    instructions, units = chat_history(request.messages)
-    assert instructions == "be brief"
-    assert units[0].items == (cm.NewMessage(role="user", content="1+1"),)
-    assert units[1].answer and isinstance(units[1].items[0], cm.NewCall)
-    assert units[2].items == (cm.NewOutput(call_id="c1", output="2"),)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +74,6 @@ def test_sampling_that_contradicts_itself_is_refused(fields: dict[str, Any], par
     with pytest.raises(BadInput) as caught:
         chat_sampling(chat(**fields))
     assert caught.value.param == param
-
-
-def test_sampling_takes_what_it_knows() -> None:
-    sampling = chat_sampling(chat(seed=-1, stop=["a"], max_tokens=3, response_format={"type": "json_object"}))
-    assert (sampling.seed, sampling.stop, sampling.max_output_tokens) == (None, ("a",), 3)
-    assert sampling.text is not None and sampling.text.format == {"type": "json_object"}
 
 
 def test_tools_have_one_name_each_and_take_objects() -> None:
@@ -157,17 +133,6 @@ def test_a_response_format_needs_a_name_and_a_schema() -> None:
         request = ResponsesRequest.model_validate({"text": {"format": {"type": "json_schema", **given}}})
         with pytest.raises(BadInput):
             response_sampling(request, [])
-
-
-def test_stream_options_that_would_have_no_effect_are_refused() -> None:
-    both = ChatStreamOptions(include_usage=True, continuous_usage_stats=True)
-    assert stream_usage(both, stream=True) == (True, True)
-    assert stream_usage(ChatStreamOptions(include_usage=True), stream=True) == (True, False)
-    assert stream_usage(None, stream=False) == stream_usage(ChatStreamOptions(), stream=True) == (False, False)
-    with pytest.raises(BadInput, match="only allowed when 'stream'"):
-        stream_usage(both, stream=False)
-    with pytest.raises(BadInput, match="needs 'include_usage'"):
-        stream_usage(ChatStreamOptions(continuous_usage_stats=True), stream=True)
 
 
 FOREIGN: list[dict[str, Any]] = [
@@ -264,19 +229,6 @@ def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict
     with pytest.raises(BadInput) as caught:
         chat_sampling(chat(tools=[{"type": "function", "function": TOOL}], tool_choice=choice))
     assert caught.value.param == "tool_choice"
-
-
-def test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once() -> None:
-    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}, "annotations": []}
-    body = chat(
-        messages=[
-            {"role": "user", "content": [part, part], "weight": 2, "made_up": None},
-            {"role": "assistant", "content": "x", "weight": 1, "reasoning_content": "Hm.", "id": "1", "audio": None},
-        ]
-    )
-    assert sorted(left_out(body)) == ["messages[0].content[0].cache_control", "messages[0].weight"]
-    request = ResponsesRequest.model_validate({"input": [{"role": "user", "content": [part], "weight": 2}]})
-    assert sorted(left_out(request)) == ["input[0].content[0].cache_control", "input[0].weight"]
 
 
 def test_fields_that_nobody_knows_deeper_inside_a_request_are_named() -> None:

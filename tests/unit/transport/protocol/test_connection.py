@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.model.commands import SessionWarm
-from sessions.model.errors import Unauthorized
 from transport.protocol.connection import (
     Action,
     Close,
@@ -22,7 +21,7 @@ from transport.protocol.connection import (
     Send,
 )
 from transport.protocol.flow_control import Unacked
-from transport.protocol.frames import JSON, MSGPACK, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
+from transport.protocol.frames import JSON, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
 
 HELLO = {"type": "hello"}
 
@@ -71,34 +70,6 @@ def test_hello_comes_first_and_once() -> None:
 def test_a_hello_that_is_wrong_ends_the_connection() -> None:
     connection = Connection(JSON, ConnectionLimits(), 0.0)
     assert said(send(connection, {"type": "hello", "resume": 3})) == ["invalid_request", "4400"]
-
-
-def test_what_follows_hello_in_the_same_message_is_taken() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 0.0)
-    assert said(send(connection, {"type": "ping"}, HELLO, warm(1))) == ["pong", "Hello", "SessionWarm"]
-
-
-def test_credentials_that_are_refused_close_with_their_code() -> None:
-    connection = ready()
-    assert said(connection.refuse(Unauthorized("unauthorized", "No."), 0.0)) == ["unauthorized", "4401"]
-    connection = ready()
-    assert said(connection.refuse(Unauthorized("token_expired", "Old."), 0.0)) == ["token_expired", "4402"]
-
-
-def test_the_wrong_kind_of_message_closes_with_1003() -> None:
-    assert said(ready().received(b"{}", True, 0.0)) == ["1003"]
-    assert said(Connection(MSGPACK, ConnectionLimits(), 0.0).received(b"{}", False, 0.0)) == ["1003"]
-
-
-def test_a_bad_frame_ends_and_a_wrong_one_is_answered() -> None:
-    connection = ready()
-    assert said(send(connection, {"type": "ack", "session": "s"}, warm(1), {"type": "fly"})) == [
-        "invalid_request",
-        "SessionWarm",
-        "unknown_type",
-    ]
-    assert said(connection.received(b"{", False, 0.0)) == ["bad_frame", "4400"]
-    assert said(ready().received(b'"\xff"', False, 0.0)) == ["bad_frame", "1007"]
 
 
 def test_unanswered_commands_are_bounded_and_an_answer_makes_room() -> None:

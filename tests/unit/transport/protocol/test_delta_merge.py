@@ -32,13 +32,6 @@ def records(*events: ev.AnyEvent, start: int = 1) -> list[ev.Record]:
     return [ev.Record(offset, UnixMs(100 + offset), event) for offset, event in enumerate(events, start)]
 
 
-def test_neighbouring_deltas_of_one_text_become_one_event() -> None:
-    (span,) = merged(records(delta("a", 4), delta("b", 5), delta("c", 6), start=7))
-    assert span.first_offset == 7
-    assert (span.record.offset, span.record.at) == (9, 109)
-    assert span.record.event == delta("abc", 6)
-
-
 def test_other_items_other_parts_and_other_kinds_stay_apart() -> None:
     events = (
         delta("a", 1),

@@ -50,11 +50,6 @@ def test_the_span_is_blotted_out_code_point_for_code_point() -> None:
     assert [record.offset for record in shown] == [record.offset for record in records]
 
 
-def test_two_retractions_count_each_in_the_text_that_it_found() -> None:
-    records = log_of(*begun(), delta("aa SECRET bb HIDDEN cc", 3), retracted(3, 9, "-"), retracted(8, 14, "**"))
-    assert deltas(replayed(records)) == [f"aa {BLOT * 6} bb {BLOT * 6} cc"]
-
-
 def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_back_behind_it() -> None:
     def titled(title: str | None, **made: Any) -> ev.SessionUpdated:
         return ev.SessionUpdated(info=ev.SessionInfo(model="m", title=title, created_at=UnixMs(1), **made))
@@ -71,11 +66,6 @@ def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_b
     )
     titles = [record.event.info.title for record in replayed(records) if isinstance(record.event, ev.SessionUpdated)]
     assert titles == [BLOT * 6, "given by a person", BLOT * 5, None, "made since"]
-
-
-def test_what_came_after_a_retraction_is_not_touched_by_it() -> None:
-    records = log_of(*begun(), delta("secret", 3), retracted(0, 6, ""), delta("secret", 4))
-    assert deltas(replayed(records)) == [BLOT * 6, "secret"]
 
 
 def test_every_event_that_repeats_the_text_is_scrubbed() -> None:

@@ -62,10 +62,3 @@ async def test_they_are_closed_one_after_the_other_where_that_is_wanted() -> Non
         connections.opened(member)
     connections.goaway("restart", 250, 62.5)
     assert sorted(member.calls[0] for member in members) == [f"goaway restart {250 + n}" for n in (0, 62, 125, 188)]
-
-
-async def test_what_is_left_is_cut() -> None:
-    connections, member = await opened(), Member()
-    connections.opened(member)
-    connections.abort()
-    assert member.calls == ["abort"]

@@ -15,7 +15,6 @@ from sessions.service_totals import ServiceTotals
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
-from transport.http_api.routes.operator import slo_summary
 from transport.ops.operator_requests import SessionPage, SessionQuery
 
 KEYS = {
@@ -113,8 +112,3 @@ async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None
         actions == ["replica.drain_asked", "replica.undrain_asked", "session.hand_off_asked"]
         and len(replicas.calls) == 3
     )
-
-
-def test_the_share_in_target_is_of_those_that_were_judged() -> None:
-    assert slo_summary(ServiceTotals(met=3, missed=1))["in_target"] == 0.75
-    assert slo_summary(ServiceTotals())["in_target"] is None
