@@ -78,14 +78,3 @@ async def test_erasures_are_swept_at_once_where_this_process_can() -> None:
     await gateway_over(await memory_sessions(), services=GatewayServices(erase=sweep)).sweep_erasures()
     await gateway_over(await memory_sessions()).sweep_erasures()
     assert swept == [1]
-
-
-async def test_users_that_a_key_makes_up_count_against_the_key() -> None:
-    gateway = gateway_over(await memory_sessions(), limits=GatewayLimits(commands_per_principal_max=2))
-    first, second, third = (
-        Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="service", user=user) for user in ("a", "b", "c")
-    )
-    with gateway._admitted(first, "read"), gateway._admitted(second, "read"), pytest.raises(Limited):
-        gateway._admitted(third, "read").__enter__()
-    with gateway._admitted(third, "read"):
-        pass

@@ -127,35 +127,6 @@ async def test_a_command_under_the_id_of_a_turn_gives_nothing_of_it_back() -> No
     assert error.value.param == "concurrent_turns"
 
 
-async def test_a_turn_that_was_refused_gives_back_what_it_reserved() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1))
-    with pytest.raises(Conflict):
-        await held.execute(message("one"), refused)
-    await held.execute(message("two"), begun)
-
-
-async def test_text_that_begins_no_answer_needs_room_too() -> None:
-    full = quotas(TenantLimits(stored_bytes=10), Stored(10))
-    session = SessionId("s")
-    for command in (
-        cm.MessageCreate(id=CommandId("a"), session=session, content="Hello", respond=False),
-        cm.MessageEdit(id=CommandId("b"), session=session, item_id=ItemId("i"), content="Hello", respond=False),
-        cm.TurnCreate(
-            id=CommandId("c"), session=session, respond=False, items=(cm.NewMessage(role="user", content="Hello"),)
-        ),
-        cm.SessionUpdate(id=CommandId("d"), session=session, instructions="Be brief."),
-        cm.SessionUpdate(id=CommandId("e"), session=session, title="Hello"),
-        cm.SessionUpdate(id=CommandId("f"), session=session, metadata={"a": "b"}),
-        cm.SessionCreate(id=CommandId("g")),
-        cm.FeedbackSet(id=CommandId("h"), session=session, response_id=ResponseId("r"), rating=None, reason="No."),
-    ):
-        with pytest.raises(Limited) as error:
-            await full.execute(request_of(LOCAL_PRINCIPAL, command, None), begun)
-        assert error.value.param == "stored_bytes"
-    deleted = cm.SessionDelete(id=CommandId("i"), session=session)
-    await full.execute(request_of(LOCAL_PRINCIPAL, deleted, None), begun)
-
-
 WRITES: tuple[cm.ActorCommand, ...] = (
     cm.SessionCreate(id=CommandId("c")),
     cm.SessionUpdate(id=CommandId("c"), session=SessionId("s"), title="Hello"),
@@ -232,19 +203,6 @@ async def test_what_a_key_sends_at_once_waits_while_another_key_is_about() -> No
             held.arrive(LOCAL_PRINCIPAL, large)
     assert error.value.retry_after_ms
     assert held.arrive(other, Arrival()) == 0.0
-
-
-async def test_a_command_that_names_a_response_and_begins_none_takes_no_turn() -> None:
-    async def rated(request: Request) -> cm.Ok:
-        return cm.Ok(id=request.command.id, response_id=ResponseId("r"))
-
-    held = quotas(TenantLimits(concurrent_turns=1))
-    for number in range(4):
-        rating = cm.FeedbackSet(
-            id=CommandId(f"c{number}"), session=SessionId("s"), response_id=ResponseId("r"), rating="up"
-        )
-        await held.execute(request_of(LOCAL_PRINCIPAL, rating, None), rated)
-    await held.execute(message("m"), begun)
 
 
 async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connect() -> None:

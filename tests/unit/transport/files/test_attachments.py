@@ -11,7 +11,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
-from sessions.model.types import CommandId, InputFile, InputText, Principal, ResponseId, SessionId, TenantId
+from sessions.model.types import CommandId, InputFile, InputText, Principal, SessionId, TenantId
 from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile
 from transport.history_index import Unit
 
@@ -45,18 +45,6 @@ async def test_what_names_no_file_stays_as_it_is() -> None:
         cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(cm.NewMessage(content="x"),)),
     ):
         assert await READER.command(ANA, command) is command
-
-
-async def test_every_command_with_a_message() -> None:
-    about: dict[str, Any] = {"id": CommandId("c"), "session": SessionId("s"), "content": (STORED,)}
-    edit = await READER.command(ANA, cm.MessageEdit(item_id="i", **about))  # type: ignore[arg-type]
-    steer = await READER.command(ANA, cm.ResponseSteer(response_id=ResponseId("r"), **about))
-    item = cm.NewMessage(content=(STORED,))
-    turn = await READER.command(ANA, cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(item,)))
-    assert isinstance(edit, cm.MessageEdit) and isinstance(steer, cm.ResponseSteer)
-    assert isinstance(turn, cm.TurnCreate) and isinstance(turn.items[0], cm.NewMessage)
-    for content in (edit.content, steer.content, turn.items[0].content):
-        assert cm.content_parts(content)[0].text == READ
 
 
 async def test_a_clients_own_text_of_a_file_counts_for_nothing() -> None:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.events import AnyEvent, OutputTextDelta, Record, ResponseBody, ResponseFailed
+from sessions.model.events import AnyEvent, OutputTextDelta, Record
 from sessions.model.types import (
     CommandId,
     Epoch,
@@ -87,14 +87,6 @@ def test_a_delta_is_told_the_same_on_both_ways() -> None:
     logged = msgspec.structs.replace(event, logprobs=({"token": "a", "logprob": -0.5, "bytes": [97]},))
     told = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(9, 5, logged), None))  # type: ignore[arg-type]
     assert told.response_output_text_delta.logprobs[0].struct_value["token"] == "a"
-
-
-def test_when_to_ask_again_stands_in_the_error_of_an_answer() -> None:
-    error: dict[str, Any] = {"code": "overloaded", "message": "Busy.", "retry_after_ms": 7_000}
-    body = ResponseBody(id="r", created_at=1, status="failed", model="m", parent_id=None, error=error)  # type: ignore[arg-type]
-    told = pb.Event()
-    translate.fill(told.response_failed, ResponseFailed(response_id="r", sequence_number=1, response=body))  # type: ignore[arg-type]
-    assert told.response_failed.response.error == pb.ResponseError(**error)
 
 
 def test_what_proto_cannot_say_as_json_does() -> None:

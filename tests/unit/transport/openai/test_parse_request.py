@@ -91,24 +91,6 @@ def test_tools_have_one_name_each_and_take_objects() -> None:
     assert array.value.param == "tools[0].parameters"
 
 
-def test_the_input_of_a_response_lays_calls_below_their_answer() -> None:
-    request = ResponsesRequest.model_validate(
-        {
-            "input": [
-                {"role": "user", "content": "hi"},
-                {"type": "reasoning"},
-                {"role": "assistant", "content": [{"type": "output_text", "text": "wait"}]},
-                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-                {"type": "function_call_output", "call_id": "c", "output": "x"},
-            ]
-        }
-    )
-    units = input_units(request.input)
-    assert [len(unit.items) for unit in units] == [1, 2, 1]
-    assert [unit.answer for unit in units] == [False, True, False]
-    assert input_units(None) == [] and len(input_units("hi")) == 1
-
-
 @pytest.mark.parametrize(
     ("item", "param"),
     [
@@ -210,16 +192,6 @@ def test_fields_of_functions_that_have_no_effect_are_named() -> None:
     assert response_tools(given.tools)[0] == chat_tools(chat(tools=tools).tools)[0]
 
 
-def test_tools_of_kinds_that_nobody_here_carries_out_are_left_out() -> None:
-    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS})
-    assert [tool.name for tool in response_tools(request.tools)] == ["add"]
-    kinds = ["tools[0] (web_search)", "tools[2] (custom)", "tools[3] (local_shell)", "tools[4] (namespace)"]
-    assert left_out(request) == kinds
-    own = {"type": "custom", "custom": {"name": "patch"}}
-    body = chat(tools=[own, {"type": "function", "function": TOOL}])
-    assert [tool.name for tool in chat_tools(body.tools)] == ["add"] and left_out(body) == ["tools[0] (custom)"]
-
-
 @pytest.mark.parametrize("choice", [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
 def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict[str, Any]) -> None:
     request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS, "tool_choice": choice})
@@ -267,11 +239,6 @@ def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
     assert len(set(folded)) == len(seeds) and all(0 <= seed <= INTEGER_MAX for seed in folded)
     assert folded[:3] == seeds[:3] and chat_sampling(chat(seed=2**31 + 7)).seed == 2**31 + 7
     assert chat_sampling(chat(seed=-1)).seed is None
-
-
-def test_no_part_of_the_likeliest_is_the_likeliest_token() -> None:
-    sampling = chat_sampling(chat(top_p=0, temperature=1.5))
-    assert (sampling.temperature, sampling.top_p) == (0.0, None)
 
 
 def test_a_file_search_that_is_sent_back_has_the_arguments_that_its_call_had() -> None:

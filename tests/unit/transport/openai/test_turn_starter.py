@@ -18,7 +18,6 @@ from sessions.model.types import (
     CommandId,
     Json,
     Principal,
-    ResponseId,
     Sampling,
     SessionId,
     Tool,
@@ -128,20 +127,6 @@ async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refuse
     else:
         await starter.gateway.tasks.close()
         assert not any(isinstance(each, cm.ResponseCancel) for each in sessions.executed), "its repeat finds them"
-
-
-async def test_a_key_is_bound_to_one_session(world: World) -> None:
-    starter = world.starter
-    command_id = starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
-    assert command_id == starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
-    assert command_id != starter.command_id(LOCAL_PRINCIPAL, "chat", "k")
-    await starter.bind(
-        LOCAL_PRINCIPAL, cm.TurnCreate(id=command_id, session=(await world.start(ASK)).cursor.key.session)
-    )
-    (pointer,) = [each for each in world.sessions.executed if isinstance(each, cm.TurnCreate) and not each.respond]
-    assert pointer.id == command_id
-    with pytest.raises(NotFound):
-        await starter.find_response(LOCAL_PRINCIPAL, ResponseId("resp_x"))
 
 
 class SharedHistory(MemoryHistory):

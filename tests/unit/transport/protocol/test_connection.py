@@ -57,41 +57,12 @@ def warm(number: int) -> dict[str, Any]:
     return {"type": "session.warm", "id": f"c{number}", "session": "s"}
 
 
-def test_hello_comes_first_and_once() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 0.0)
-    assert said(send(connection, {"type": "subscribe", "id": "c", "session": "s"})) == ["hello_expected", "4400"]
-    assert connection.phase is ConnectionPhase.CLOSING
-    assert send(connection, HELLO) == []
-    connection = ready()
-    assert connection.accept("con_1").window_events == 1024
-    assert said(send(connection, HELLO)) == ["hello_repeated", "4400"]
-
-
 def test_a_hello_that_is_wrong_ends_the_connection() -> None:
     connection = Connection(JSON, ConnectionLimits(), 0.0)
     assert said(send(connection, {"type": "hello", "resume": 3})) == ["invalid_request", "4400"]
 
 
-def test_unanswered_commands_are_bounded_and_an_answer_makes_room() -> None:
-    connection = ready(ConnectionLimits(commands_max=2))
-    actions = send(connection, warm(1), warm(2), warm(3), {"type": "ack", "session": "s", "offset": 1})
-    assert said(actions) == ["SessionWarm", "SessionWarm", "rate_limited", "Ack"]
-    refusal = actions[2]
-    assert isinstance(refusal, Send) and isinstance(refusal.message, ErrorFrame)
-    assert refusal.message.id == "c3"
-    assert refusal.message.error["retry_after_ms"] > 0
-    connection.answered()
-    assert said(send(connection, warm(4), warm(5))) == ["SessionWarm", "rate_limited"]
-
-
 # -- time ----------------------------------------------------------------------------------------------------------
-
-
-def test_hello_must_come_in_time() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 100.0)
-    assert connection.deadline() == 110.0
-    assert connection.tick(109.9) == []
-    assert said(connection.tick(110.0)) == ["hello_timeout", "4400"]
 
 
 def test_an_idle_connection_is_pinged_and_a_dead_one_closed() -> None:
@@ -104,13 +75,6 @@ def test_an_idle_connection_is_pinged_and_a_dead_one_closed() -> None:
     assert connection.deadline() == 50.0, "25 s after the ping was written nothing else was"
     assert said(connection.tick(50.0)) == ["ping"]
     assert said(connection.tick(66.0)) == ["4412"]
-
-
-def test_a_client_that_talks_is_pinged_when_we_are_silent() -> None:
-    connection = ready()
-    for second in range(5, 25, 5):
-        send(connection, {"type": "pong"}, at=float(second))
-    assert said(connection.tick(25.0)) == ["ping"], "the client must hear something every 25 s"
 
 
 def test_a_client_that_only_listens_is_pinged_too() -> None:
@@ -160,15 +124,6 @@ def test_goaway_is_said_once_and_then_done() -> None:
     silent = Connection(JSON, ConnectionLimits(), 0.0)
     silent.goaway("restart", 500, 0.0)
     assert said(silent.tick(0.5)) == ["1012"]
-
-
-def test_a_peer_that_does_not_finish_closing_is_cut() -> None:
-    connection = ready()
-    connection.received(b"{", False, 3.0)
-    assert connection.deadline() == 8.0
-    assert connection.tick(7.0) == []
-    assert connection.tick(8.0) == [Drop()]
-    assert connection.goaway("late", 1, 8.0) == []
 
 
 FRAMES = st.one_of(

@@ -48,26 +48,6 @@ def test_other_items_other_parts_and_other_kinds_stay_apart() -> None:
     assert all(span.first_offset is None for span in spans)
 
 
-def test_arguments_and_refusals_merge_and_log_probabilities_are_kept() -> None:
-    one = ev.OutputTextDelta(
-        response_id=RESPONSE,
-        sequence_number=1,
-        item_id=ITEM,
-        output_index=0,
-        content_index=0,
-        delta="x",
-        logprobs=({"token": "x"},),
-    )
-    spans = list(
-        merged(records(arguments('{"a"', 1), arguments(":1}", 2), refusal("no", 3), refusal(".", 4), one, one))
-    )
-    assert [span.first_offset for span in spans] == [1, 3, 5]
-    first, second, third = (span.record.event for span in spans)
-    assert isinstance(first, ev.ArgumentsDelta) and first.delta == '{"a":1}'
-    assert isinstance(second, ev.RefusalDelta) and second.delta == "no."
-    assert isinstance(third, ev.OutputTextDelta) and third.logprobs == ({"token": "x"}, {"token": "x"})
-
-
 def test_a_merged_event_is_bounded_and_one_long_delta_passes() -> None:
     spans = list(merged(records(*(delta("x" * 3000, n) for n in range(1, 6)), delta("y" * (MERGED_CHARS_MAX + 1), 6))))
     lengths = [len(span.record.event.delta) for span in spans if isinstance(span.record.event, ev.OutputTextDelta)]

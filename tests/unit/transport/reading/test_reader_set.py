@@ -28,7 +28,6 @@ from tests.support.doors.transport import (
     retracted,
 )
 from transport.protocol.frames import JSON, MSGPACK, ResumePoint, event_frame
-from transport.protocol.retraction import BLOT
 from transport.reading import feeds
 from transport.reading.reader_set import RESUMES_AHEAD
 
@@ -72,38 +71,6 @@ async def test_from_the_start_everything_is_replayed_and_then_live() -> None:
     assert (live["offset"], live["event"]["delta"]) == (8, "live")
     assert "first_offset" not in live
     assert "private" not in live
-
-
-async def test_without_an_offset_there_is_a_snapshot_with_its_tail() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 2)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point())
-    resumed, caught_up = await rig.run()
-    assert (resumed["mode"], resumed["at"], resumed["epoch"]) == ("snapshot", 6, "ep_s")
-    assert resumed["state"]["open"][0]["output"][0]["content"][0]["text"] == "w1 w2 "
-    assert caught_up == {"type": "caught_up", "session": "s", "offset": 6}
-    await sessions.append("s", delta("more", 5))
-    assert [frame["offset"] for frame in await rig.run()] == [7]
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        (point(3, "another"), "epoch_changed"),
-        (point(0, "another"), "epoch_changed"),
-        (point(99, "ep_s"), "offset_ahead"),
-        (point(3), "epoch_unknown"),
-    ],
-)
-async def test_a_position_that_is_not_of_this_log_is_reset(asked: ResumePoint, reason: str) -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(asked)
-    resumed, caught_up = await rig.run()
-    assert (resumed["mode"], resumed["reason"], resumed["at"]) == ("reset", reason, 14)
-    assert caught_up["offset"] == 14
 
 
 async def test_too_far_back_gets_a_snapshot_and_the_start_is_never_too_far() -> None:
@@ -392,23 +359,6 @@ async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() ->
     assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
 
 
-async def test_an_answer_that_overtook_its_event_wakes_the_neighbours_too() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 2)
-    source = Source(sessions)
-    asking, other = Rig(source), Rig(source)
-    for rig in (asking, other):
-        rig.channel.subscribe(point(0))
-        await rig.run()
-    sinks, sessions.sinks = sessions.sinks, {}
-    await sessions.append("s", delta("a", 5))
-    sessions.sinks = sinks
-    asking.channel.answer(Ok(id=CommandId("c"), offset=7), S, 7)
-    await asking.run()
-    frames = await other.run()
-    assert [frame["offset"] for frame in frames if frame["type"] == "event"] == [7]
-
-
 # -- the window ----------------------------------------------------------------------------------------
 
 
@@ -437,16 +387,6 @@ async def test_a_full_window_stops_the_cursor_and_an_ack_moves_it_on() -> None:
         client.take(frame)
     assert client.offset == 54, "what was missed came as few merged events"
     assert client.text == "".join(f"{n}," for n in range(50))
-
-
-async def test_the_bytes_count_too_and_one_frame_may_overshoot() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun(), delta("x" * 5000, 3), delta("y" * 5000, 4))
-    rig = Rig(Source(sessions), window_bytes=1200)
-    rig.channel.subscribe(point(4, "ep_s"))
-    frames = await rig.run()
-    assert types(frames) == ["resumed", "event"]
-    assert rig.window.bytes > 5000
 
 
 async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
@@ -533,36 +473,6 @@ async def test_a_new_epoch_under_a_live_reader_is_a_reset() -> None:
     assert (client.epoch, client.offset, client.text) == ("ep_s'", 7, "w1 w2 after")
 
 
-async def test_a_retraction_blots_out_what_is_replayed_and_keeps_every_offset() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    await sessions.append("s", delta("the code is ", 3), delta("4711, ", 4), delta("keep it", 5))
-    await sessions.append("s", retracted(12, 16, "[gone]"), delta("!", 6))
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    client = Reading()
-    frames = await rig.run()
-    for frame in frames:
-        client.take(frame)
-    assert "4711" not in str(frames)
-    assert f"the code is {BLOT * 4}, keep it" in str(frames)
-    assert (client.text, client.offset) == ("the code is [gone], keep it!", 9)
-
-
-async def test_a_reader_that_stands_inside_a_retracted_part_gets_a_snapshot() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    await sessions.append("s", delta("se", 3), delta("cret", 4), retracted(0, 6, "-"))
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(5, "ep_s"))
-    client = Reading()
-    frames = await rig.run()
-    for frame in frames:
-        client.take(frame)
-    assert "cret" not in str(frames)
-    assert (client.modes, client.text, client.offset) == (["replay", "snapshot"], "-", 7)
-
-
 async def test_the_tail_never_holds_what_was_retracted() -> None:
     sessions = await memory_sessions()
     await a_log(sessions, 0)
@@ -630,21 +540,6 @@ async def test_deltas_wait_for_those_behind_them_the_first_never_and_other_event
     await sessions.append("s", retracted(0, 5))
     assert len(await rig.run()) == 2, "what is no delta is not held up, nor what stands before it"
     rig.channel.close()
-
-
-async def test_who_leaves_while_deltas_wait_leaves_no_timer() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions))
-    rig.channel.rollup_s = 0.2
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    await sessions.append("s", delta("first ", 2))
-    await rig.run()
-    await sessions.append("s", delta("second ", 3))
-    assert await rig.run() == [] and rig.channel._rolling
-    rig.channel.unsubscribe(S)
-    assert not rig.channel._rolling
 
 
 async def test_what_a_device_read_by_the_journal_counts_as_read() -> None:

@@ -146,15 +146,6 @@ def gateway_tenant(_: Gateway) -> Any:
     return "local"
 
 
-async def test_an_item_that_was_deleted_ends_the_share_that_it_ended(sessions: FakeSessions, gateway: Gateway) -> None:
-    async with http_client(gateway) as client:
-        token = (await shared(client))["token"]
-        taken = {"response_id": "", "item_id": "d", "content_index": 0, "start": 0, "end": 6, "replacement": ""}
-        event = msgspec.convert({**taken, "category": "item_deleted", "type": "content.retracted"}, ev.ContentRetracted)
-        await sessions.append("s", event)
-        assert await texts(client, token) == 404
-
-
 async def test_an_answer_that_is_being_written_is_not_shared(sessions: FakeSessions, gateway: Gateway) -> None:
     first, added, *rest = begun("item_z")
     assert isinstance(first, ev.ResponseCreated) and isinstance(added, ev.OutputItemAdded)

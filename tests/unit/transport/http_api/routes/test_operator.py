@@ -89,14 +89,6 @@ async def test_series_are_of_the_time_and_the_replica_that_were_requested(gatewa
         assert (await client.get("/v1/operator/series")).status_code == 403
 
 
-async def test_sessions_are_listed_behind_a_place(gateway: Gateway, replicas: Replicas) -> None:
-    async with http_client(gateway, authorization="Bearer operator") as client:
-        page = (await client.get("/v1/operator/sessions?tenant=acme&after=acme/s&limit=3")).json()
-        assert page["silent"] == {"r2": "no answer"} and page["last_id"] is None
-        assert replicas.calls == [SessionQuery(tenant="acme", after="acme/s", limit=3)]
-        assert (await client.get("/v1/operator/sessions?after=s")).status_code == 400
-
-
 async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None:
     async with http_client(gateway, authorization="Bearer operator") as client:
         assert (await client.post("/v1/operator/replicas/r1/drain")).status_code == 202
