@@ -99,15 +99,6 @@ def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
     assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
 
 
-def test_a_better_priority_is_next_whatever_was_served() -> None:
-    queue = Q(1, 10)
-    spent = claim("a", priority=1)
-    joined(queue, claim("a", priority=1), claim("b", priority=5))
-    serve(queue, 1, 10_000)
-    joined(queue, spent)
-    assert queue.first() is spent
-
-
 def test_the_worst_priority_makes_room_first_and_goes_on_first_of_its_own() -> None:
     queue = Q(2, 10)
     middle, low = claim("a", priority=5), claim("a", priority=9)
@@ -207,13 +198,6 @@ def test_a_flood_has_no_credit_beside_another_flood() -> None:
 # -- room that is kept ----------------------------------------------------------------------------------------
 
 
-def test_a_tenant_that_is_alone_leaves_nothing_idle() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "flood", 3)
-    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1
-    assert queue.keeper() is None
-
-
 def test_who_goes_first_has_every_slot_whoever_has_less() -> None:
     queue = Q(4, 100, reserve=1)
     running(queue, "flood", 1, served=10)
@@ -237,13 +221,6 @@ def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_a
     queue.served(flood[0], int(queue.credit))
     assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1, "it has been away for too long"
     queue.check_integrity()
-
-
-def test_nobody_below_its_share_makes_room_to_keep_a_slot() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "one", 2)
-    running(queue, "two", 2)
-    assert queue.keeper() is None, "each has its share"
 
 
 def test_whose_prompt_is_computed_first_and_who_sends_it_in_pieces() -> None:

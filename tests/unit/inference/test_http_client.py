@@ -108,18 +108,6 @@ async def test_an_ipv6_address_stands_in_brackets() -> None:
 # -- short answers -------------------------------------------------------------------------------------
 
 
-async def test_a_call_sends_its_body_and_gives_status_and_body() -> None:
-    seen: list[bytes] = []
-
-    async def handler(body: bytes, writer: asyncio.StreamWriter) -> None:
-        seen.append(body)
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nnope!")
-
-    async with serving(handler) as (http, _):
-        assert await http.call("POST", "/x", b'{"a":1}') == (404, b"nope!")
-    assert seen == [b'{"a":1}']
-
-
 async def test_a_server_that_is_not_there_or_cuts_short_is_unavailable() -> None:
     async with serving(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort")) as (http, _):
         with pytest.raises(Unavailable):

@@ -40,12 +40,6 @@ def test_it_learns_latency_and_bandwidth_of_a_tier() -> None:
     assert model.described()["disk_bytes_per_s"] == pytest.approx(5e7, rel=0.15)
 
 
-def test_with_nothing_measured_it_restores_to_find_out() -> None:
-    model = CostModel()
-    choice = model.choose(("disk", "device"), 50_000_000, 0, 2000, 0.0)
-    assert choice.restore and math.isinf(choice.recompute_s) and choice.deadline_s == DEADLINE_MAX_S
-
-
 @pytest.mark.parametrize("bytes_per_s", [1e6, 4e6, 7e6, 1e7, 3e7, 1e9])
 def test_regret_is_small_on_both_sides_of_the_crossover(bytes_per_s: float) -> None:
     """The crossover lies at 7.6 MB/s: 330 tokens/s of 23 kB."""
@@ -125,15 +119,6 @@ def test_what_never_begins_is_not_waited_for() -> None:
     assert not hoped.is_too_slow(10**6, FetchProgress(), 0.9, 0.9) and hoped.is_too_slow(
         10**6, FetchProgress(), 1.1, 1.1
     )
-
-
-def test_a_tier_that_was_slow_is_tried_again_after_a_while() -> None:
-    model = CostModel()
-    for number in range(20):
-        model.prefilled(0, 1000, prefill_s(0, 1000))
-        model.moved("disk", 23_000_000, 30.0, float(number))
-    assert not model.choose(("disk",), 23_000_000, 0, 1000, 20.0).restore
-    assert model.choose(("disk",), 23_000_000, 0, 1000, 400.0).restore
 
 
 def test_a_long_session_of_a_large_model_is_read_for_as_long_as_that_is_sooner_than_computing() -> None:

@@ -49,18 +49,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "kv"
 
 
-async def test_what_was_put_comes_back(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    assert await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    assert tier.of(key("b")) == [] and tier.of(key("a", "u")) == []
-    manifest = await tier.fetch(entry, staging / "back")
-    assert (staging / "back").read_bytes() == snapshot(key("a"), 10, SIZE)[1]
-    assert manifest.key == key("a")
-    assert tier.bytes == on_disk(folder)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
-
-
 async def test_the_index_is_whole_after_a_restart_and_leftovers_are_gone(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     for number in range(5):
@@ -313,13 +301,6 @@ async def test_half_a_file_that_cannot_be_removed_still_counts(
         assert tier.bytes >= on_disk(folder) > 0
     assert await put(tier, staging, "b")
     assert tier.bytes == on_disk(folder) and [path.suffix for path in folder.iterdir()] == [".kv"]
-
-
-async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    assert b"".join([chunk async for chunk in tier.stream(entry)]) == path_of(entry).read_bytes()
 
 
 # -- a file system that others use too ---------------------------------------------------------------------------

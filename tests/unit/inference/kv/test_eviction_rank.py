@@ -48,19 +48,6 @@ def learned() -> ReturnModel:
     return model
 
 
-def test_sessions_that_tend_to_come_back_are_kept() -> None:
-    model = learned()
-    for age in (0.0, 30.0, 90.0, 150.0):
-        assert model.index(LATER, age) > 1.5 * model.index(FIRST, age)
-
-
-def test_silence_is_good_until_it_has_lasted_too_long() -> None:
-    model = learned()
-    fresh, due, overdue = (model.index(LATER, age) for age in (1.0, 70.0, 900.0))
-    assert due > fresh > overdue
-    assert overdue < 0.2 * due
-
-
 def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
     model = ReturnModel()
     for _ in range(100):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import msgspec
@@ -76,19 +75,6 @@ async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
     return Bed(tmp_path)
-
-
-async def test_what_was_saved_is_on_disk_soon_without_leaving_memory(bed: Bed) -> None:
-    tiers = await bed.opened()
-    await save(tiers, key("a"))
-    await tiers.host.settle()
-    assert tiers.catalog.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
-    crashed = await bed.opened()  # nobody closed anything: as after kill -9
-    assert crashed.catalog.place(key("a")).tier == "disk" and crashed.catalog.place(key("a")).tokens == 10
-    await save(tiers, key("a"))  # the same once more replaces the older copy
-    await tiers.host.settle()
-    assert len(list(bed.disk.folder.iterdir())) == 1
-    await tiers.close(0.0)
 
 
 async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_next(bed: Bed) -> None:
@@ -238,19 +224,6 @@ async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
     await tiers.host.settle()
     assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
-    await tiers.close(0.0)
-
-
-async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
-    tiers, snapshot = await cold(bed, key("a"))
-    for _ in range(5):
-        tiers.cost.prefilled(0, 10, 0.03)
-    assert tiers.choose(snapshot, 0, 10).restore
-    tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
-    assert not tiers.choose(snapshot, 0, 10).restore
-    gauges = tiers.stats()
-    assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
-    assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
     await tiers.close(0.0)
 
 

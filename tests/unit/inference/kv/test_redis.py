@@ -83,23 +83,6 @@ async def held(redis: Redis) -> int:
     return sum([await redis.strlen(name) for name in await redis.keys("{sessile-kv}:data:*")])
 
 
-async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    here, there = await replica.tier(), await replica.tier()
-    assert await put(here, tmp_path, "a")
-    assert there.of(key("a")) == []
-    await there.discover(key("a"))
-    (entry,) = there.of(key("a"))
-    assert list(entry.tokens) == list(range(100, 110)) and entry.tier == "redis"
-    manifest = await there.fetch(entry, tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == payload_of(f"{key('a')}", SIZE) and manifest.key == key("a")
-    (name,) = await redis.keys("{sessile-kv}:data:*")
-    stored = await raw(redis, name)
-    assert payload_of(f"{key('a')}", SIZE)[4096:4128] not in stored
-    assert here.bytes == await held(redis) == await counted(redis)
-    await there.discover(key("b"))
-    assert there.of(key("b")) == []
-
-
 async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, redis: Redis, tmp_path: Path) -> None:
     bound = 5 * (SIZE + 2000)
     tiers = [await replica.tier(bytes_max=bound) for _ in range(3)]
@@ -112,17 +95,6 @@ async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, 
     await asyncio.gather(watched(), *writes)
     assert 0 < await held(redis) == await counted(redis) <= bound
     assert len(await redis.keys("{sessile-kv}:of:*")) == await redis.zcard("{sessile-kv}:used") <= 5
-
-
-async def test_a_longer_snapshot_replaces_the_shorter_and_branches_stay(
-    replica: Replica, redis: Redis, tmp_path: Path
-) -> None:
-    tier = await replica.tier()
-    for num_tokens in (10, 20, 30):
-        assert await put(tier, tmp_path, "a", num_tokens)
-    (entry,) = tier.of(key("a"))
-    assert len(entry.tokens) == 30 and await redis.zcard("{sessile-kv}:used") == 1
-    assert await counted(redis) == await held(redis)
 
 
 async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
@@ -207,13 +179,6 @@ async def test_a_server_that_is_away_costs_nothing_but_a_recompute(tmp_path: Pat
     await tier.erase(key("a"))
     assert tier.counters["redis_away"] >= 1 and tier.counters["redis_erase_failed"] == 1
     await tier.close()
-
-
-async def test_too_large_ones_stay_out(replica: Replica, tmp_path: Path) -> None:
-    tier = await replica.tier()
-    manifest, payload = snapshot(key("a"), 10, (1 << 20) + 1)
-    assert not await tier.put(manifest, write_payload(tmp_path, manifest, payload))
-    assert tier.counters["redis_too_large"] == 1
 
 
 async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica: Replica, tmp_path: Path) -> None:

@@ -115,19 +115,6 @@ async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(
     await tiers.close(5.0)
 
 
-async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) -> None:
-    tiers = await opened(folder)
-    for number in range(4):
-        assert await save(tiers, key(f"s{number}"))
-    assert await load(tiers, key("s0")) is not None
-    tiers.park(key("s3"))
-    assert await save(tiers, key("new"))
-    assert tiers.catalog.place(key("s3")).tier == "none"  # parked goes before older ones
-    assert await save(tiers, key("newer"))
-    assert tiers.catalog.place(key("s1")).tier == "none" and tiers.catalog.place(key("s0")).tier == "host"
-    await tiers.close(1.0)
-
-
 async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
     tiers = await opened(folder)
     assert await tiers.reserve(100)
@@ -136,23 +123,6 @@ async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: 
     tiers.adopt(key("a"), as_tokens(range(10)), path, HOST + 1, 100)
     await tiers.close(1.0)
     assert tiers.counters["host_overrun"] == 1 and tiers.host.bytes == 0 and not path.exists()
-
-
-async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
-    tiers = await opened(folder, host=1 << 20)
-    assert await save(tiers, key("a"), 10)
-    assert await save(tiers, key("a"), 20)
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(bytes(SIZE))
-    branch = as_tokens([0, 1, 2, 99, 98])
-    tiers.adopt(key("a"), branch, path, SIZE, SIZE)
-    assert len(tiers.host) == 2 or await load(tiers, key("a"), 1) is not None
-    found, shared = tiers.catalog.find(key("a"), branch)
-    assert shared == 5 and found is not None and found.tokens == branch
-    found, shared = tiers.catalog.find(key("a"), as_tokens(range(20)))
-    assert shared == 20
-    await tiers.close(1.0)
 
 
 async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
@@ -192,19 +162,6 @@ async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_pat
         assert list(disk.iterdir()) == []
     await tiers.close(1.0)
     assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host.bytes == 0
-
-
-async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: Path, tmp_path: Path) -> None:
-    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    for number in range(5):
-        assert await save(tiers, key(f"s{number}"))
-    await tiers.close(5.0)
-    assert list(folder.iterdir()) == []
-    again = await opened(folder, disk=tmp_path / "kv")
-    for number in range(5):
-        assert again.catalog.place(key(f"s{number}")).tier == "disk"
-        assert await load(again, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
-    await again.close(0.0)
 
 
 async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tmp_path: Path) -> None:

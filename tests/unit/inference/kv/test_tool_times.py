@@ -24,13 +24,6 @@ def learned(rounds: int = 200) -> ToolTimes:
     return times
 
 
-def test_each_tool_has_a_pace_of_its_own() -> None:
-    times = learned()
-    assert 0.4 < times.expected(SEARCH).quantile_s(0.5) < 0.65
-    assert 70 < times.expected(BUILD).quantile_s(0.5) < 115
-    assert times.expected(SEARCH).index(0.1) > 20 * times.expected(BUILD).index(0.1)  # type: ignore[operator]
-
-
 def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
     expected = learned().expected(BUILD)
     near, far = expected.remaining_s(60.0), expected.remaining_s(1.0)

@@ -94,12 +94,6 @@ async def test_nothing_of_another_session_is_reused() -> None:
     assert [body["cache_prompt"] for body in server.bodies] == [False, True, True]
 
 
-async def test_an_answer_that_is_whole_ends_without_a_request() -> None:
-    server = FakeServer()
-    assert await all_of(await opened(server, '"yes"')) == ("", Finish("stop", 3, 2))
-    assert server.bodies == []
-
-
 class TightLipped(FakeServer):
     """Writes a character of two tokens and says nothing of the probabilities of the first, as llama-server."""
 
@@ -168,11 +162,6 @@ async def test_what_fits_is_computed_beside_the_event_loop(monkeypatch: pytest.M
     monkeypatch.setattr(GrammarGuide, "biases", observed)
     await all_of(await opened(FakeServer(), '"y'))
     assert threads and threading.get_ident() not in threads
-
-
-async def test_chunks_say_what_was_there_before() -> None:
-    part = await (await opened(FakeServer(), '"y')).next()
-    assert part == Chunk((ord("e"),), "e", (), 2)
 
 
 async def test_hanging_up_ends_it_and_errors_are_the_servers() -> None:

@@ -11,11 +11,6 @@ from sessions.model.types import Sampling, TextOptions
 from tests.support.engines.engines import key, request
 
 
-def test_what_is_left_out_keeps_the_servers_defaults() -> None:
-    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=5, max_tokens=7), 100)
-    assert parameters == {"n_predict": 7, "seed": 5}
-
-
 def test_a_seed_fits_the_server_and_never_means_draw_one() -> None:
     for seed in (0, 5, 0xFFFF_FFFF, 2**53 - 1):
         parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=seed), 100)
@@ -48,11 +43,6 @@ def test_a_format_has_one_blank_between_values_whatever_the_client_says_of_it() 
             "item_separator": ", ",
             "key_separator": ": ",
         }
-
-
-def test_an_end_that_is_to_be_ignored_is() -> None:
-    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(ignore_eos=True)), 100)
-    assert parameters["ignore_eos"] is True
 
 
 def test_until_the_least_length_nothing_ends_the_answer() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.slots import SlotTable
-from inference.step_budget import LEAST_BESIDE, StepBudget
+from inference.step_budget import StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import Overloaded
 from tests.support.engines.kv import key
@@ -201,13 +201,6 @@ async def test_whoever_has_emitted_something_or_leaves_makes_room_in_the_step() 
     filling.scheduler.leave(filling.runs["b"])
     await turns()
     assert filling.admitted() == {"a": 64, "b": 64, "c": 64}
-
-
-async def test_a_long_prompt_beside_a_full_step_of_others_still_gets_a_piece_of_the_next() -> None:
-    filling = Filling(4)
-    await filling.ask("short", 60)
-    await filling.ask("long", 500)
-    assert filling.admitted() == {"short": 60, "long": LEAST_BESIDE}
 
 
 async def test_who_is_cancelled_while_it_waits_for_a_step_holds_nobody_up() -> None:

@@ -79,19 +79,6 @@ class SlotMachine(RuleBasedStateMachine):
 TestSlots = SlotMachine.TestCase
 
 
-def test_a_slot_that_passes_to_another_session_is_empty_of_the_first() -> None:
-    table = SlotTable(1)
-    slot = table.acquire(key("a"), as_tokens([]))
-    assert slot is not None
-    table.assign(slot, key("a"))
-    slot.tokens, slot.saved_tokens = as_tokens([1, 2, 3]), 3
-    table.release(slot)
-    again = table.acquire(key("b"), as_tokens([1, 2, 3]))
-    assert again is slot and slot.key == key("a")  # the caller may save it first
-    table.assign(slot, key("b"))
-    assert not slot.tokens and slot.saved_tokens == 0
-
-
 def test_beside_what_a_session_has_there_is_an_empty_slot_or_its_own() -> None:
     table = SlotTable(2)
     own = table.acquire(key("a"), as_tokens(range(10)))

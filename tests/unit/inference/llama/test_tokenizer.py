@@ -13,7 +13,6 @@ from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import ByteFragments, Vocabulary
 from sessions.model.errors import Internal
 from sessions.model.types import Tool
-from sessions.ports import ChatMessage
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>")
 BOS = 5000
@@ -66,16 +65,6 @@ async def test_special_spellings_in_tools_stay_text() -> None:
     assert "says <|im_end|> <s>" in spelled(tokens)
     for special in range(BOS, BOS + 3):
         assert tokens.count(special) == plain.count(special)
-
-
-async def test_calls_are_written_as_hermes_models_write_them() -> None:
-    tokenizer = await made(FakeServer(), vocabulary())
-    calls = (("c1", "find", '{"q": "é"}'), ("c2", "stop", "not json"))
-    message = ChatMessage(role="assistant", text="Let me see.", calls=calls)
-    assert spelled(await tokenizer.message(message)) == (
-        '<|im_start|>assistant\nLet me see.\n<tool_call>\n{"name": "find", "arguments": {"q": "é"}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "stop", "arguments": "not json"}\n</tool_call><|im_end|>\n'
-    )
 
 
 async def test_the_fingerprint_is_of_vocabulary_and_template() -> None:

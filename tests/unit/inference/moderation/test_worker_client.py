@@ -82,13 +82,6 @@ async def test_a_text_that_kills_the_worker_fails_alone(monkeypatch: pytest.Monk
         assert client.restarts == 2
 
 
-async def test_a_text_that_is_late_fails_and_leaves_the_worker_alone() -> None:
-    async with working() as client:
-        with pytest.raises(NotJudged, match="late"):
-            await client.scan("acme", "a nightjar", VERSION, 0)
-        assert len(await client.scan("acme", "a nightjar", VERSION, 20)) == 1 and client.restarts == 0
-
-
 async def test_a_failure_in_the_worker_is_the_texts_own() -> None:
     async with working() as client:
         with pytest.raises(NotJudged, match="KeyError"):

@@ -348,16 +348,6 @@ async def test_what_dead_workers_left_is_held_against_its_checksums_and_what_was
     assert offload.tiers.host.bytes == expected * BLOCK_BYTES // BLOCK_TOKENS
 
 
-async def test_what_was_forgotten_is_not_kept(offload: KvOffload) -> None:
-    tokens = array.array("I", range(21))
-    plan = await offload.plan("r1", key("a"), tokens, 0, 8)
-    Device(offload).save(plan, tokens)
-    offload.forget(key("a"))
-    offload.settle(plan, tokens)
-    await offload.settled()
-    assert offload.tiers.catalog.place(key("a")).tokens == 0
-
-
 @pytest.mark.parametrize("before", [0, 13])
 async def test_of_a_save_that_failed_the_blocks_before_the_fault_are_kept(offload: KvOffload, before: int) -> None:
     device, tokens = Device(offload), array.array("I", range(42))
@@ -463,28 +453,6 @@ async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
         assert plan.source is None
         await offload.abandon(plan)
     assert offload.tiers.counters["refused_bad_chunk"] == offload.counters["saves_refused_bad_chunk"] == 1
-
-
-async def test_snapshots_of_many_chunks_grow_by_blocks_that_end_within_one(tmp_path: Path) -> None:
-    tiers = make_tiers(tmp_path, 1 << 26, None)
-    await tiers.open()
-    offload = KvOffload(tiers, block_tokens=BLOCK_TOKENS, block_bytes=300_000, ranks=1, answer_tokens=16, saves=True)
-    device = Device(offload)
-    for number, num_tokens in enumerate((21, 30, 47, 22)):
-        tokens = array.array("I", range(num_tokens)) + array.array("I", [number] * 8)
-        plan = await offload.plan(str(number), key("a"), tokens, 0, 8)
-        assert plan.base_blocks == (0, 5, 7, 5)[number]
-        device.load(plan, tokens)
-        device.save(plan, tokens)
-        offload.settle(plan, tokens)
-        await offload.settled()
-        plan = await offload.plan("again", key("a"), tokens, 0, 8)
-        assert plan.base_blocks == (len(tokens) - 1) // BLOCK_TOKENS
-        device.load(plan, tokens)
-        await offload.abandon(plan)
-    assert offload.counters["saves"] == 4
-    await offload.stop()
-    await tiers.close(0)
 
 
 class HeldDisk(DiskTier):

@@ -173,12 +173,6 @@ def test_a_count_beyond_the_prompt_fails_the_request_and_raises_nothing(replays:
         assert isinstance(going_on.structured_output_request.grammar, GrammarRefusal)
 
 
-def test_an_answer_that_was_whole_can_only_end(replays: GrammarReplays) -> None:
-    going_on = request([OPEN, CLOSE, END], Brackets(), 3)
-    replays.prepare(going_on)
-    assert going_on.structured_output_request.settled().is_terminated()
-
-
 def test_a_rollback_ends_where_the_replayed_part_does() -> None:
     grammar = Brackets()
     grammar.accept_tokens("r", [OPEN, OPEN])
