@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from actors.directory.common import PARTITIONS, UNREAD_MAX, Activations, partition_of, session_name
+import asyncio
+
+from actors.directory.common import PARTITIONS, UNREAD_MAX, Activations, Freshness, partition_of, session_name
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Owner
 
@@ -33,3 +35,18 @@ async def test_activations_are_read_in_order_bounded_and_to_their_end() -> None:
     stream.close()
     stream.push(key("late"), OWNER)
     assert len([each async for each in stream]) == UNREAD_MAX - 1 and closed == [stream]
+
+
+async def test_news_is_a_version_beyond_the_last_returned_or_a_missing_lease() -> None:
+    fresh = Freshness()
+    fresh.record_returned(5)
+    fresh.record_answer(5)
+    waiting = asyncio.create_task(fresh.news())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    fresh.record_answer(6)
+    await waiting
+    fresh.record_returned(6)
+    fresh.lease_missing()
+    await fresh.news()
+    assert fresh.seen == 6

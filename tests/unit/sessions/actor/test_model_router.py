@@ -8,7 +8,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.actor.model_router import Directed, ModelRouter, tokens_before
 from sessions.machine.inputs_and_effects import ModelChosen
 from sessions.model import commands as cm
-from sessions.model.errors import Forbidden, Unavailable
+from sessions.model.errors import Conflict, Forbidden, Unavailable
 from sessions.model.generation import EngineInfo, KVPlace
 from sessions.model.request import Request, request_of
 from sessions.model.types import LOCAL_PRINCIPAL, SessionKey, UnixMs
@@ -75,6 +75,16 @@ def test_a_turn_for_another_model_sends_the_session_there_with_its_reason_and_it
     assert (leaving.homes["sim"].replica, leaving.homes["sim"].tokens) == ("r1", 40)
     stays = receipt(routed.direct(HARD, keep_model="no_replica"))
     assert (stays["model"], stays["why"]) == ("sim", "no_replica")
+
+
+def test_another_model_waits_for_no_answer_and_its_refusal_says_what_to_do() -> None:
+    routed = Routed("", alias="", model="sim")
+    routed.ground.say("Tell me a story.")
+    for queue in (False, True):
+        directed = routed.router.direct(routed.ground.machine, routed.request("And you?", model="big", queue=queue))
+        assert directed is not None and isinstance(directed.refused, Conflict)
+        assert (directed.refused.code, directed.refused.param) == ("response_in_progress", "model")
+        assert "then send this again" in str(directed.refused) and "queue" not in str(directed.refused)
 
 
 def test_one_that_came_for_a_turn_answers_it_with_the_reason_and_is_counted() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from transport.grpc_api.service import _metadata
+import pytest
+
+from transport.grpc_api.service import _address, _metadata
 
 
 class Context:
@@ -13,6 +15,14 @@ class Context:
 
     def invocation_metadata(self) -> Any:
         return self._given
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [("ipv4:127.0.0.1:4711", "127.0.0.1"), ("ipv6:%5B::1%5D:4711", "::1"), ("unix:/tmp/x", None), ("", None)],
+)
+def test_the_address_of_a_caller(peer: str, address: str | None) -> None:
+    assert _address(peer) == address
 
 
 def test_metadata_by_name_is_text() -> None:
