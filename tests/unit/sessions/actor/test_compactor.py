@@ -123,6 +123,27 @@ async def test_a_full_conversation_is_summarised_between_turns_and_its_new_head_
 
 
 @virtual
+async def test_until_its_prompts_are_prefilled_turns_go_on_from_the_whole_conversation() -> None:
+    async with Place() as place:
+        engine, replica, reader = await filled(place, "Ana is 7.", "Four.", "Five.")
+        engine.prefills.clear()
+        await turn(replica, reader, "third" + LONG[:30])
+        await advance(1.0)
+        assert len(engine.summaries) == len(engine.warmed) == 1 and not events(place, ev.ContextCompacted)
+        fourth = await turn(replica, reader, "4")
+        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
+        engine.prefills.set()
+        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
+        await settled()
+        (compacted,) = events(place, ev.ContextCompacted)
+        assert compacted.summary.text == "Ana is 7." and len(engine.summaries) == 1 and fourth.response_id is not None
+        assert len(engine.warmed[-1]) + len(engine.tokenizer.answer_opening) == compacted.tokens_after
+        await turn(replica, reader, "5")
+        assert list(engine.requests[-1].prompt[: len(engine.warmed[-1])]) == engine.warmed[-1]
+        assert "Four." in engine.prompts[-1] and not events(place, ev.ContextFitted)
+
+
+@virtual
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_prefill_that_takes_long_or_has_no_slot_leaves_the_next_turn_nothing_to_wait_for(busy: bool) -> None:
     async with Place() as place:
