@@ -60,7 +60,7 @@ def check_key(key: SessionKey) -> None:
     check_text(key.tenant, key.session)
 
 
-_check_key_once = lru_cache(maxsize=4096)(check_key)  # a session's deltas all have the one key
+_check_key_once = lru_cache(maxsize=512)(check_key)  # a session's deltas all have the one key
 
 
 def check_append(append: Append) -> None:

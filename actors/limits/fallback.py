@@ -33,7 +33,7 @@ class FallbackLimiter:
         self._store = store
         self._limits = limits
         self._clock_ms = clock_ms
-        self._local = MemoryLimiter(clock_ms)
+        self._local = MemoryLimiter(clock_ms, keep_sizes=True)  # for the time that the store is away
         self._again_at = 0.0
         self.lost = False
 

@@ -83,10 +83,12 @@ class _Reserved:
 
 
 class MemoryLimiter:
-    """A `Limiter` in the memory of one process. `clock_ms` must never go back."""
+    """A `Limiter` in the memory of one process. `clock_ms` must never go back. The sizes of sessions are kept from the
+    first demand on that has a ceiling of tokens; with `keep_sizes` always."""
 
-    def __init__(self, clock_ms: Callable[[], float]) -> None:
+    def __init__(self, clock_ms: Callable[[], float], *, keep_sizes: bool = False) -> None:
         self._clock_ms = clock_ms
+        self._keep_sizes = keep_sizes
         self._scopes: OrderedDict[tuple[TenantId, str], _Scope] = OrderedDict()
         self._reserved: OrderedDict[tuple[TenantId, ResponseId], _Reserved] = OrderedDict()
         self._held: OrderedDict[tuple[TenantId, SessionId], int] = OrderedDict()  # tokens of a session's last turn
@@ -99,6 +101,7 @@ class MemoryLimiter:
         )
         for scope, ceilings in pairs:
             scope.look(ceilings, now)
+            self._keep_sizes |= ceilings.tokens_per_minute is not None
         self._forget(now)
         scopes = (pairs[0][0], pairs[1][0])
         name = (demand.tenant, demand.name)
@@ -123,7 +126,7 @@ class MemoryLimiter:
 
     async def settle(self, tenant: TenantId, name: ResponseId, session: SessionId | None, tokens: int) -> None:
         now = self._clock_ms()
-        if session is not None:
+        if session is not None and self._keep_sizes:
             self._held[(tenant, session)] = tokens
             self._held.move_to_end((tenant, session))
         while len(self._held) > ENTRIES_MAX:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from array import array
-from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -110,7 +109,7 @@ class Actor:
         )
         self._log = log.bind(session=self.key.session, tenant=self.key.tenant, fence=self.fence, epoch=self.epoch)
         self._mailbox = Mailbox(context.limits.mailbox_commands)
-        self._released: deque[OutputAccumulator | inputs_and_effects.Input] = deque()  # by turns and background work
+        self._released: list[OutputAccumulator | inputs_and_effects.Input] = []  # by turns and background work
         self._turns = RunningTurns(self._log, self._wake_to_leave)
         self._tools = ToolRunner(machine.state, self._ledger, context, self.post)
         self._compactor = Compactor(machine.state, self._ledger, context, self.post)
@@ -344,13 +343,13 @@ class Actor:
         try:
             while True:
                 if mailbox.control:
-                    await self._command(mailbox.control.popleft())
+                    await self._command(mailbox.control.pop(0))
                 elif self._released:
                     await self._advance_engines()
                     if mailbox.data:  # an answer that always has something to say leaves room for commands
-                        await self._command(mailbox.data.popleft())
+                        await self._command(mailbox.data.pop(0))
                 elif mailbox.data:
-                    await self._command(mailbox.data.popleft())
+                    await self._command(mailbox.data.pop(0))
                 elif self._turns.running and self.phase is Phase.WARM:
                     self._wakeup = self._loop.create_future()  # more will come: cheaper than a task for each of it
                     await self._wakeup
@@ -385,7 +384,7 @@ class Actor:
         nothing was released."""
         now = self._context.now_ms()
         while self._released:
-            item = self._released.popleft()
+            item = self._released.pop(0)
             input = item.take() if isinstance(item, OutputAccumulator) else item
             if input is not None:
                 later = observed_step(input, self._machine, self._context, self._log, now)

@@ -31,7 +31,7 @@ import msgspec
 import structlog
 
 from sessions.actor.actor_context import ActorContext
-from sessions.actor.weak_calls import weakly
+from sessions.actor.weak_calls import WeakCall
 from sessions.backoff import Backoff
 from sessions.machine.inputs_and_effects import Compact, CompactionGivenUp, CompactionWritten, Input, Prepared
 from sessions.machine.responses import derive
@@ -81,7 +81,7 @@ class Compactor:
         self._state = state
         self._ledger = ledger
         self._context = context
-        self._post = weakly(post)
+        self._post = WeakCall(post)
         self._task: asyncio.Task[None] | None = None
         self._requested: Compact | None = None
         self._spent = Usage(0, 0)  # on the requested compaction

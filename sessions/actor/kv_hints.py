@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from sessions.actor.actor_context import ActorContext
-from sessions.actor.weak_calls import weakly
+from sessions.actor.weak_calls import WeakCall
 from sessions.machine.state import State
 from sessions.model.types import ResponseId
 from sessions.turn.ledger import Ledger
@@ -26,7 +26,7 @@ class KvHints:
         self._state = state
         self._ledger = ledger
         self._context = context
-        self._is_warm = weakly(is_warm)
+        self._is_warm = WeakCall(is_warm)
         self._warming = False
         self._timer: asyncio.TimerHandle | None = None  # before tools' outputs are there
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sessions.actor.weak_calls import weakly
+from sessions.actor.weak_calls import WeakCall
 from sessions.model.types import ResponseId
 from sessions.turn.generation_task import ENGINE_PATIENCE_S, GenerationTask
 
@@ -17,7 +17,7 @@ class RunningTurns:
     def __init__(self, log: Any, on_end: Callable[[], None]) -> None:
         """`on_end` is called each time that a task has ended."""
         self._log = log
-        self._on_end = weakly(on_end)
+        self._on_end = WeakCall(on_end)
         self._turns: dict[ResponseId, GenerationTask] = {}
         # Public, because the actor reads it for each token:
         self.running: dict[ResponseId, asyncio.Task[None]] = {}

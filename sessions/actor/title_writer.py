@@ -24,7 +24,7 @@ import structlog
 from msgspec import UNSET
 
 from sessions.actor.actor_context import ActorContext
-from sessions.actor.weak_calls import weakly
+from sessions.actor.weak_calls import WeakCall
 from sessions.machine.inputs_and_effects import Step, TitleWritten
 from sessions.machine.responses import derive
 from sessions.machine.state import State
@@ -72,7 +72,7 @@ class Titles:
 
     def __init__(self, writer: TitleWriter, post: Callable[[TitleWritten], None]) -> None:
         self._writer = writer
-        self._post = weakly(post)
+        self._post = WeakCall(post)
         self._task: asyncio.Task[None] | None = None
 
     def consider(self, step: Step) -> None:

@@ -23,7 +23,7 @@ from sessions.actor.actor_context import ActorContext
 from sessions.actor.input_pipeline import InputPreparation
 from sessions.actor.program_steps import callable_tools, next_point, program_step
 from sessions.actor.progress_reports import ProgressReports, Report
-from sessions.actor.weak_calls import weakly
+from sessions.actor.weak_calls import WeakCall
 from sessions.machine.inputs_and_effects import (
     ArmToolDeadline,
     Input,
@@ -59,7 +59,7 @@ class ToolRunner:
         self._state = state
         self._ledger = ledger
         self._context = context
-        self._post = weakly(post)
+        self._post = WeakCall(post)
         self._tasks: dict[tuple[ResponseId, CallId], asyncio.Task[None]] = {}
         self._deadlines: dict[ResponseId, asyncio.TimerHandle] = {}
         self._closed = False

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def weakly(method: Callable[P, T]) -> Callable[P, T | None]:
-    """Returns a function that calls a bound method as long as its object exists, and afterwards does nothing and
-    returns None."""
-    reference = weakref.WeakMethod(method)
+class WeakCall(Generic[P, T]):
+    """Calls a bound method as long as its object exists, and afterwards does nothing and returns None. An actor has
+    several of them for as long as it is in memory, so it is small: all of one object share its weak reference."""
 
-    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        bound = reference()
-        return bound(*args, **kwargs) if bound is not None else None
+    __slots__ = ("_function", "_owner")
 
-    return call
+    def __init__(self, method: Callable[P, T]) -> None:
+        """`method` must be a bound method."""
+        self._owner = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+        self._function = method.__func__  # type: ignore[attr-defined]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        owner = self._owner()
+        return None if owner is None else self._function(owner, *args, **kwargs)

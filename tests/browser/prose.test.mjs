@@ -331,3 +331,25 @@ test("what a model thinks is shown folded, apart from its answer", async () => {
   assert.deepEqual([shown.seen[2][2], shown.seen[2][3].trim()], ["Hm, <b>2</b> and 2.", "Four."]);
   assert.deepEqual([shown.open, shown.later], [false, "Thoughts"]);
 });
+
+test("passages that an answer cites stand below it, folded, and no others", async () => {
+  const shown = await page.evaluate(async () => {
+    const { Thread } = await import("/chat.js");
+    const { View } = await import("/sessile.js");
+    const view = new View();
+    const add = (item) => view.apply({ type: "item.created", item: { status: "completed", ...item } }, 1);
+    const said = (id, parent_id, text) => add({ id, type: "message", role: "assistant", parent_id, content: [{ type: "output_text", text }] });
+    const results = [1, 2].map((number) => ({ number, filename: `${number}.md`, text: `<b>passage ${number}</b>`, start: 0, end: 9 }));
+    add({ id: "q", type: "message", role: "user", parent_id: null, content: [{ type: "input_text", text: "rates?" }] });
+    add({ id: "c", type: "function_call", name: "file_search", call_id: "one", arguments: "{}", parent_id: "q" });
+    add({ id: "o", type: "function_call_output", call_id: "one", output: JSON.stringify({ results }), parent_id: "c" });
+    said("a", "o", "They fell [2], as [3] says.");
+    add({ id: "q2", type: "message", role: "user", parent_id: "a", content: [{ type: "input_text", text: "and?" }] });
+    said("b", "q2", "I do not know [1].");
+    const root = document.createElement("ol");
+    new Thread(root, { prices: () => null, cost: () => null, draft: () => undefined }).render(view.thread(), [], []);
+    const sources = [...root.querySelectorAll(".sources:not([hidden])")];
+    return sources.map((each) => [each.closest("li").dataset.id, each.open, [...each.querySelectorAll("li")].map((li) => [li.value, li.textContent])]);
+  });
+  assert.deepEqual(shown, [["a", false, [[2, "2.md<b>passage 2</b>"]]]]);
+});

@@ -16,7 +16,7 @@ import msgspec
 from sessions.billing.prices import sum_public
 from sessions.model import events as ev
 from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, ItemId, Json, ResponseId
-from transport.openai.hosted_calls import HostedCalls, hosted_tools
+from transport.openai.hosted_calls import HostedCalls, hosted_tools, with_citations
 from transport.openai.mcp.shown import waits
 
 TERMINAL = ev.ResponseCompleted | ev.ResponseIncomplete | ev.ResponseFailed
@@ -64,7 +64,12 @@ class ContinuedAnswer:
             return self._begun(event)
         if not self._parts and not self._output and self._hosted is None:
             return [event]
-        return [] if self._parts and isinstance(event, _BEGINNING) else [self._moved(event)]
+        if self._parts and isinstance(event, _BEGINNING):
+            return []
+        if self._hosted is None:
+            return [self._moved(event)]
+        added, cited = self._hosted.cite(event, self._base)
+        return [*added, self._moved(cited)]
 
     @property
     def _base(self) -> int:
@@ -128,7 +133,7 @@ class ContinuedAnswer:
             parent_id=first.parent_id,
             metadata=first.metadata,
             request=first.request,
-            output=(*self._output, *shown),
+            output=with_citations((*self._output, *shown), hosted_tools(first)),
             usage=added_usage([*(each.usage for each in self._parts), body.usage]),
         )
         numbered = self._parts or self._output or self._hosted is not None

@@ -2,7 +2,8 @@
 came of it, and events of their own.
 
     code_interpreter   code_interpreter_call   its code and what that printed
-    file_search        file_search_call        its query and arguments, the passages found, and what was skipped
+    file_search        file_search_call        its query and arguments, the passages found, and what was skipped;
+                                               texts behind it are annotated with the passages that they cite
 
 They are shown so in a response that was requested with a tool of that type; elsewhere such a call is a function call
 with its output. Made of the log alone.
@@ -11,12 +12,26 @@ with its output. Made of the log alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from sessions.model import events as ev
-from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, Item, Json, ResponseId, SearchScope, Tool
+from sessions.model.types import (
+    CallId,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    Json,
+    Message,
+    OutputText,
+    ResponseId,
+    SearchScope,
+    Tool,
+)
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
+from transport.openai.citations import Citations, Passage, annotated_items
 
 CODE_TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
 CODE_CALL: Final = "code_interpreter_call"
@@ -101,6 +116,7 @@ class HostedCalls:
         self._number = number
         self._open: dict[int, FunctionCall] = {}  # by output index within the response that is being written
         self._waiting: dict[CallId, tuple[int, FunctionCall]] = {}
+        self._citations = Citations()
 
     def take(self, event: ev.ResponseEvent, base: int) -> list[ev.ResponseEvent] | None:
         """Returns the events that replace an event of a hosted call, or None if the event is of no such call. `base`
@@ -138,10 +154,33 @@ class HostedCalls:
         if waiting is None:
             return None
         at, call = waiting
+        if call.name == FILE_SEARCH:
+            self._citations.search(_passages(output) or ())
         return [
             self._event(f"response.{_TOOLS[call.name].item}.completed", at, item_id=call.id),
             self._event("response.output_item.done", at, item=hosted_item(call, output)),
         ]
+
+    def cite(self, event: ev.ResponseEvent, base: int) -> tuple[list[ev.ResponseEvent], ev.ResponseEvent]:
+        """Returns the events of the citations in a text that ends with `event`, and `event` with its annotations."""
+        match event:
+            case ev.OutputTextDone():
+                about: dict[str, Any] = {"item_id": event.item_id, "content_index": event.content_index}
+                return [
+                    self._event(
+                        "response.output_text.annotation.added",
+                        base + event.output_index,
+                        **about,
+                        annotation_index=index,
+                        annotation=annotation,
+                    )
+                    for index, annotation in enumerate(self._citations.of(event.text))
+                ], event
+            case ev.ContentPartDone(part=OutputText() as part):
+                return [], msgspec.structs.replace(event, part=self._citations.annotated_part(part))
+            case ev.OutputItemDone(item=Message() as message):
+                return [], msgspec.structs.replace(event, item=self._citations.annotated(message))
+        return [], event
 
     def leave(self) -> list[ev.ResponseEvent]:
         """Returns the closing events of calls whose answer ends before their outputs came."""
@@ -158,7 +197,15 @@ class HostedCalls:
         )
 
 
-def _is_call_of(call: FunctionCall, hosted: frozenset[str]) -> bool:
+def with_citations(items: Sequence[Item], hosted: frozenset[str]) -> tuple[Item, ...]:
+    """Returns an answer's items, those of texts annotated if `file_search` is one of the hosted tools."""
+    if FILE_SEARCH not in hosted:
+        return tuple(items)
+    calls = {item.call_id for item in items if isinstance(item, FunctionCall) and _is_call_of(item, {FILE_SEARCH})}
+    return annotated_items(items, lambda output: (_passages(output) or ()) if output.call_id in calls else None)
+
+
+def _is_call_of(call: FunctionCall, hosted: Container[str]) -> bool:
     return call.server is True and call.name in hosted
 
 
@@ -170,16 +217,25 @@ def _code_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[
 def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
     query = _text_of(call.arguments, "query")
     shown: dict[str, Json] = {"queries": [query] if query else [], "arguments": call.arguments, "results": None}
-    if output is None:
+    content = None if output is None else _content(output)
+    if content is None:
         return shown
+    more: dict[str, Json] = {name: content[name] for name in ("skipped", "reasons") if name in content}
+    return {**shown, "results": content["results"], **more}
+
+
+def _passages(output: FunctionCallOutput) -> list[Passage] | None:
+    """Returns the passages in the output of a `file_search` call; None if a filter has replaced it."""
+    content = _content(output)
+    return None if content is None else [each for each in content["results"] if isinstance(each, dict)]
+
+
+def _content(output: FunctionCallOutput) -> dict[str, Any] | None:
     try:
         content = json.loads(output.output)
     except (ValueError, RecursionError):
-        return shown  # a filter has replaced it
-    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
-        return shown
-    more = {name: content[name] for name in ("skipped", "reasons") if name in content}
-    return {**shown, "results": content["results"], **more}
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("results"), list) else None
 
 
 def _text_of(arguments: str, name: str) -> str:

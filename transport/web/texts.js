@@ -169,6 +169,7 @@ const GERMAN = {
   "Stopped.": "Angehalten.",
   "Thinking…": "Denkt nach…",
   "Thoughts": "Gedanken",
+  "Sources": "Quellen",
   "Thought for a second": "Eine Sekunde nachgedacht",
   "Thought for {n} seconds": "{n} Sekunden nachgedacht",
   "Cut off at the length limit.": "An der Längengrenze abgeschnitten.",

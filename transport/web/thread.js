@@ -81,6 +81,43 @@ class Thoughts {
   }
 }
 
+/** @typedef {{ number: number, filename: string, text: string }} Passage */
+/** @type {Passage[]} */
+const NO_PASSAGES = [];
+/** @type {WeakMap<object, Passage[]>} */
+const passages = new WeakMap();
+
+/** What a search of documents found. @param {NonNullable<Entry["item"]>} item its output */
+function passagesOf(item) {
+  let found = passages.get(item);
+  if (found === undefined) {
+    try {
+      const results = JSON.parse(String(item.output)).results;
+      found = Array.isArray(results) ? results.filter((each) => typeof each?.number === "number") : NO_PASSAGES;
+    } catch {
+      found = NO_PASSAGES; // a filter has replaced it
+    }
+    passages.set(item, found);
+  }
+  return found;
+}
+
+/** The passages that an answer cites by their numbers, folded. */
+class Sources {
+  constructor() {
+    this.list = el("ol");
+    this.element = el("details", { class: "sources", hidden: true }, el("summary", {}, t("Sources")), this.list);
+  }
+
+  /** @param {string} text @param {Passage[]} passages */
+  update(text, passages) {
+    const numbers = new Set([...text.matchAll(/\[([0-9]{1,3})\]/g)].map((mark) => Number(mark[1])));
+    const cited = passages.filter((passage) => numbers.has(passage.number));
+    this.element.hidden = cited.length === 0;
+    this.list.replaceChildren(...cited.map((passage) => el("li", { value: passage.number }, el("cite", { dir: "auto" }, passage.filename), el("p", { dir: "auto" }, passage.text))));
+  }
+}
+
 class Message {
   /** @param {Entry} entry @param {Actions} actions */
   constructor(entry, actions) {
@@ -90,29 +127,31 @@ class Message {
     this.markdown = new Markdown();
     this.words = this.isUser ? el("p", { class: "said", dir: "auto" }) : this.markdown.element;
     this.thoughts = new Thoughts();
+    this.sources = new Sources();
     this.note = el("p", { class: "note", hidden: true });
     this.shows = /** @type {unknown[]} */ ([]);
     this.bar = el("div", { class: "bar" });
     this.barKey = "";
-    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), !this.isUser && this.thoughts.element, this.words, this.note, this.bar);
+    this.body = el("div", { class: "body" }, el("h2", { class: "unseen" }, this.isUser ? t("Question") : t("Answer")), !this.isUser && this.thoughts.element, this.words, !this.isUser && this.sources.element, this.note, this.bar);
     this.element = el("li", { class: `message ${this.isUser ? "user" : "answer"}`, "data-id": entry.id }, this.body);
     /** @type {Entry | null} */
     this.shown = null;
   }
 
-  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none */
-  update(entry, isLastOfResponse, review, rating = null) {
+  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none @param {Passage[]} [found] which it may cite */
+  update(entry, isLastOfResponse, review, rating = null, found = NO_PASSAGES) {
     const before = this.shown;
     this.entry = this.shown = entry;
     const { item, response } = entry;
     // Records are replaced where they change, so the same ones show the same: a token costs its message, not all of them.
-    const shows = [item, response, entry.siblings.length, entry.index, isLastOfResponse, review, rating, this.actions.prices()];
+    const shows = [item, response, entry.siblings.length, entry.index, isLastOfResponse, review, rating, found, this.actions.prices()];
     if (this.shows.length > 0 && shows.every((each, index) => each === this.shows[index])) return;
     this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const draft = this.isUser && before === null ? this.actions.draft(entry.id) : undefined;
     if (draft !== undefined) this.edit(draft);
     const writing = isWriting(response) && isLastOfResponse;
+    if (!this.isUser && !isWriting(response)) this.sources.update(itemText(item), found);
     this.thoughts.update(thoughtsOf(item), writing && itemText(item) === "");
     this.element.classList.toggle("writing", writing);
     this.element.classList.toggle("empty", writing && (item === undefined || itemText(item) === ""));
@@ -324,12 +363,18 @@ export class Thread {
   /** @param {Entry[]} entries @param {ResponseRecord[]} queued @param {Pending[]} pending @param {ReviewRecord[]} [reviews] @param {(responseId: string) => string} [rating] what the reader thinks of an answer; absent: nobody asks */
   render(entries, queued, pending, reviews = [], rating = undefined) {
     const kept = new Map();
+    const searches = new Set();
+    let found = NO_PASSAGES;
     entries.forEach((entry, index) => {
+      const { item } = entry;
+      if (item?.type === "function_call" && item.name === "file_search") searches.add(item.call_id);
+      else if (item?.type === "function_call_output" && searches.has(item.call_id)) found = passagesOf(item);
+      else if (item?.role === "user") found = NO_PASSAGES;
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
       const isLast = after === undefined || after.response?.id !== entry.response?.id;
       const review = reviews.findLast((each) => each.responseId !== null && each.responseId === entry.response?.id);
-      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""));
+      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""), found);
       kept.set(entry.id, message);
     });
     this.messages = kept;

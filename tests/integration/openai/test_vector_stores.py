@@ -314,6 +314,11 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     assert [result.filename for result in found.results or ()] == ["march.md"]
     assert done.tools[0].model_dump(exclude_none=True) == tool and done.output_text.endswith("They fell [1].")
     assert (await client.responses.retrieve(done.id)).model_dump() == done.model_dump()
+    text: Any = done.output[2].model_dump()["content"][0]
+    (cited,) = text["annotations"]
+    assert (cited["type"], cited["filename"]) == ("file_citation", "march.md")
+    assert text["text"][cited["index"] :] == "[1]."
+    assert "Interest rates fell in March."[cited["start"] : cited["end"]] == shown["results"][0]["text"]
 
     server.engine.script.append("In March.")
     sent_back: Any = [*(item.model_dump() for item in done.output), {"role": "user", "content": "when?"}]
@@ -331,12 +336,18 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
 
     assert isinstance(retrieval.embedder, MadeUpEmbedder)
     retrieval.embedder.away = True
-    server.engine.script += [CALL, "By words."]
+    server.engine.script += [CALL, "By words [1], not [2]."]
     stream = await client.responses.create(
         model=SIMULATED, input="again", tools=[tool], stream=True, include=["file_search_call.results"]
     )
     events = [event async for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
+    (added,) = [event for event in events if event.type == "response.output_text.annotation.added"]
+    ended = [event for event in events if event.type == "response.output_text.done"][-1]
+    assert events.index(added) == events.index(ended) - 1 and added.item_id == ended.item_id
+    annotated = [event.item for event in events if event.type == "response.output_item.done"][-1]
+    assert annotated.model_dump()["content"][0]["annotations"] == [added.model_dump()["annotation"]]
+    assert events[-1].type == "response.completed" and events[-1].response.output[-1] == annotated
     kinds = [event.type.rpartition(".")[2] for event in events if "file_search" in event.type]
     assert kinds == ["in_progress", "searching", "completed"]
     (item,) = [each.item for each in events if each.type == "response.output_item.done" and each.output_index == 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
 
 import pytest
@@ -86,3 +87,10 @@ def test_a_summary_that_was_requested_is_settled_too(
     settler = Settler(MemoryLimiter(lambda: 0.0), Limits, lambda: 0.0)
     settler.published(Published(KEY, Epoch("e"), (Record(offset=1, at=UnixMs(0), event=event, private=private),)))
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected
+
+
+async def test_nothing_stays_of_a_session_whose_tokens_nothing_limits() -> None:
+    limiter, session = MemoryLimiter(lambda: 0.0), SessionId("".join(("a", "session")))
+    references = sys.getrefcount(session)
+    await limiter.settle(KEY.tenant, ResponseId("r"), session, 100)
+    assert sys.getrefcount(session) == references

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import threading
 from typing import Any
 
@@ -54,3 +55,9 @@ def test_a_thread_that_has_ended_runs_nothing() -> None:
     thread.start()
     thread.join()
     assert thread.ident is not None and running_calls(thread.ident) == "the thread has ended"
+
+
+def test_naming_the_running_calls_keeps_no_source_in_memory() -> None:
+    linecache.clearcache()
+    assert "test_naming_the_running_calls" in running_calls(threading.get_ident())
+    assert not linecache.cache
