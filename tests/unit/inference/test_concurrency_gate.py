@@ -62,16 +62,3 @@ async def test_a_tenant_that_floods_lets_another_one_in_at_once() -> None:
     for task in flood:
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
-
-
-async def test_one_that_cannot_pause_or_has_said_nothing_is_left_alone() -> None:
-    for pauses, tokens in ((False, 4), (True, 0)):
-        gate = ConcurrencyGate(1, 4)
-        run = await let_in(gate, "flood", 5, pauses=pauses)
-        if tokens:
-            gate.on_output(run, tokens)
-        urgent = asyncio.create_task(let_in(gate, "other", 0))
-        await asyncio.sleep(0)
-        assert not run.yields and not urgent.done()
-        gate.leave(run)
-        await urgent

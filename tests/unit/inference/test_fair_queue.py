@@ -48,20 +48,6 @@ def test_tenants_that_always_have_work_get_their_shares(weights: tuple[float, fl
     assert got["other"] / got["flood"] == pytest.approx(ratio, rel=0.05)
 
 
-def test_short_and_long_answers_share_by_tokens_and_not_by_turns() -> None:
-    queue = Q(1, 10_000)
-    for number in range(2000):
-        joined(queue, claim("short", tokens=10, name=f"s{number}"), claim("long", tokens=1000, name=f"l{number}"))
-    turns = {"short": 0, "long": 0}
-    while turns["long"] < 10:
-        first = queue.first()
-        assert first is not None
-        queue.start(first)
-        queue.leave(first)
-        turns[first.tenant] += 1
-    assert turns["short"] >= 900
-
-
 def test_a_claim_that_left_holds_nobody() -> None:
     queue = Q(1, 10)
     runs, gives_up = claim("a"), claim("b")
@@ -97,23 +83,6 @@ def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
         queue.start(big)
         queue.leave(big)
     assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
-
-
-def test_the_worst_priority_makes_room_first_and_goes_on_first_of_its_own() -> None:
-    queue = Q(2, 10)
-    middle, low = claim("a", priority=5), claim("a", priority=9)
-    joined(queue, middle, low)
-    for each in (middle, low):
-        queue.start(each)
-    later, urgent = claim("a", priority=9, name="later"), claim("b", priority=0)
-    joined(queue, later, urgent)
-    assert queue.first() is urgent and queue.victim(urgent) is low
-    queue.make_room(low)
-    queue.start(urgent)
-    assert queue.victim(later) is None, "nobody is worse than it"
-    queue.leave(urgent)
-    assert queue.first() is low, "it stands where it stood"
-    queue.check_integrity()
 
 
 def test_who_has_more_than_its_share_makes_room_for_who_has_less_and_no_further() -> None:
@@ -162,22 +131,6 @@ def test_a_burst_of_one_that_takes_less_than_its_share_gets_more_slots_than_its_
         queue.make_room(victim)
         queue.start(each)
     queue.check_integrity()
-
-
-def test_who_runs_ahead_of_its_share_gets_a_credit_and_no_more() -> None:
-    queue = Q(4, 100)
-    running(queue, "flood", 4)
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
-    (ahead,) = [claim("other", name="ahead")]
-    joined(queue, ahead)
-    assert queue.first() is ahead
-    queue.make_room(next(each for each in queue.running if each.tenant == "flood"))
-    queue.start(ahead)
-    queue.served(ahead, int(queue.credit))
-    late = claim("other", name="late")
-    joined(queue, late)
-    first = queue.first()
-    assert first is not None and first.tenant == "flood" and queue.victim(late) is None
 
 
 def test_a_flood_has_no_credit_beside_another_flood() -> None:

@@ -39,26 +39,6 @@ def test_a_run_that_made_room_teaches_nothing_of_the_pace() -> None:
     assert load.forecast(TenantId("t"), Share(), 10, room=True).ttft_s == pytest.approx(1.0)
 
 
-def test_an_engine_is_idle_while_nobody_runs_waits_or_is_on_the_way() -> None:
-    queue, clock = FairQueue[str](2, 8), Clock()
-    load, tenant = LoadForecast(queue, clock), TenantId("t")
-
-    def idle() -> bool:
-        return load.forecast(tenant, Share(), 10, room=True).idle
-
-    assert idle()
-    load.expect(ResponseId("r"), tenant)
-    assert not idle()
-    load.arrived(ResponseId("r"))
-    claim = SlotClaim("x", tenant=tenant, priority=5, weight=1.0, prompt_tokens=10)
-    queue.join(claim)
-    assert not idle()
-    queue.start(claim)
-    assert not idle()
-    queue.leave(claim)
-    assert idle()
-
-
 def test_the_queue_is_full_with_those_that_are_on_the_way() -> None:
     queue, clock, tenant = FairQueue[str](2, 10), Clock(), TenantId("t")
     load = LoadForecast(queue, clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.step_budget import ALONE_TARGETS, LEAST_ALONE, LEAST_BESIDE, StepBudget
+from inference.step_budget import LEAST_ALONE, StepBudget
 
 
 def step_s(tokens: int, token_s: float, fixed_s: float = 0.0) -> float:
@@ -38,24 +38,6 @@ def test_on_a_machine_that_gets_ten_times_slower_steps_get_smaller_and_larger_ag
             budget.measured(tokens, step_s(tokens, token_s))
         sizes.append(budget.tokens(decoding=True))
     assert sizes == pytest.approx([250, 25, 250], abs=1)
-
-
-def test_where_nobody_decodes_a_step_is_never_so_small_that_it_costs_throughput() -> None:
-    budget = StepBudget(0.05, 2048)
-    budget.measured(64, 10.0)
-    assert budget.tokens(decoding=True) == LEAST_BESIDE and budget.tokens(decoding=False) == LEAST_ALONE
-    small = StepBudget(0.05, 10)
-    assert small.tokens(decoding=True) == small.tokens(decoding=False) == 10
-
-
-def test_a_prompt_that_is_alone_takes_longer_steps_and_no_more_than_a_step_holds() -> None:
-    budget = StepBudget(0.25, 450)
-    assert budget.tokens(decoding=False, alone=True) == LEAST_ALONE, "nothing was measured yet"
-    budget.measured(400, 0.5)
-    assert budget.tokens(decoding=False) == 200
-    assert budget.tokens(decoding=False, alone=True) == ALONE_TARGETS * 200
-    budget.measured(450, 0.01)
-    assert budget.tokens(decoding=False, alone=True) == 450
 
 
 def test_a_small_step_says_nothing_of_the_rate() -> None:

@@ -43,12 +43,3 @@ def test_sections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_no_log_can_hold_is_left_out() -> None:
     assert clean_text("a\0b\r\nc\rd\u2028e\ud800f\u202eg\x1bh\ti") == "ab\nc\nd\nefgh\ti"
     clean_text("a\ud800").encode()
-
-
-def test_empty_lines_are_few_and_empty_texts_are_seen() -> None:
-    builder = TextBuilder()
-    assert builder.empty
-    builder.put(" \n")
-    assert builder.empty
-    builder.put("a" + "\n" * 99 + "b")
-    assert not builder.empty and builder.finish("").text == " \na\n\n\nb"

@@ -30,16 +30,6 @@ def test_it_learns_both_coefficients_of_a_prefill() -> None:
         assert model.prefill_s(begin, end) == pytest.approx(prefill_s(begin, end), rel=0.12)
 
 
-def test_it_learns_latency_and_bandwidth_of_a_tier() -> None:
-    chance, model = random.Random(2), CostModel()
-    for number in range(40):
-        size = int(10 ** chance.uniform(5, 8))
-        model.moved("disk", size, (0.03 + size / 5e7) * chance.uniform(0.95, 1.05), float(number))
-    for size in (10**5, 10**7, 10**8):
-        assert model.move_s("disk", size, 40.0) == pytest.approx(0.03 + size / 5e7, rel=0.15)
-    assert model.described()["disk_bytes_per_s"] == pytest.approx(5e7, rel=0.15)
-
-
 @pytest.mark.parametrize("bytes_per_s", [1e6, 4e6, 7e6, 1e7, 3e7, 1e9])
 def test_regret_is_small_on_both_sides_of_the_crossover(bytes_per_s: float) -> None:
     """The crossover lies at 7.6 MB/s: 330 tokens/s of 23 kB."""

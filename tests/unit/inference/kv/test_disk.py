@@ -78,21 +78,6 @@ async def test_making_room_among_many_ranks_a_few(folder: Path, staging: Path) -
     assert gone and len(ranked) == gone * SAMPLE and tier.bytes <= tier.bytes_max
 
 
-async def test_the_bound_holds_at_every_moment_and_the_oldest_go(folder: Path, staging: Path) -> None:
-    bound = 5 * (SIZE + 2000)
-    tier = await opened(folder, bound)
-    for number in range(20):
-        assert await put(tier, staging, f"s{number}", salt=str(number))
-        assert tier.bytes == on_disk(folder) <= bound
-        if number >= 2:
-            (entry,) = tier.of(key("s0"))  # used all the time: it stays
-            await tier.fetch(entry, staging / "back")
-    assert tier.of(key("s0")) and tier.of(key("s19")) and not tier.of(key("s1"))
-    assert tier.counters["disk_evictions"] == 15
-    smaller = await opened(folder, 2 * (SIZE + 2000))
-    assert smaller.num_snapshots == 2 and on_disk(folder) <= 2 * (SIZE + 2000)
-
-
 async def test_puts_at_once_keep_the_bound(folder: Path, staging: Path) -> None:
     bound = 4 * (SIZE + 2000)
     tier = await opened(folder, bound)
@@ -197,16 +182,6 @@ async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
             await tier.fetch(entry, staging / "back")
         assert refused.value.reason == "other_session"
     assert tier.counters["refused_other_session"] == 2
-
-
-async def test_a_file_that_vanished_is_an_answer(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    path_of(entry).unlink()
-    with pytest.raises(SnapshotRefused) as refused:
-        await tier.fetch(entry, staging / "back")
-    assert refused.value.reason == "no_snapshot" and tier.bytes == 0
 
 
 async def test_another_model_or_build_finds_nothing_and_cleans_up(folder: Path, staging: Path) -> None:

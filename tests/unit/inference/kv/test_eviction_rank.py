@@ -24,12 +24,6 @@ class Clock:
         return self.now
 
 
-def test_kinds_are_cells_of_the_table() -> None:
-    assert silence_kind(0, 0, None) == SilenceKind(0, 0, 0)
-    assert silence_kind(0, 0, 0.0) == SilenceKind(0, 0, 1)
-    assert silence_kind(99, 10**9, 10**9) == SilenceKind(7, 7, 8)
-
-
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20))
 def test_before_anything_was_seen_the_order_is_lru(ages: list[float]) -> None:
     model = ReturnModel()
@@ -58,14 +52,6 @@ def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
     model.fit((FIRST, 3000.0) for _ in range(2000))
     assert model.index(FIRST, 10.0) < 0.3 * before
     assert model.index(FIRST, 10.0) < model.index(LATER, 10.0)
-
-
-def test_one_silence_that_stands_for_many_teaches_as_much_as_they() -> None:
-    one, many = learned(), learned()
-    one.fit([(FIRST, 3000.0), (LATER, 40.0)], weight=50.0)
-    many.fit([(FIRST, 3000.0), (LATER, 40.0)] * 50)
-    for kind in (FIRST, LATER):
-        assert math.isclose(one.index(kind, 70.0), many.index(kind, 70.0), rel_tol=1e-9)
 
 
 def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:

@@ -154,28 +154,6 @@ async def test_a_read_goes_on_for_whoever_has_more_to_compute(bed: Bed) -> None:
     await tiers.close(0.0)
 
 
-async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
-    tiers, snapshot = await cold(bed, key("a"))
-    bed.disk.go.clear()
-    await tiers.prefetch(key("a"))
-    await tiers.prefetch(key("a"))
-    await bed.disk.asked.wait()
-
-    async def turn() -> bytes:
-        async with tiers.payload(snapshot, RestoreChoice(True, 0.0, 1.0, 30.0)) as host:
-            return host.path.read_bytes()
-
-    turns = [asyncio.create_task(turn()) for _ in range(2)]
-    await asyncio.sleep(0)
-    bed.disk.go.set()
-    assert await asyncio.gather(*turns) == [payload_of(f"{key('a')}", SIZE)] * 2
-    assert bed.disk.counters["disk_reads"] == 1 and tiers.counters["prefetches"] == 1
-    await tiers.prefetch(key("a"))  # it is up already
-    await tiers.prefetch(key("nobody"))
-    assert tiers.counters["prefetches"] == 1
-    await tiers.close(0.0)
-
-
 async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
     tiers, snapshot = await cold(bed, key("a"))
     bed.disk.go.clear()

@@ -79,24 +79,6 @@ async def counted(redis: Redis) -> int:
     return int(await raw(redis, "{sessile-kv}:bytes"))
 
 
-async def held(redis: Redis) -> int:
-    return sum([await redis.strlen(name) for name in await redis.keys("{sessile-kv}:data:*")])
-
-
-async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    bound = 5 * (SIZE + 2000)
-    tiers = [await replica.tier(bytes_max=bound) for _ in range(3)]
-
-    async def watched() -> None:
-        for _ in range(60):
-            assert int(await redis.get("{sessile-kv}:bytes") or 0) <= bound
-
-    writes = [put(tiers[number % 3], tmp_path, f"s{number}", salt=str(number)) for number in range(30)]
-    await asyncio.gather(watched(), *writes)
-    assert 0 < await held(redis) == await counted(redis) <= bound
-    assert len(await redis.keys("{sessile-kv}:of:*")) == await redis.zcard("{sessile-kv}:used") <= 5
-
-
 async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
     replica: Replica, redis: Redis, tmp_path: Path
 ) -> None:
@@ -237,30 +219,6 @@ async def asked(redis: Redis) -> int:
     """How often anybody has looked for a session."""
     calls = await redis.info("commandstats")
     return int(calls.get("cmdstat_hgetall", {"calls": 0})["calls"])
-
-
-async def test_the_first_owner_finds_what_the_second_has_left(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    one, two = await two_replicas(replica, tmp_path)
-    await save(one, 50)
-    await one.catalog.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
-    await two.discover(key("a"))
-    await save(two, 100)
-    prompt = as_tokens(range(120))
-    assert one.catalog.find(key("a"), prompt)[1] == 50
-    await one.discover(key("a"), prompt)
-    found, shared = one.catalog.find(key("a"), prompt)
-    assert found is not None and shared == 100
-    async with one.payload(found) as host:
-        assert host.path.read_bytes() == payload_of("100", SIZE)
-    before = await asked(redis)
-    await one.discover(key("a"), as_tokens(range(100)))  # nobody can have more of that
-    assert await asked(redis) == before
-    (tier,) = one.cold
-    known = tier.of(key("a"))
-    await one.discover(key("a"), prompt)
-    assert tier.of(key("a")) == known, "what is known already is not read again"
-    for tiers in (one, two):
-        await tiers.close(0.0)
 
 
 async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_it_for_a_while(tmp_path: Path) -> None:

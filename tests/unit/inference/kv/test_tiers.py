@@ -99,22 +99,6 @@ async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(
     await tiers.close(1.0)
 
 
-async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference.kv.host_tier._ROOM_WAIT_S", 60.0)  # not about a disk that stands still
-    tiers = await opened(folder, disk=tmp_path / "kv")
-    for number in range(12):
-        assert await save(tiers, key(f"s{number}"))
-        assert files(folder) <= tiers.host.bytes <= HOST
-    places = [tiers.catalog.place(key(f"s{n}")).tier for n in range(12)]
-    assert "disk" in places and places[11] == "host" and "none" not in places
-    for number in range(12):
-        assert await load(tiers, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
-        assert files(folder) <= HOST
-    await tiers.close(5.0)
-
-
 async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
     tiers = await opened(folder)
     assert await tiers.reserve(100)
@@ -175,21 +159,6 @@ async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tm
     assert again.catalog.place(key("a")).tier == "host"
     await again.close(5.0)
     assert again.host.disk.counters["disk_writes"] == 0 and again.host.disk.num_snapshots == 1
-
-
-async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert await save(tiers, key("a"), 10)
-    snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
-    assert snapshot is not None
-    async with tiers.payload(snapshot) as held:
-        assert await save(tiers, key("a"), 20)
-        newer, _ = tiers.catalog.find(key("a"), as_tokens(range(20)))
-        assert newer is not snapshot and newer is not None
-        async with tiers.payload(newer):
-            assert held.path.read_bytes() == payload_of(f"{key('a')}10", SIZE)
-    await tiers.close(1.0)
-    assert list(folder.iterdir()) == [] and tiers.host.bytes == 0
 
 
 async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:

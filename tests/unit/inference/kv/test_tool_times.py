@@ -31,15 +31,6 @@ def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
     assert expected.remaining_s(3600.0) is None and expected.index(3600.0) is None, "it does not come back"
 
 
-def test_what_was_never_called_is_not_known_and_twice_is_enough() -> None:
-    times = ToolTimes()
-    assert not times.expected(SEARCH).known and times.expected(SEARCH).index(0.5) is not None
-    times.observe(SEARCH, 4.0)
-    assert not times.expected(SEARCH).known
-    times.observe(SEARCH, 4.0)
-    assert times.expected(SEARCH).known and 2.0 < times.expected(SEARCH).quantile_s(0.5) < 4.5
-
-
 def test_tools_called_together_have_a_time_of_their_own_in_any_order() -> None:
     times = ToolTimes()
     for _ in range(5):

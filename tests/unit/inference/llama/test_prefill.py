@@ -121,13 +121,6 @@ async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(g
     assert refused.value.code == "invalid_schema"
 
 
-async def test_an_engine_that_is_closed_computes_no_further_piece(ground: Ground) -> None:
-    ground.closed = True
-    with pytest.raises(Unavailable):
-        await ground.begin(ground.prefill(30))
-    assert ground.completions.sent == []
-
-
 async def test_measuring_teaches_what_computing_takes(ground: Ground) -> None:
     cost = ground.slot_kv.tiers.cost
     assert cost.prefill_s(0, 100) == float("inf")

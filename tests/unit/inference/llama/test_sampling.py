@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.llama.sampling import check_stop_tokens, completion_parameters, public_logprobs, tokens_until_end
+from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.vocabulary import read_vocabulary
 from sessions.model.errors import BadInput
 from sessions.model.types import Sampling, TextOptions
@@ -76,15 +76,6 @@ def test_stop_tokens_at_which_nothing_could_be_seen_to_end_are_refused() -> None
         with pytest.raises(BadInput, match=why) as refused:
             check_stop_tokens(sampling, vocabulary)
         assert refused.value.param == "stop_token_ids"
-
-
-def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:
-    best = [{"token": name, "logprob": -1.0, "bytes": list(name.encode()), "id": 1} for name in "abc"]
-    (entry,) = public_logprobs([{"token": "a", "logprob": -0.5, "bytes": [97], "id": 1, "top_logprobs": best}], 2)
-    assert entry["token"] == "a" and entry["logprob"] == -0.5 and "id" not in entry
-    assert [other["token"] for other in entry["top_logprobs"]] == ["a", "b"]
-    (part,) = public_logprobs([{"token": "", "logprob": -0.5, "bytes": [0xD7], "id": 1}], 0)
-    assert (part["token"], part["bytes"]) == ("\ufffd", [0xD7])
 
 
 def test_special_tokens_that_are_marks_of_thoughts_and_calls_are_shown() -> None:

@@ -67,21 +67,6 @@ async def test_a_format_is_the_providers_to_keep() -> None:
     assert (await body(text=TextOptions(format={"type": "json_object"})))["response_format"] == {"type": "json_object"}
 
 
-def test_thoughts_words_and_calls_become_text_with_marks() -> None:
-    look = {"index": 0, "id": "a", "function": {"name": "look", "arguments": ""}}
-    deltas: list[dict[str, Any]] = [
-        {"reasoning_content": "Hm"},
-        {"reasoning": ", yes."},
-        {"content": "I look."},
-        {"tool_calls": [look]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"at"'}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": ": 5}"}}]},
-        {"tool_calls": [{**look, "index": 1}]},
-    ]
-    assert written(*deltas) == '\ufdd2Hm, yes.\ufdd3I look.\ufdd0"look"\n{"at": 5}\ufdd1\ufdd0"look"\n\ufdd1'
-    assert written({"content": "a"}, {"content": "b"}) == "ab"
-
-
 def test_marks_of_calls_are_kept_out_of_words_thoughts_and_arguments() -> None:
     called = {"index": 0, "id": "a", "function": {"name": "\ufdd0", "arguments": '{"at": "\ufdd1"}'}}
     text = written({"reasoning": "\ufdd3"}, {"content": "\ufdd1"}, {"tool_calls": [called]})

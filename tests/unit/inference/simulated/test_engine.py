@@ -11,8 +11,7 @@ from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.tokens import as_tokens
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
-from sessions.ports import ChatMessage
-from tests.support.engines.engines import Answer, ask, collect, key, open_stream, request
+from tests.support.engines.engines import ask, collect, key, open_stream, request
 from tests.support.virtual_time import virtual
 
 PROMPT = (256, 260, 300, 301, 257, 261)
@@ -29,15 +28,6 @@ def now() -> float:
 
 
 # -- the clock -------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_step_costs_more_the_more_streams_decode_in_it() -> None:
-    engine = await started(step_base_s=0.01, step_per_stream_s=0.002, prefill_tokens_per_s=1e9, slots=10)
-    begun = now()
-    await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=101) for n in range(10)))
-    # The first step is the first prefill alone, the second the others'; the last streams end one step later.
-    assert now() - begun == pytest.approx(0.02 + 100 * (0.01 + 10 * 0.002), rel=1e-2)
 
 
 @virtual
@@ -60,27 +50,6 @@ async def test_prefill_takes_its_time_and_lets_others_decode_between_its_chunks(
     assert max(b - a for a, b in itertools.pairwise(during)) <= 0.12
     assert answer.finish.cached_tokens == 0
     watching.cancel()
-
-
-async def story(engine: SimulatedEngine, max_tokens: int) -> Answer:
-    tokenizer = engine.tokenizer
-    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
-    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
-    return await ask(engine, key("a"), prompt, max_tokens=max_tokens)
-
-
-@virtual
-async def test_a_continuation_may_begin_inside_a_character() -> None:
-    engine = await started()
-    answer = await story(engine, 400)
-    inside = next(i for i, chunk in enumerate(answer.chunks) if not chunk.text) + 1
-    tokenizer = engine.tokenizer
-    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
-    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
-    emitted = answer.tokens[:inside]
-    rest = await ask(engine, key("b"), (*prompt, *emitted), emitted=emitted, max_tokens=400 - inside)
-    assert emitted + rest.tokens == answer.tokens
-    assert "".join(chunk.text for chunk in answer.chunks[:inside]) + rest.text == answer.text
 
 
 @virtual

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from inference.tools.breaker import FAILURES_MAX
 from inference.tools.gates import SHARED_PAUSE_S, SHARED_S, TENANT_CALLS_MAX, ToolGates, not_sent
 from inference.tools.opening import CALL_S
 from sessions.metrics import Metrics
@@ -100,17 +99,6 @@ async def test_faults_of_one_replica_are_not_shared() -> None:
         await through(gate, result)
         await gate.close()
     assert shared.noted == [True, True, False, False]
-
-
-async def test_a_call_needs_the_leave_of_both_breakers() -> None:
-    gate, shared = shared_gates()
-    shared.permitted = False
-    assert await through(gate, DONE) == "not_sent"
-    shared.permitted = True
-    for _ in range(FAILURES_MAX):
-        assert await through(gate, not_sent("it is not set up")) == "not_sent"
-    asked = shared.calls
-    assert await through(gate, DONE) == "not_sent" and shared.calls == asked, "by its own breaker"
 
 
 def test_shared_breakers_that_hang_hold_no_call_up_for_long_and_no_result_at_all() -> None:

@@ -148,35 +148,6 @@ async def test_a_run_tells_the_pace_that_restores_are_judged_by(offload: KvOfflo
     await offload.abandon(plan)
 
 
-async def test_what_is_on_the_device_already_is_not_read_from_disk(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    tokens = array.array("I", range(400))
-
-    async def opened() -> KvOffload:
-        disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY)
-        tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
-        await tiers.open()
-        return KvOffload(
-            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
-        )
-
-    offload = await opened()
-    await kept(offload, key("a"), tokens)
-    await offload.stop()
-    await offload.tiers.close(5.0)
-    offload = await opened()
-    offload.tiers.cost.prefilled(0, 400, 4.0)
-    assert offload.tiers.catalog.place(key("a")).tier == "disk"
-    plan = await offload.plan("resident", key("a"), tokens, 0, 8, resident=400)
-    assert plan.source is None and offload.tiers.catalog.place(key("a")).tier == "disk"
-    await offload.abandon(plan)
-    plan = await offload.plan("lost", key("a"), tokens, 0, 8)
-    assert plan.source is not None and plan.base_blocks == 99
-    await offload.abandon(plan)
-    await offload.stop()
-    await offload.tiers.close(0.0)
-
-
 def holds(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> bool:
     """One snapshot of the session in host memory covers all whole blocks of `tokens`, with the right bytes."""
     (snapshot,) = offload.tiers.host.of(who)
@@ -602,32 +573,6 @@ async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(offl
         if chance.randrange(3):
             await offload.settled()
     assert sources > 100
-
-
-async def test_a_new_session_is_restored_from_another_one_of_its_scope(offload: KvOffload) -> None:
-    device = Device(offload)
-    tokens = array.array("I", range(21))
-    plan = await offload.plan("r1", key("a"), tokens, 0, 8, scope=b"mine")
-    device.save(plan, tokens)
-    offload.settle(plan, tokens)
-    await offload.settled()
-    for who, scope in ((key("b"), b""), (key("b"), b"another's"), (key("b", "other"), b"mine")):
-        plan = await offload.plan("r2", who, tokens, 0, 8, scope=scope)
-        assert plan.source is None
-        await offload.abandon(plan)
-    changed = array.array("I", [*range(14), *range(100, 110)])
-    plan = await offload.plan("r3", key("b"), changed, 0, 8, scope=b"mine")
-    assert plan.base_blocks == 3 and plan.source is not None
-    device.load(plan, changed)
-    device.save(plan, changed)
-    offload.settle(plan, changed)
-    await offload.settled()
-    assert offload.tiers.catalog.place(key("b")).tokens == 24, "a snapshot of its own, the shared blocks copied"
-    await offload.tiers.erase(key("a"))
-    plan = await offload.plan("r4", key("b"), changed, 0, 8)
-    assert plan.base_blocks == 5
-    device.load(plan, changed)
-    await offload.abandon(plan)
 
 
 async def test_a_run_waits_for_what_another_session_of_its_scope_has_just_left(offload: KvOffload) -> None:
