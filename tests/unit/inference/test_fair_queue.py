@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.fair_queue import ANSWER_COST, CREDIT, FairQueue, SlotClaim
+from inference.fair_queue import ANSWER_COST, FairQueue, SlotClaim
 from sessions.model.types import TenantId
 
 Q = FairQueue[str]
@@ -56,33 +56,6 @@ def test_a_claim_that_left_holds_nobody() -> None:
     for each in (runs, gives_up):
         queue.leave(each)
         assert not hasattr(each, "holder"), "it and its holder would hold each other"
-
-
-def test_one_that_was_away_has_saved_nothing_up() -> None:
-    queue = Q(1, 10_000)
-    for number in range(300):
-        joined(queue, claim("flood", name=f"f{number}"))
-    serve(queue, 100)
-    for number in range(100):
-        joined(queue, claim("late", name=f"l{number}"))
-    got = serve(queue, 90)
-    assert CREDIT / 2 < got["late"] - got["flood"] < CREDIT, "no more than the credit of who was away"
-    got = serve(queue, 40)
-    assert abs(got["late"] - got["flood"]) <= 60
-
-
-def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
-    queue = Q(1, 10_000)
-    for number in range(2000):
-        joined(queue, claim("flood", name=f"f{number}"))
-    for _ in range(20):  # never two at a time, and each one large
-        big = claim("big", tokens=5_000)
-        joined(queue, big)
-        while queue.first() is not big:
-            serve(queue, 1)
-        queue.start(big)
-        queue.leave(big)
-    assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
 
 
 def test_who_has_more_than_its_share_makes_room_for_who_has_less_and_no_further() -> None:
@@ -151,16 +124,6 @@ def test_a_flood_has_no_credit_beside_another_flood() -> None:
 # -- room that is kept ----------------------------------------------------------------------------------------
 
 
-def test_who_goes_first_has_every_slot_whoever_has_less() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "flood", 1, served=10)
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
-    burst = running(queue, "other", 2)
-    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1, "the flood has less than its share, and goes behind"
-    burst += running(queue, "other", 1)
-    assert queue.keeper() is None, "nobody pauses for the flood"
-
-
 def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_around() -> None:
     queue = Q(4, 100, reserve=1)
     flood = running(queue, "flood", 3, served=10)
@@ -174,17 +137,6 @@ def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_a
     queue.served(flood[0], int(queue.credit))
     assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1, "it has been away for too long"
     queue.check_integrity()
-
-
-def test_whose_prompt_is_computed_first_and_who_sends_it_in_pieces() -> None:
-    queue = Q(4, 100, reserve=1)
-    (flood, *_) = running(queue, "flood", 4, served=10)
-    assert not queue.gives_way(flood), "it is alone"
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(8)))
-    queue.make_room(next(each for each in queue.running if each is not flood))
-    (other,) = running(queue, "other", 1)
-    assert queue.gives_way(flood) and not queue.gives_way(other)
-    assert queue.is_before(other, flood) and not queue.is_before(flood, other)
 
 
 def test_one_tenant_never_fills_the_whole_queue() -> None:

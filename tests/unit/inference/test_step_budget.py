@@ -21,14 +21,6 @@ def test_a_step_holds_what_is_computed_in_the_target_time(token_s: float, expect
     assert budget.tokens(decoding=True) == pytest.approx(expected, abs=1)
 
 
-def test_what_a_step_costs_without_any_token_counts_as_well() -> None:
-    budget = StepBudget(0.25, 2048)
-    for _ in range(200):
-        tokens = budget.tokens(decoding=True)
-        budget.measured(tokens, step_s(tokens, 0.001, fixed_s=0.05))
-    assert budget.tokens(decoding=True) == pytest.approx(200, abs=5)
-
-
 def test_on_a_machine_that_gets_ten_times_slower_steps_get_smaller_and_larger_again_later() -> None:
     budget = StepBudget(0.25, 2048)
     sizes = []
@@ -46,12 +38,3 @@ def test_a_small_step_says_nothing_of_the_rate() -> None:
     for _ in range(50):
         budget.measured(5, 0.2)
     assert budget.tokens(decoding=True) == 250
-
-
-def test_large_steps_are_multiples_of_the_unit() -> None:
-    budget = StepBudget(0.25, 512, unit=64)
-    budget.measured(100, 0.1)
-    assert budget.tokens(decoding=True) == 192
-    budget = StepBudget(0.25, 512, unit=64)
-    budget.measured(100, 0.5)
-    assert budget.tokens(decoding=True) == 50

@@ -6,19 +6,6 @@ import pytest
 
 from inference.documents import text_builder
 from inference.documents.text_builder import TextBuilder, TextFull, clean_text
-from sessions.model.knowledge.documents import DocumentSection
-
-
-def test_sections_say_where_they_begin() -> None:
-    builder = TextBuilder()
-    builder.begin("page", 1)
-    builder.line("one")
-    builder.begin("heading", 2, " A \n title\0 ")
-    builder.put("two")
-    made = builder.finish("text/plain")
-    assert made.text == "one\ntwo" and not made.cut
-    assert made.sections == (DocumentSection("page", 0, 1), DocumentSection("heading", 4, 2, "A title"))
-    assert made.of_kind("page") == [made.sections[0]]
 
 
 def test_a_text_beyond_its_limit_is_cut() -> None:

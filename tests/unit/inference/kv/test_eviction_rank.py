@@ -42,18 +42,6 @@ def learned() -> ReturnModel:
     return model
 
 
-def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
-    model = ReturnModel()
-    for _ in range(100):
-        model.observe(FIRST, 50.0, returned=True)
-        model.observe(LATER, 50.0, returned=True)
-    model.fit()
-    before = model.index(FIRST, 10.0)
-    model.fit((FIRST, 3000.0) for _ in range(2000))
-    assert model.index(FIRST, 10.0) < 0.3 * before
-    assert model.index(FIRST, 10.0) < model.index(LATER, 10.0)
-
-
 def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
     """It is made on the event loop."""
 
@@ -139,18 +127,3 @@ def test_who_waits_for_tools_ranks_by_their_times_and_teaches_nothing_about_peop
     assert returns.index(key("gone"), clock.now, 800) < 0.1 * person
     returns.forget(key("slow"))
     assert not returns.waits_for_tools(key("slow"))
-
-
-def test_a_turn_that_goes_on_with_its_outputs_keeps_its_rhythm() -> None:
-    clock = Clock()
-    returns = ReturnTracker(clock)
-    for _ in range(3):
-        returns.on_turn(key("a"), 800)
-        clock.now += 60.0
-    silence = returns._silences[key("a")]
-    returns.on_tools(key("a"), ["search"])
-    clock.now += 2.0
-    returns.on_turn(key("a"), 5000)
-    later = returns._silences[key("a")]
-    assert (later.turns, later.kind.turns, later.kind.pace) == (silence.turns, silence.kind.turns, silence.kind.pace)
-    assert later.since_s == clock.now and later.kind.size > silence.kind.size

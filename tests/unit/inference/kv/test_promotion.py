@@ -12,7 +12,6 @@ from inference.kv.cold_tier import PIECE_BYTES_MIN, ColdSnapshot, FetchProgress
 from inference.kv.cost import RestoreChoice
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest, SnapshotRefused
-from inference.kv.eviction_rank import ReturnModel, ReturnTracker, silence_kind
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
@@ -202,24 +201,4 @@ async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
     await tiers.host.settle()
     assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
-    await tiers.close(0.0)
-
-
-async def test_who_comes_back_is_kept_before_who_came_last(bed: Bed) -> None:
-    model = ReturnModel()
-    for _ in range(200):
-        model.observe(silence_kind(0, 10, None), 5000.0, returned=False)
-        model.observe(silence_kind(3, 10, 50.0), 60.0, returned=True)
-    model.fit()
-    clock = [0.0]
-    tiers = make_tiers(bed.staging, 3 * SIZE, None, returns=ReturnTracker(lambda: clock[0], model=model))
-    await tiers.open()
-    for turn in range(4):
-        clock[0] = 50.0 * turn
-        tiers.returns.on_turn(key("regular"), 10)
-    await save(tiers, key("regular"))
-    for number in range(4):
-        tiers.returns.on_turn(key(f"once-{number}"), 10)
-        await save(tiers, key(f"once-{number}"))
-    assert tiers.catalog.place(key("regular")).tier == "host" and tiers.catalog.place(key("once-0")).tier == "none"
     await tiers.close(0.0)

@@ -349,43 +349,12 @@ async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
     await tiers.close(0.0)
 
 
-async def test_kv_is_brought_back_ahead_of_tools_that_are_known_to_take_longer_than_that(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiers, now = await opened(folder), 0.0
-    monkeypatch.setattr(tiers.returns, "_clock", lambda: now)
-    assert tiers.on_tools(key("a"), ["build"], SIZE) is None, "nobody knows how long it takes"
-    for _ in range(3):
-        tiers.on_tools(key("a"), ["build"], SIZE)
-        now += 10.0
-        tiers.returns.on_turn(key("a"), 800)
-    after_s = tiers.on_tools(key("a"), ["build"], SIZE)
-    assert after_s is not None and 1.0 < after_s < 10.0
-    assert tiers.on_tools(key("a"), ["never called"], SIZE) is None
-    assert tiers.on_tools(key("a"), ["build"], 1 << 40) is None, "bringing it up takes longer than the tool"
-    await tiers.close(0.0)
-
-
 async def snapshot_before_tools(tiers: Tiers, num_tokens: int) -> None:
     """A turn that ended with a call, and its snapshot."""
     tiers.returns.on_turn(key("a"), num_tokens)
     tiers.on_tools(key("a"), ["build"], SIZE)
     assert await save(tiers, key("a"), num_tokens)
     await tiers.host.settle()
-
-
-async def test_what_the_next_snapshot_will_cover_is_not_copied_down_while_tools_run(
-    folder: Path, tmp_path: Path
-) -> None:
-    tiers = await opened(folder, disk=tmp_path / "disk")
-    for num_tokens in (10, 20, 30):
-        await snapshot_before_tools(tiers, num_tokens)
-    assert tiers.counters["copies_postponed"] == 3 and not tiers.cold[0].of(key("a"))
-    tiers.returns.on_turn(key("a"), 40)
-    assert await save(tiers, key("a"), 40)
-    await tiers.host.settle()
-    assert [len(copied.tokens) for copied in tiers.cold[0].of(key("a"))] == [40]
-    await tiers.close(1.0)
 
 
 async def test_a_long_loop_of_tools_is_copied_down_once_in_a_while(folder: Path, tmp_path: Path) -> None:

@@ -31,15 +31,6 @@ def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
     assert expected.remaining_s(3600.0) is None and expected.index(3600.0) is None, "it does not come back"
 
 
-def test_tools_called_together_have_a_time_of_their_own_in_any_order() -> None:
-    times = ToolTimes()
-    for _ in range(5):
-        times.observe(tool_set(TENANT, ["build", "search"]), 100.0)
-    assert times.expected(tool_set(TENANT, ["search", "build", "search"])).known
-    assert not times.expected(SEARCH).known
-    assert not times.expected(tool_set(TenantId("other"), ["search", "build"])).known, "no tenant learns of another"
-
-
 def test_the_tools_called_longest_ago_are_forgotten() -> None:
     times = ToolTimes(tools_max=3)
     for number in range(10):

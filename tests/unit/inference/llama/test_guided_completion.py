@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -74,18 +73,6 @@ async def all_of(completion: GuidedCompletion) -> tuple[str, Finish]:
         if isinstance(part, Finish):
             return text, part
         text += part.text
-
-
-async def test_each_token_is_a_request_with_what_fits_and_a_seed_of_its_own() -> None:
-    server = FakeServer()
-    completion = await opened(server, '"y')
-    assert await all_of(completion) == ('es"', Finish("stop", 3, 2))
-    assert [body["prompt"] for body in server.bodies] == [[1, 2, 3], [1, 2, 3, 101], [1, 2, 3, 101, 115]]
-    assert {(body["id_slot"], body["n_predict"], body["temperature"]) for body in server.bodies} == {(4, 1, 0.5)}
-    assert len({body["seed"] for body in server.bodies}) == 3
-    assert all(body["cache_prompt"] and "json_schema" not in body for body in server.bodies)
-    assert completion.held == PROMPT + array.array("I", encoded("es")), "nothing is computed from the last one yet"
-    assert completion.finished and completion.emitted_tokens == 3 and completion.prefill_s == 0.004
 
 
 async def test_nothing_of_another_session_is_reused() -> None:

@@ -17,23 +17,6 @@ def test_a_seed_fits_the_server_and_never_means_draw_one() -> None:
         assert 0 <= parameters["seed"] <= 0x7FFF_FFFF
 
 
-def test_every_parameter_has_its_name_and_a_ban_is_absolute() -> None:
-    sampling = Sampling(
-        temperature=0.5,
-        top_k=3,
-        repeat_penalty=1.5,
-        logit_bias={"4": -100.0, "5": 2.0},
-        top_logprobs=2,
-        text=TextOptions(format={"type": "json_object"}),
-    )
-    parameters = completion_parameters(request(key("a"), (1,), sampling=sampling), 100)
-    assert (parameters["temperature"], parameters["top_k"], parameters["repeat_penalty"]) == (0.5, 3, 1.5)
-    assert parameters["logit_bias"] == [[4, False], [5, 2.0]]
-    assert parameters["n_probs"] == 2 and parameters["json_schema"]["type"] == "object"
-    only = completion_parameters(request(key("a"), (1,), sampling=Sampling(logprobs=True)), 100)
-    assert only["n_probs"] == 1
-
-
 def test_a_format_has_one_blank_between_values_whatever_the_client_says_of_it() -> None:
     for given in ({"type": "object"}, {"x-guidance": {"whitespace_flexible": True, "lenient": True}}):
         text = TextOptions(format={"type": "json_schema", "name": "x", "schema": given})

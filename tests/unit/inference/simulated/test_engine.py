@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from inference.tokens import as_tokens
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from tests.support.engines.engines import ask, collect, key, open_stream, request
@@ -23,45 +21,7 @@ async def started(**options: object) -> SimulatedEngine:
     return engine
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 # -- the clock -------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_prefill_takes_its_time_and_lets_others_decode_between_its_chunks() -> None:
-    engine = await started(step_base_s=0.01, prefill_tokens_per_s=1000.0, prefill_chunk_tokens=100, context_window=4096)
-    steady = await open_stream(engine, key("steady"), PROMPT)
-    arrivals: list[float] = []
-
-    async def watch() -> None:
-        async for _ in steady.stream:
-            arrivals.append(now())
-
-    watching = asyncio.create_task(watch())
-    begun = now()
-    long = tuple(as_tokens(range(1000, 1800)))
-    answer = await ask(engine, key("long"), long, max_tokens=1)
-    assert now() - begun == pytest.approx(0.8 + 8 * 0.01, abs=0.03)
-    during = [at for at in arrivals if at > begun]
-    assert len(during) >= 7
-    assert max(b - a for a, b in itertools.pairwise(during)) <= 0.12
-    assert answer.finish.cached_tokens == 0
-    watching.cancel()
-
-
-@virtual
-async def test_answers_end_by_themselves_about_where_they_should() -> None:
-    engine = await started(answer_tokens_mean=40)
-    lengths = []
-    for number in range(60):
-        answer = await ask(engine, key("a"), (*PROMPT[:-1], 300 + number, 257, 261), max_tokens=1000)
-        assert answer.finish.reason == "stop"
-        lengths.append(len(answer.tokens))
-    assert min(lengths) >= 20 and max(lengths) <= 60
-    assert 34 <= sum(lengths) / len(lengths) <= 46
 
 
 @virtual

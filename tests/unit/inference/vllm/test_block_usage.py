@@ -118,20 +118,6 @@ def test_a_stay_keeps_its_opening_when_instructions_change() -> None:
     assert usage.share(key("b"), longer + LATER, len(longer))[0] != opening
 
 
-def test_all_openings_of_a_tenant_go_with_what_stands_behind_them() -> None:
-    usage = device(1_000)
-    names = [key("a"), key("b"), key("a", "other")]
-    tags = [usage.tag(name) for name in names]
-    openings = [usage.share(name, OPENING + LATER, len(OPENING))[0] for name in names]
-    for name in names:
-        usage.note(name, 64)
-    usage.forget_openings(names[0].tenant)
-    assert sorted(usage.take_notices("")[0]) == sorted([tags[0], tags[1], openings[0]])
-    assert [usage.tokens(name) for name in names] == [0, 0, 64]
-    assert usage.share(names[2], OPENING + LATER, len(OPENING))[0] == openings[2]
-    assert usage.share(names[0], OPENING + LATER, len(OPENING))[0] not in ("", *openings)
-
-
 def test_whose_blocks_go_first_and_how_a_session_that_waits_makes_room() -> None:
     device = BlockUsage(16, lambda of: False, device_tokens=1_000)
     tags = {name: device.tag(key(name)) for name in ("a", "b", "c")}

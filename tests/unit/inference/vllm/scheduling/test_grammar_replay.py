@@ -203,15 +203,6 @@ def test_thoughts_are_not_replayed() -> None:
     assert thinking.structured_output_request.grammar is grammar and grammar.tokens == []
 
 
-def test_a_parser_that_fails_fails_the_request_alone(replays: GrammarReplays) -> None:
-    def fails(_: Any) -> None:
-        raise RuntimeError("broken")
-
-    going_on = request([OPEN], Brackets(), 1)
-    GrammarReplays(fails, speculates=False).prepare(going_on)
-    assert isinstance(going_on.structured_output_request.grammar, RuntimeError)
-
-
 def test_one_that_is_closed_fails_what_comes_later(replays: GrammarReplays) -> None:
     replays.prepare(request([OPEN], Brackets(), 1))
     replays.close()

@@ -43,24 +43,6 @@ class Device:
         return self.planner
 
 
-def names(running: list[Any]) -> list[str]:
-    return [each.request_id for each in running]
-
-
-def test_decodes_come_first_then_short_rests_then_long_prompts_by_priority_and_arrival() -> None:
-    running = [
-        request("long", 4_000),
-        request("low", 900, priority=10),
-        request("other", 3_000),
-        request("rest", 71),
-        request("decode", 1),
-        request("short", 12),
-    ]
-    plan = Device().settled().plan(running, [])
-    assert names(running) == ["decode", "short", "rest", "long", "other", "low"]
-    assert plan == StepPlan(100, 0), "nobody waits: nothing is kept from the long ones"
-
-
 def test_a_step_is_what_is_computed_in_the_target_time_on_a_machine_ten_times_slower_too() -> None:
     device = Device()
     assert device.planner.plan([request("a", 4_000)], []).tokens == LEAST_ALONE
@@ -83,17 +65,6 @@ def test_steps_that_overlap_count_from_the_end_of_the_one_before() -> None:
     device.planner.ended(second)
     assert device.planner.plan([request("a", 4_000), request("b", 4_000)], []).tokens in (99, 100)
     device.planner.ended(SimpleNamespace(total_num_scheduled_tokens=5))  # that nobody saw begin
-
-
-def test_of_a_step_something_is_kept_for_who_waits_and_could_begin() -> None:
-    planner = Device().settled()
-    waiting = [request("new", 71)]
-    assert planner.plan([request("long", 4_000)], waiting) == StepPlan(100, 50)
-    assert planner.plan([request("long", 4_000), request("d", 1), request("rest", 39)], waiting) == StepPlan(100, 30)
-    assert planner.plan([request("d", 1)], waiting).long_max == 0, "it has the step for itself"
-    assert planner.plan([], [*waiting, request("cold", 3_000)]) == StepPlan(100, 50), "the first may be the long one"
-    drafting = Device(drafted=6)
-    assert drafting.settled().plan([request(f"{n}", 4_000) for n in range(40)], waiting).long_max == 7
 
 
 def test_who_waits_for_blocks_keeps_nothing_from_others_until_somebody_has_left() -> None:
