@@ -6,10 +6,8 @@ import msgspec
 import pytest
 
 from sessions.limits import (
-    MINUTE_MS,
     BrownoutStep,
     Bucket,
-    BucketLevel,
     Ceilings,
     Limits,
     Target,
@@ -22,18 +20,6 @@ def test_a_share_of_a_ceiling_is_at_least_one_and_none_stays_none() -> None:
     scaled = Ceilings(requests_per_minute=2, tokens_per_minute=100, sessions=9).scaled(0.25)
     assert (scaled.requests_per_minute, scaled.tokens_per_minute) == (1, 25)
     assert (scaled.concurrent_turns, scaled.sessions) == (None, 9)
-
-
-def test_a_bucket_refills_evenly_and_never_above_its_ceiling() -> None:
-    bucket = Bucket(60, 0)
-    bucket.take(60)
-    assert bucket.wait_ms(1) == 1_000 and bucket.gauge == BucketLevel(60, 0, MINUTE_MS)
-    bucket.look(60, 1_000)
-    assert bucket.wait_ms(1) == 0 and bucket.gauge.remaining == 1
-    bucket.look(60, 10 * MINUTE_MS)
-    assert bucket.level == 60
-    bucket.look(60, 0)
-    assert bucket.level == 60, "a clock that went back takes nothing"
 
 
 def test_more_than_a_minutes_worth_waits_for_a_full_bucket() -> None:

@@ -166,25 +166,6 @@ async def test_a_prefill_that_takes_long_or_has_no_slot_leaves_the_next_turn_not
 
 
 @virtual
-async def test_one_that_did_not_wait_is_prefilled_as_soon_as_the_engine_is_idle() -> None:
-    async with Place() as place:
-        engine = Small("One.", "Two.", "Ana is 7.", "Three.")
-        replica, reader = await at_work(place, engine, "truncate")
-        for word in ("first", "second"):
-            await turn(replica, reader, word)
-        engine.idle = False
-        await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        await advance(60.0)
-        assert not engine.warmed
-        engine.idle = True
-        await advance(60.0)
-        await turn(replica, reader, "third")
-        (head,) = engine.warmed
-        assert list(engine.requests[-1].prompt[: len(head)]) == head
-
-
-@virtual
 async def test_a_summary_waits_for_no_prefill_once_the_window_is_all_but_full() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "Ana is 7.", "Four" + LONG[:60])
@@ -330,37 +311,6 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
         await replica.do(cm.CompactionUndo(id=place.name(), session=SESSION))
         await turn(replica, reader, "third")
         assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
-
-
-@virtual
-async def test_what_was_left_out_meanwhile_is_summarised_and_what_has_room_is_back() -> None:
-    async with Place() as place:
-        scripts = ("Too late.", "Four.", "Ana is 7.", "Five.")
-        engine, replica, reader = await filled(place, *scripts)
-        await turn(replica, reader, "third" + LONG[:30])
-        await turn(replica, reader, "fourth" + LONG)  # breaks the summary off, and does not fit
-        assert events(place, ev.ContextFitted)
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        (compacted,) = events(place, ev.ContextCompacted)
-        assert "first" in engine.prompts[-1]  # the model has read what was left out
-        await turn(replica, reader, "fifth")
-        assert len(engine.requests[-1].prompt) == compacted.tokens_after + len("fifth") + 2
-        assert "Ana is 7." in engine.prompts[-1] and len(events(place, ev.ContextFitted)) == 1
-
-
-@virtual
-async def test_a_request_is_given_up_when_the_session_leaves() -> None:
-    async with Place() as place:
-        engine = Small("One.", "A summary that nobody waits for")
-        replica, reader = await at_work(place, engine, "truncate")
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)
-        actor = replica.runtime.actor(KEY)
-        assert actor is not None
-        await actor.passivate()
-        (failed,) = events(place, ev.CompactionFailed)
-        assert failed.compaction_id == ok.compaction_id and failed.error["code"] == "compaction_failed"
 
 
 def outcomes(place: Place) -> list[tuple[type[Any], ItemId]]:

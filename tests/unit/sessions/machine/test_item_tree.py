@@ -107,23 +107,6 @@ async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_befor
     assert (await desk.say_and_fit(parent_id=leaf)).prompt[: len(back)] == back, "the first line keeps its cut"
 
 
-async def test_another_answer_that_needed_a_cut_does_not_change_one_that_is_being_written() -> None:
-    desk = Fork(window=54)
-    await desk.say_and_fit()
-    await desk.say_and_fit()
-    first = await desk.ask(TEXT, max_output_tokens=10)
-    plan = await desk.fit(first)
-    assert plan.dropped == 0
-    other = desk.again(desk.state.open[first].body.parent_id, max_output_tokens=60)
-    cut = await desk.fit(other)
-    assert cut.dropped > 0
-    for _ in range(2):
-        assert await desk.ledger.plan(desk.state.open[first]) == plan
-        again = await desk.ledger.plan(desk.state.open[other])
-        assert (again.prompt, again.cut) == (cut.prompt, None)
-        desk.reload()
-
-
 async def test_a_snapshot_that_does_not_tell_whose_its_cuts_are_is_folded_anew() -> None:
     desk = Fork(window=120)
     cut = (await desk.until_cut()).cut

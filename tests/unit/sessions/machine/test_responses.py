@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from sessions.machine import event_writer
 from sessions.machine.state import pack_state, replay, unpack_state
@@ -65,3 +66,21 @@ def test_a_snapshot_from_before_there_were_smaller_models_goes_on_with_the_sessi
     (call,) = [each for turn in state.awaiting.values() for each in turn.missing]
     answered = ground.ok(cm.ToolOutput(id=ground.name(), session=SESSION, call_id=call, output="42"))
     assert models(ground, answered.response_id) == ["sim"] and writes(ground, answered.response_id) == ""
+
+
+def test_deltas_carry_the_usage_so_far_where_the_request_says_so() -> None:
+    for request, counted in (({"continuous_usage_stats": True}, True), ({}, False)):
+        ground = Ground()
+        ground.create()
+        items = (cm.NewMessage(content="hello"),)
+        turn = cm.TurnCreate(id=ground.name(), session=SESSION, items=items, request=request)
+        response = ground.ok(turn).response_id
+        assert response is not None
+        ground.machine.prompted(response, 5, 3)
+        ground.write(response, event_writer.Text("one"), event_writer.Text("two"))
+        ground.text(response)
+        ground.answer(response)
+        deltas = [record.event for record in ground.records if isinstance(record.event, ev.OutputTextDelta)]
+        shown = [(each.usage.cached_tokens, each.usage.output_tokens) for each in deltas if each.usage is not UNSET]
+        assert shown == ([(3, 2), (3, 3), (3, 4)] if counted else [])
+        assert all(each.usage.input_tokens == 5 for each in deltas if each.usage is not UNSET)

@@ -12,7 +12,7 @@ from sessions.machine.event_writer import CallBegin, Text, Thought
 from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks, continuation_seed
+from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
 from sessions.model.verdicts import Verdict
@@ -27,7 +27,6 @@ from tests.support.machine.generation_fixture import (
     GivenFilters,
     GivenLedger,
     KeptInbox,
-    Replacing,
     open_response,
 )
 from tests.support.machine.machine_fixture import KEY
@@ -91,13 +90,6 @@ class Attempted:
         ended = await self.attempts.generate(plan)
         self.output.flush()
         return ended
-
-
-@virtual
-async def test_an_engine_that_ran_into_its_limit_says_so_unless_a_stop_string_came_first() -> None:
-    assert (await Attempted(GivenEngine("well", finish="length")).end()).reason == "max_output_tokens"
-    stopped = Attempted(GivenEngine("we.ll", finish="length"), stop=".")
-    assert (await stopped.end()).reason == "stop" and stopped.inbox.text == "we"
 
 
 @virtual
@@ -208,20 +200,6 @@ async def test_thoughts_before_a_call_that_does_not_fit_are_dropped_with_it() ->
     usage = made.attempts.counts.usage()
     assert (usage.output_tokens, usage.reasoning_tokens) == (len('{"name": "look", "arguments": {"at": 5}}'), 0)
     assert [request.max_tokens for request in engine.requests] == [200, 200]
-
-
-@virtual
-async def test_a_redaction_begins_another_run_from_the_released_text() -> None:
-    engine = GivenEngine("a bad word", " word")
-    made = Attempted(engine, filters=GivenFilters(lambda: Replacing("bad", "good")))
-    assert await made.end() == AttemptsEnd("stop")
-    assert made.inbox.text == "a good word"
-    first, second = engine.requests
-    assert bytes(list(second.prompt)) == b"helloa good" and bytes(list(second.emitted)) == b"a good"
-    assert second.seed == continuation_seed(first.seed, made.run.open_.id, len(b"a good")) != first.seed
-    assert second.max_tokens == first.max_tokens - len(b"a bad")
-    counts = made.attempts.counts
-    assert (counts.recomputed, counts.withheld) == (len(second.prompt) - 1, 3)
 
 
 MISFIT = '<tool_call>{"name": "look", "arguments": {"at": "here"}}</tool_call>'

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from copy import copy
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -22,7 +21,6 @@ from sessions.machine.item_tree import branch
 from sessions.machine.state import apply
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -42,28 +40,6 @@ from sessions.turn.ledger import Ledger
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
-
-
-async def test_a_prompt_is_the_branch_and_each_piece_is_tokenised_once() -> None:
-    desk = Desk(instructions="be brief", tools=(Tool(name="look"),))
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-    await desk.says(second, "far away")
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert desk.tokenizer.asked == ["where is the river", "and the sea"]
-
-
-async def test_what_was_emitted_ends_the_prompt_with_its_tail() -> None:
-    desk = Desk()
-    response = await desk.ask("go on")
-    await desk.says(response, "one two", tail=" thr")
-    plan = await desk.ledger.plan(desk.state.open[response])
-    assert list(plan.prompt) == await desk.expected(response)
-    assert list(plan.emitted) == list(await desk.tokenizer.text("one two")) + list(await desk.tokenizer.text(" thr"))
-    assert plan.max_tokens == 1_000 - len(plan.prompt)
 
 
 async def test_calls_and_their_outputs() -> None:
@@ -155,47 +131,6 @@ async def test_the_arguments_of_calls_are_erased_with_their_answer() -> None:
     desk.answer(answer.response_id)
     desk.check()
     desk.check_folding(len(desk.records) // 2)
-
-
-async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> None:
-    desk = Desk(window=120)
-    cuts: list[ItemId | None] = []
-    dropped: list[int] = []
-    for _ in range(12):
-        response = await desk.ask("one two three four five six")
-        plan = await desk.ledger.plan(desk.state.open[response])
-        assert len(plan.prompt) + plan.max_tokens == 120
-        cuts.append(plan.cut)
-        dropped.append(plan.dropped)
-        if plan.cut is not None:
-            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
-        desk.reload()
-        again = await desk.ledger.plan(desk.state.open[response])
-        assert (list(again.prompt), again.cut, again.dropped) == (list(plan.prompt), None, plan.dropped)
-        await desk.says(response, "seven eight")
-        desk.finish(response)
-    moved = [number for number, cut in enumerate(cuts) if cut is not None]
-    assert moved and dropped == sorted(dropped)
-    assert all(later - earlier >= 3 for earlier, later in pairwise(moved))
-
-
-async def test_an_answer_without_a_limit_of_its_own_has_the_servers() -> None:
-    desk = Desk()
-    ledger = Ledger(desk.state, SimulatedTokenizer(), desk.ledger._engine, answer_tokens=7)
-    response = await desk.ask("count")
-    assert (await ledger.plan(desk.state.open[response])).max_tokens == 7
-    await desk.says(response, "one two")
-    assert (await ledger.plan(desk.state.open[response])).max_tokens == 5
-    desk.finish(response)
-    longer = await desk.ask("count", max_output_tokens=9)
-    assert (await ledger.plan(desk.state.open[longer])).max_tokens == 9
-
-
-async def test_a_message_that_could_never_fit_is_refused_before_it_is_journaled() -> None:
-    desk = Desk(window=20)
-    with pytest.raises(BadInput) as refused:
-        await desk.send(cm.MessageCreate(id=desk.name(), session=SESSION, content="zzzzzzzzzzzzzzzzzzzzzzzz"))
-    assert refused.value.code == "context_length_exceeded"
 
 
 async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:

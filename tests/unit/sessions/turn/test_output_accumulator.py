@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from sessions.machine.event_writer import Text
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
@@ -21,34 +20,6 @@ def accumulator(inbox: KeptInbox, *, whole: bool = False) -> OutputAccumulator:
 
 def released(text: str, tail: str = "") -> Release:
     return Release(text, b"\x01\0\0\0" * len(text), tail)
-
-
-@virtual
-async def test_the_first_delta_goes_at_once_and_later_ones_are_rolled_up() -> None:
-    inbox = KeptInbox()
-    output = accumulator(inbox)
-    for text in "abc":
-        output.accept(released(text))
-    assert inbox.text == "a"
-    await passed(1.5)
-    assert inbox.text == "abc" and inbox.notified == 2
-    output.accept(released("d"))
-    output.accept(released("e" * 8))
-    assert inbox.text == "abcd" + "e" * 8, "enough bytes do not wait"
-    assert len(output.written) == 4 * len(inbox.text)
-
-
-@virtual
-async def test_a_busy_actor_is_notified_once_and_takes_everything() -> None:
-    inbox = KeptInbox(busy=True)
-    output = accumulator(inbox)
-    for text in ("a", "b" * 9, "c" * 9):
-        output.accept(released(text, tail="t"))
-    assert inbox.notified == 1
-    taken = output.take()
-    assert taken is not None and taken.tail == "t"
-    assert taken.pieces == (Text("a" + "b" * 9 + "c" * 9),) and len(taken.tokens) == 4 * 19
-    assert output.take() is None
 
 
 @virtual

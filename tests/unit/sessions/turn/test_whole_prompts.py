@@ -46,15 +46,6 @@ class WholeDesk(Desk):
         return prompt
 
 
-async def test_ten_turns_reuse_all_that_stands_unchanged() -> None:
-    desk = WholeDesk(KEEPS, instructions="be brief")
-    before: list[int] = []
-    for number in range(10):
-        prompt = await desk.turn(f"question {number}", f"answer {number}")
-        assert prompt[: len(before)] == before
-        before = [*prompt, *await desk.whole.text(f"answer {number}")]
-
-
 async def test_what_a_template_leaves_out_costs_that_answer_alone() -> None:
     desk = WholeDesk()
     first = await desk.turn("where", "<thought></think>there")
@@ -116,15 +107,6 @@ class ChannelDesk(WholeDesk):
 
     def spelled(self, prompt: list[int]) -> str:
         return b"".join(self.whole.pieces(prompt)).decode()
-
-
-async def test_an_answer_in_channels_keeps_the_ids_of_its_text_and_loses_its_thoughts() -> None:
-    desk, ids = ChannelDesk(), list(b"there")
-    response, _, _ = await desk.asked("where")
-    await desk.thinks(response, "Hm.", event_writer.Text("there"), ids=ids)
-    _, prompt, text = await desk.asked("and then")
-    assert f"{START}assistant{FINAL}there{MESSAGE_END}" in text and "Hm." not in text
-    assert any(prompt[at : at + len(ids)] == ids for at in range(len(prompt)))
 
 
 async def test_thoughts_before_a_call_stay_until_the_turn_has_its_answer() -> None:
