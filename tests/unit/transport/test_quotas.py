@@ -17,7 +17,6 @@ from sessions.model.types import (
     CallId,
     CommandId,
     ItemId,
-    Principal,
     ResponseId,
     SessionId,
     SessionKey,
@@ -70,19 +69,6 @@ async def begun(request: Request) -> cm.Ok:
 
 async def refused(request: Request) -> cm.Ok:
     raise Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
-
-
-async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_user() -> None:
-    stored = Stored(stored_bytes=100)
-    held = quotas(TenantLimits(stored_bytes=1_000, user=Ceilings(stored_bytes=1_000)), stored)
-    users = [replace(LOCAL_PRINCIPAL, user=name) for name in "ab"]
-
-    async def send(user: Principal, number: int) -> None:
-        command = cm.MessageCreate(id=CommandId(f"{user.user}{number}"), session=SessionId("s"), content="Hello")
-        await held.execute(request_of(user, command, None), begun)
-
-    await asyncio.gather(*(send(user, number) for user in users for number in range(10)))
-    assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
 
 
 async def test_a_journal_that_takes_long_to_count_is_asked_less_often() -> None:

@@ -78,17 +78,6 @@ async def test_a_connection_that_has_shown_a_key_goes_on_after_a_refusal(keyed: 
     writer.close()
 
 
-async def test_a_head_in_pieces_is_judged_when_it_is_whole(keyed: int) -> None:
-    head = REFUSED_HEAD % (0, b"")
-    reader, writer = await asyncio.open_connection("127.0.0.1", keyed)
-    for place in range(0, len(head), 7):
-        writer.write(head[place : place + 7])
-        await writer.drain()
-    async with asyncio.timeout(60):
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
-    writer.close()
-
-
 @pytest.mark.parametrize("size", [200_000, 8_000_000], ids=["whole", "paused"])
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "WRITE_S", 0.05)

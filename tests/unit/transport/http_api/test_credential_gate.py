@@ -13,7 +13,6 @@ from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from tests.support.garbage import no_cycles
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.auth.connection_shares import PLACE, ConnectionShares
 from transport.auth.origins import OriginPolicy
 from transport.http.request_head import plain_head
 from transport.http_api.app import make_gate
@@ -119,16 +118,6 @@ def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
     assert judged("GET", "/v1/ws", upgrade=True, keyed=False, authorization="Bearer bad") == "passed"
 
 
-def test_a_connection_belongs_to_whom_it_has_shown_the_key_of() -> None:
-    shares = ConnectionShares()
-    state = {PLACE: shares.open("127.0.0.1", plain=True)}
-    judged("GET", "/v1/models", state=state)
-    assert shares.unauthenticated == {"127.0.0.1": 1} and not shares.principals
-    judged("GET", "/v1/models", state=state, authorization="Bearer good")
-    assert not shares.unauthenticated and shares.principals == {("acme", "k"): 1}
-    assert state["principal"] is ACME  # type: ignore[comparison-overlap]
-
-
 @pytest.mark.parametrize("allowed", [(), ("https://chat.example",), ("*",)])
 @pytest.mark.parametrize("origin", [None, "https://chat.example"])
 async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str, ...], origin: str | None) -> None:
@@ -179,16 +168,6 @@ def test_a_plain_head_and_what_of_its_body_has_not_come() -> None:
     assert scope["headers"][1:] == [(b"content-length", b"10"), (b"x-a", b"b:c")] and not scope["upgrade"]
     chunked = plain_head(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
     assert chunked is not None and chunked["left"] > 1 << 32
-
-
-def test_a_first_head_is_refused_whole_or_let_pass() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer %s\r\n\r\n"
-    bad, good = ({**(plain_head(head % key) or {}), "client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
-    refused = gate.refused(bad)
-    assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
-    assert gate.refused(good) is None
-    assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(bad) is None
 
 
 def test_headers_are_found_as_starlette_finds_them() -> None:

@@ -65,28 +65,6 @@ def test_a_hello_that_is_wrong_ends_the_connection() -> None:
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_connection_is_pinged_and_a_dead_one_closed() -> None:
-    connection = ready()
-    assert connection.deadline() == 25.0
-    assert said(connection.tick(25.0)) == ["ping"]
-    assert connection.deadline() == 35.0
-    assert connection.tick(30.0) == []
-    assert send(connection, {"type": "pong"}, at=31.0) == []
-    assert connection.deadline() == 50.0, "25 s after the ping was written nothing else was"
-    assert said(connection.tick(50.0)) == ["ping"]
-    assert said(connection.tick(66.0)) == ["4412"]
-
-
-def test_a_client_that_only_listens_is_pinged_too() -> None:
-    connection = ready()
-    for second in range(1, 25):
-        connection.wrote(float(second))
-    assert said(connection.tick(25.0)) == ["ping"]
-    for second in range(26, 36):
-        connection.wrote(float(second))
-    assert said(connection.tick(35.0)) == ["4412"]
-
-
 def test_a_window_left_full_for_30_s_ends_with_4408_and_progress_restarts_the_clock() -> None:
     connection = ready(ConnectionLimits(window_events=2))
     reader = Unacked()
@@ -101,17 +79,6 @@ def test_a_window_left_full_for_30_s_ends_with_4408_and_progress_restarts_the_cl
     connection.wrote(80.0)
     assert connection.tick(89.9) == []
     assert said(connection.tick(90.0)) == ["slow_reader", "4408"]
-
-
-def test_a_socket_that_takes_nothing_for_30_s_ends_with_4408() -> None:
-    connection = ready()
-    connection.stalled(1.0)
-    connection.flowing()
-    connection.stalled(5.0)
-    send(connection, {"type": "ping"}, at=20.0)
-    connection.wrote(20.0)
-    assert connection.deadline() == 35.0
-    assert said(connection.tick(35.0)) == ["slow_reader", "4408"]
 
 
 def test_goaway_is_said_once_and_then_done() -> None:

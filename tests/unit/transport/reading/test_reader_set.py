@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from sessions.model import events as ev
 from sessions.model.commands import Ok
-from sessions.model.errors import Unavailable
 from sessions.model.types import CallId, CommandId, Principal, ResponseId, SessionId
 from tests.support.doors.transport import (
     TENANT,
@@ -46,31 +45,6 @@ def types(frames: list[dict[str, Any]]) -> list[str]:
 
 
 # -- how a resume is answered ----------------------------------------------------------------------------------------
-
-
-async def test_from_the_start_everything_is_replayed_and_then_live() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 3)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    frames = await rig.run()
-    assert frames[0] == {
-        "type": "resumed",
-        "session": "s",
-        "mode": "replay",
-        "epoch": "ep_s",
-        "from": 1,
-        "top": 7,
-    }
-    assert types(frames) == ["resumed", "event", "event", "event", "event", "event", "caught_up"]
-    merged = frames[5]
-    assert (merged["first_offset"], merged["offset"], merged["event"]["sequence_number"]) == (5, 7, 5)
-    assert merged["event"]["delta"] == "w1 w2 w3 "
-    await sessions.append("s", delta("live", 6))
-    (live,) = await rig.run()
-    assert (live["offset"], live["event"]["delta"]) == (8, "live")
-    assert "first_offset" not in live
-    assert "private" not in live
 
 
 async def test_too_far_back_gets_a_snapshot_and_the_start_is_never_too_far() -> None:
@@ -129,32 +103,6 @@ async def test_what_becomes_durable_while_the_journal_is_read_is_neither_lost_no
     for frame in await rig.run():
         client.take(frame)
     assert (client.offset, client.text, client.caught_up) == (8, "w1 w2 xy", 1)
-
-
-async def test_a_journal_that_is_away_is_gone_for_now() -> None:
-    away = False
-
-    async def faulty(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if away and call == "read":
-            raise Unavailable("journal_unavailable", "Away.", retry_after_ms=500)
-        return effect()
-
-    sessions = await memory_sessions(faulty)
-    await a_log(sessions, 2)
-    away = True
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    (gone,) = await rig.run()
-    assert gone["error"] == {
-        "type": "server_error",
-        "code": "journal_unavailable",
-        "message": "Away.",
-        "retryable": True,
-        "retry_after_ms": 500,
-    }
-    away = False
-    rig.channel.subscribe(point(0))
-    assert types(await rig.run())[-1] == "caught_up"
 
 
 async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
@@ -362,33 +310,6 @@ async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() ->
 # -- the window ----------------------------------------------------------------------------------------
 
 
-async def test_a_full_window_stops_the_cursor_and_an_ack_moves_it_on() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=3)
-    rig.channel.subscribe(point(0))
-    client = Reading()
-    for frame in await rig.run():
-        client.take(frame)
-    assert client.offset == 3
-    assert rig.window.full_since == 0.0
-    for n in range(50):
-        await sessions.append("s", delta(f"{n},", 3 + n))
-    assert await rig.run() == []
-    assert rig.channel.readers[S].sent is not None
-    assert len(rig.channel.readers[S].sent or ()) == 3, "nothing is kept for a slow reader but what it was sent"
-    rig.now = 7.0
-    rig.channel.ack(S, 2, rig.now)
-    assert rig.window.full_since is None
-    for frame in await rig.run():
-        client.take(frame)
-    rig.channel.ack(S, client.offset or 0, rig.now)
-    for frame in await rig.run():
-        client.take(frame)
-    assert client.offset == 54, "what was missed came as few merged events"
-    assert client.text == "".join(f"{n}," for n in range(50))
-
-
 async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
     sessions = await memory_sessions()
     await a_log(sessions)
@@ -404,31 +325,6 @@ async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
 
 
 # -- answers among events ----------------------------------------------------------------------------------------
-
-
-async def test_an_answer_waits_for_the_events_up_to_its_offset() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=3)
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    rig.channel.answer(Ok(id=CommandId("c"), offset=4), S, 4)
-    assert await rig.run() == []
-    rig.channel.ack(S, 3, 0.0)
-    assert types(await rig.run()) == ["event", "ok", "caught_up"]
-
-
-async def test_no_delta_follows_the_answer_to_a_cancel_that_came_too_late() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=4)
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    await sessions.append("s", *(delta(f"{n}", 3 + n) for n in range(5)))
-    rig.channel.answer(Ok(id=CommandId("c"), noop=True), S, None)
-    assert await rig.run() == [], "the window is full: deltas of the response are still to come"
-    rig.channel.ack(S, 4, 0.0)
-    assert types(await rig.run()) == ["event", "ok"]
 
 
 async def test_an_answer_that_overtook_its_event_fetches_it() -> None:

@@ -34,15 +34,6 @@ def searching(sessions: FakeSessions) -> ConversationSearch:
     return ConversationSearch(sessions.journal, logs, asyncio.get_running_loop().time)
 
 
-def test_every_word_stands_in_the_same_text_in_any_case() -> None:
-    state = folded(named("Bread"), message_created("A RECIPE for bread", "a"), message_created("flour", "b", "a"))
-    (match,) = matches_of(state, words_of("recipe BREAD"))[0]
-    assert (match.item_id, match.snippet[match.start : match.end]) == ("a", "RECIPE")
-    assert matches_of(state, words_of("recipe flour"))[0] == ()
-    assert [match.item_id for match in matches_of(state, words_of("bread"))[0]] == [None, "a"]
-    assert matches_of(state, words_of("re.ipe"))[0] == ()  # a word, and no pattern
-
-
 @pytest.mark.parametrize(
     ("text", "query", "found"),
     [
@@ -73,35 +64,10 @@ def test_a_long_query_that_almost_matches_everywhere_is_not_found() -> None:
     assert words_of("a" * 255 + "b").snippet("a" * 2_000_000) is None
 
 
-def test_other_branches_and_what_the_system_says_are_not_searched() -> None:
-    state = folded(
-        named(None),
-        message_created("needle", "a"),
-        message_created("needle", "s", None, "system"),
-        message_created("thread", "b", "s"),
-        message_created("x", "c"),
-    )
-    assert matches_of(state, words_of("needle"))[0] == ()
-    assert matches_of(state, words_of("thread"))[0] == ()
-
-
 @pytest.mark.parametrize("query", ["", "  ", "x" * 257, " ".join("abcdefghijklmnopq")])
 def test_a_query_has_some_words_and_not_too_many(query: str) -> None:
     with pytest.raises(BadInput):
         words_of(query)
-
-
-async def test_a_search_is_bounded_and_says_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = await memory_sessions()
-    for number in range(5):
-        await sessions.append(f"s{number}", named(None), message_created("straw" if number < 4 else "needle", "a"))
-    monkeypatch.setattr(search, "SESSIONS_MAX", 2)
-    first = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=None)
-    assert first.hits == () and first.has_more and first.last_id is not None
-    monkeypatch.setattr(search, "SESSIONS_MAX", 64)
-    monkeypatch.setattr(search, "TEXT_MAX", 5)
-    second = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=first.last_id)
-    assert second.hits == () and second.has_more and second.last_id not in (None, first.last_id)
 
 
 async def test_a_session_that_cannot_be_read_is_passed_over_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
