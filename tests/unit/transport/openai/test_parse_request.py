@@ -30,6 +30,23 @@ def chat(**fields: Any) -> ChatRequest:
     return ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
 
 
+def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
+    call = {"id": "c1", "function": {"name": "add", "arguments": "{}"}}
+    request = chat(
+        messages=[
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "+1"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "2"},
+        ]
+    )
+    instructions, units = chat_history(request.messages)
+    assert instructions == "be brief"
+    assert units[0].items == (cm.NewMessage(role="user", content="1+1"),)
+    assert units[1].answer and isinstance(units[1].items[0], cm.NewCall)
+    assert units[2].items == (cm.NewOutput(call_id="c1", output="2"),)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -89,6 +106,24 @@ def test_tools_have_one_name_each_and_take_objects() -> None:
     with pytest.raises(BadInput) as array:
         response_tools(listing.tools)
     assert array.value.param == "tools[0].parameters"
+
+
+def test_the_input_of_a_response_lays_calls_below_their_answer() -> None:
+    request = ResponsesRequest.model_validate(
+        {
+            "input": [
+                {"role": "user", "content": "hi"},
+                {"type": "reasoning"},
+                {"role": "assistant", "content": [{"type": "output_text", "text": "wait"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+            ]
+        }
+    )
+    units = input_units(request.input)
+    assert [len(unit.items) for unit in units] == [1, 2, 1]
+    assert [unit.answer for unit in units] == [False, True, False]
+    assert input_units(None) == [] and len(input_units("hi")) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,6 +227,16 @@ def test_fields_of_functions_that_have_no_effect_are_named() -> None:
     assert response_tools(given.tools)[0] == chat_tools(chat(tools=tools).tools)[0]
 
 
+def test_tools_of_kinds_that_nobody_here_carries_out_are_left_out() -> None:
+    request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS})
+    assert [tool.name for tool in response_tools(request.tools)] == ["add"]
+    kinds = ["tools[0] (web_search)", "tools[2] (custom)", "tools[3] (local_shell)", "tools[4] (namespace)"]
+    assert left_out(request) == kinds
+    own = {"type": "custom", "custom": {"name": "patch"}}
+    body = chat(tools=[own, {"type": "function", "function": TOOL}])
+    assert [tool.name for tool in chat_tools(body.tools)] == ["add"] and left_out(body) == ["tools[0] (custom)"]
+
+
 @pytest.mark.parametrize("choice", [{"type": "web_search"}, {"type": "custom", "name": "apply_patch"}])
 def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict[str, Any]) -> None:
     request = ResponsesRequest.model_validate({"input": "hi", "tools": AGENTS, "tool_choice": choice})
@@ -201,6 +246,19 @@ def test_a_choice_of_a_tool_that_nobody_here_carries_out_is_refused(choice: dict
     with pytest.raises(BadInput) as caught:
         chat_sampling(chat(tools=[{"type": "function", "function": TOOL}], tool_choice=choice))
     assert caught.value.param == "tool_choice"
+
+
+def test_fields_that_nobody_knows_inside_messages_and_parts_are_named_once() -> None:
+    part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}, "annotations": []}
+    body = chat(
+        messages=[
+            {"role": "user", "content": [part, part], "weight": 2, "made_up": None},
+            {"role": "assistant", "content": "x", "weight": 1, "reasoning_content": "Hm.", "id": "1", "audio": None},
+        ]
+    )
+    assert sorted(left_out(body)) == ["messages[0].content[0].cache_control", "messages[0].weight"]
+    request = ResponsesRequest.model_validate({"input": [{"role": "user", "content": [part], "weight": 2}]})
+    assert sorted(left_out(request)) == ["input[0].content[0].cache_control", "input[0].weight"]
 
 
 def test_fields_that_nobody_knows_deeper_inside_a_request_are_named() -> None:
