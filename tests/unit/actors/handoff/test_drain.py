@@ -23,6 +23,22 @@ async def drain_of(made: Cluster, name: str, **limits: float) -> Drain:
 
 
 @virtual
+async def test_an_open_answer_is_handed_off_and_what_is_idle_without_kv_is_parked() -> None:
+    async with cluster(replicas=2) as made:
+        key, _ = await answering(made)
+        name = made.owner(key)
+        drain = await drain_of(made, name)
+        reports: list[tuple[int, int, int]] = []
+        await drain.drain(lambda *counts: reports.append(counts), by="operator eve")
+        assert reports[-1][2] == 0 and drain.handed_off >= 1
+        assert made.owner(key) not in ("", name) and made.replicas[name].replica.runtime.draining
+        (row,) = [each for each in made.store.audit_rows[INSTALLATION] if b"replica.draining" in each.body]
+        assert b"eve" in row.body
+        await drain.drain(lambda *_: None, by=BY_SIGNAL)
+        assert len(made.store.audit_rows[INSTALLATION]) == 1, "draining twice is one drain"
+
+
+@virtual
 async def test_what_is_left_when_the_time_is_over_is_parked_with_its_answer_open() -> None:
     async with cluster(replicas=1) as made:
         key, _ = await answering(made, tokens=5_000)
