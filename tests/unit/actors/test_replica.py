@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from actors.cluster.versions import OURS
-from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.model.errors import BadInput
 from tests.support.cluster.harness import cluster, until
-from tests.support.cluster.steps import all_met, simulated
-from tests.support.virtual_time import advance, virtual
+from tests.support.cluster.steps import all_met
+from tests.support.virtual_time import virtual
 
 
 @virtual
@@ -24,27 +18,3 @@ async def test_inside_its_context_it_is_a_member_with_its_address_engine_and_pro
         assert announced.engine == node.engine.info
         await node.end()
         await until(lambda: len(made.replicas["r2"].replica.membership.view.members) == 1)
-
-
-@virtual
-async def test_what_the_directory_lost_is_claimed_again_and_load_is_a_share_of_the_slots() -> None:
-    async with cluster(replicas=1) as made:
-        key = await made.gateways["g1"].create("one")
-        made.directory_store.empty()
-        await advance(3.0)
-        assert made.directory_store.locate(key, now=asyncio.get_running_loop().time()) is not None
-        replica = made.replicas["r1"].replica
-        assert replica.load() == 0.0
-        await made.gateways["g1"].say(key, tokens=200)
-        await made.writes(key)
-        assert replica.load() == 1 / simulated(made.replicas["r1"]).stats().slots
-
-
-@virtual
-async def test_another_model_under_the_same_name_is_refused_before_it_is_announced() -> None:
-    async with cluster(replicas=1) as made:
-        other = SimulatedEngine(SimulatedOptions(weights=1))
-        with pytest.raises(BadInput) as refused:
-            await made.add_replica("r2", other)
-        assert refused.value.code == "replica_differs"
-        assert len(made.replicas["r1"].replica.membership.view.members) == 1

@@ -7,37 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from inference.brownout_engine import CombinedHoldings, check_compatible, make_brownout_engine
+from inference.brownout_engine import CombinedHoldings, check_compatible
 from inference.kv.tenant_quota import KvHoldings
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.limits import Share
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId
-from tests.support.engines.engines import collect, key, prompt_of, request
-from tests.support.virtual_time import virtual
 
 LARGE = SimulatedOptions(model="large", context_window=1024, kv_tokens_max=8192)
-SMALL = LARGE.smaller("small", 4.0, 2)
-
-
-@virtual
-async def test_each_request_goes_to_the_model_that_it_names() -> None:
-    engine = make_brownout_engine(SimulatedEngine(LARGE), lambda info: SimulatedEngine(SMALL))
-    await engine.start()
-    assert engine.info.model == "large" and engine.info.smaller_model == "small"
-    prompt = await prompt_of(engine, "a question")
-    await collect(engine.generate(request(key("a"), prompt, max_tokens=4)))
-    assert engine.main.place(key("a")).tokens and not engine.smaller.place(key("a")).tokens
-    await collect(engine.generate(request(key("b"), prompt, max_tokens=4, model="small")))
-    assert engine.smaller.place(key("b")).tokens and not engine.main.place(key("b")).tokens
-    assert engine.held_sessions() == {key("a"), key("b")}
-    with pytest.raises(BadInput):
-        await collect(engine.generate(request(key("c"), prompt, model="third")))
-    await engine.park(key("b"))
-    assert engine.held_sessions() == {key("a")}, "the smaller one keeps nothing of a parked session"
-    forecast = engine.forecast(key("a"), Share(), 10, model="small")
-    assert forecast is not None and forecast.position == 0
-    await engine.close()
 
 
 @pytest.mark.parametrize(

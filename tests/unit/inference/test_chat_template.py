@@ -108,12 +108,6 @@ def test_what_is_no_sum_of_parts_renders_whole_conversations(source: str) -> Non
     assert "".join(piece.text for piece in pieces) == template.render([*system, *messages], answer=True)
 
 
-def test_no_instructions_keeps_what_the_template_says_by_itself() -> None:
-    assert "named SmolLM" in text_of(made(SMOLLM2).opening(None, ()))
-    assert "named SmolLM" not in text_of(made(SMOLLM2).opening("Be brief.", ()))
-    assert text_of(made(CHATML).opening(None, ())) == ""
-
-
 def test_roles_that_a_template_does_not_know_are_told_in_others() -> None:
     roles = made(STRICT).scaffold.roles
     assert roles["tool"] == roles["user"] and roles["developer"] == roles["system"] != roles["user"]

@@ -8,7 +8,7 @@ import pytest
 
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.fair_queue import MARGIN
-from sessions.model.errors import Overloaded, Unavailable
+from sessions.model.errors import Overloaded
 from sessions.model.types import TenantId
 
 
@@ -20,25 +20,6 @@ async def let_in(gate: ConcurrencyGate, tenant: str = "t", priority: int = 0, *,
     run = gated(tenant, priority, pauses=pauses)
     await gate.acquire(run)
     return run
-
-
-async def test_the_gate_serves_by_priority_then_in_order() -> None:
-    gate = ConcurrencyGate(1, 8)
-    first = await let_in(gate)
-    served: list[str] = []
-
-    async def wait(name: str, priority: int) -> None:
-        run = await let_in(gate, priority=priority)
-        served.append(name)
-        gate.leave(run)
-
-    async with asyncio.TaskGroup() as group:
-        for name, priority in (("late", 5), ("first", 0), ("second", 0), ("urgent", -1)):
-            group.create_task(wait(name, priority))
-            await asyncio.sleep(0)
-        gate.leave(first)
-    assert served == ["urgent", "first", "second", "late"]
-    assert (gate.running, gate.waiting) == (0, 0)
 
 
 async def test_a_cancelled_waiter_leaves_nothing_even_when_its_turn_has_come() -> None:
@@ -58,18 +39,6 @@ async def test_a_cancelled_waiter_leaves_nothing_even_when_its_turn_has_come() -
         gate.leave(running)
     assert gate.running == 0 and gate.num_shed == 2
     gate.queue.check_integrity()
-
-
-async def test_a_closed_gate_tells_everybody() -> None:
-    gate = ConcurrencyGate(1, 4)
-    await let_in(gate)
-    waiters = [asyncio.create_task(let_in(gate)) for _ in range(3)]
-    await asyncio.sleep(0)
-    gate.refuse_all(Unavailable("engine_unavailable", "closed"))
-    for waiter in waiters:
-        with pytest.raises(Unavailable):
-            await waiter
-    assert gate.running == 1 and gate.waiting == 0
 
 
 async def test_a_tenant_that_floods_lets_another_one_in_at_once() -> None:
@@ -93,31 +62,3 @@ async def test_a_tenant_that_floods_lets_another_one_in_at_once() -> None:
     for task in flood:
         task.cancel()
     await asyncio.gather(*flood, return_exceptions=True)
-
-
-async def test_one_that_cannot_pause_or_has_said_nothing_is_left_alone() -> None:
-    for pauses, tokens in ((False, 4), (True, 0)):
-        gate = ConcurrencyGate(1, 4)
-        run = await let_in(gate, "flood", 5, pauses=pauses)
-        if tokens:
-            gate.on_output(run, tokens)
-        urgent = asyncio.create_task(let_in(gate, "other", 0))
-        await asyncio.sleep(0)
-        assert not run.yields and not urgent.done()
-        gate.leave(run)
-        await urgent
-
-
-async def test_while_it_is_held_nobody_gets_in_and_nobody_makes_room() -> None:
-    gate = ConcurrencyGate(1, 4)
-    run = await let_in(gate, "flood", 5)
-    gate.on_output(run, 1)
-    gate.hold()
-    urgent = asyncio.create_task(let_in(gate, "other", 0))
-    await asyncio.sleep(0)
-    assert not run.yields
-    gate.leave(run)
-    await asyncio.sleep(0)
-    assert not urgent.done()
-    gate.open()
-    assert (await urgent).claim.started

@@ -62,16 +62,6 @@ def test_an_address_that_leads_to_no_redis_is_refused_before_a_model_is_loaded(u
     assert error.value.param == "kv_redis" and "--kv-redis redis://HOST:6379" in error.value.public_message
 
 
-def test_memory_for_spilled_kv_and_its_folder_can_be_set() -> None:
-    for settings, bound, folder in (
-        (Settings(), 1 << 30, None),
-        (Settings(kv_host_mb=300, kv_staging="/mnt/ram"), 300_000_000, Path("/mnt/ram")),
-    ):
-        engine = make_engine(settings)
-        assert isinstance(engine, LlamaEngine)
-        assert (engine.options.host_bytes_max, engine.options.staging_folder) == (bound, folder)
-
-
 @pytest.mark.parametrize("engine", ["llama", "sim"])
 def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> None:
     with pytest.raises(BadInput) as error:

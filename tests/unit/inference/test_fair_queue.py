@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.fair_queue import ANSWER_COST, CREDIT, FairQueue, SlotClaim
+from inference.fair_queue import ANSWER_COST, FairQueue, SlotClaim
 from sessions.model.types import TenantId
 
 Q = FairQueue[str]
@@ -48,20 +48,6 @@ def test_tenants_that_always_have_work_get_their_shares(weights: tuple[float, fl
     assert got["other"] / got["flood"] == pytest.approx(ratio, rel=0.05)
 
 
-def test_short_and_long_answers_share_by_tokens_and_not_by_turns() -> None:
-    queue = Q(1, 10_000)
-    for number in range(2000):
-        joined(queue, claim("short", tokens=10, name=f"s{number}"), claim("long", tokens=1000, name=f"l{number}"))
-    turns = {"short": 0, "long": 0}
-    while turns["long"] < 10:
-        first = queue.first()
-        assert first is not None
-        queue.start(first)
-        queue.leave(first)
-        turns[first.tenant] += 1
-    assert turns["short"] >= 900
-
-
 def test_a_claim_that_left_holds_nobody() -> None:
     queue = Q(1, 10)
     runs, gives_up = claim("a"), claim("b")
@@ -70,59 +56,6 @@ def test_a_claim_that_left_holds_nobody() -> None:
     for each in (runs, gives_up):
         queue.leave(each)
         assert not hasattr(each, "holder"), "it and its holder would hold each other"
-
-
-def test_one_that_was_away_has_saved_nothing_up() -> None:
-    queue = Q(1, 10_000)
-    for number in range(300):
-        joined(queue, claim("flood", name=f"f{number}"))
-    serve(queue, 100)
-    for number in range(100):
-        joined(queue, claim("late", name=f"l{number}"))
-    got = serve(queue, 90)
-    assert CREDIT / 2 < got["late"] - got["flood"] < CREDIT, "no more than the credit of who was away"
-    got = serve(queue, 40)
-    assert abs(got["late"] - got["flood"]) <= 60
-
-
-def test_one_that_comes_and_goes_loses_nothing_that_it_owes() -> None:
-    queue = Q(1, 10_000)
-    for number in range(2000):
-        joined(queue, claim("flood", name=f"f{number}"))
-    for _ in range(20):  # never two at a time, and each one large
-        big = claim("big", tokens=5_000)
-        joined(queue, big)
-        while queue.first() is not big:
-            serve(queue, 1)
-        queue.start(big)
-        queue.leave(big)
-    assert queue.counter(TenantId("big")) <= queue.counter(TenantId("flood")) + CREDIT + 5_000, "a credit at most"
-
-
-def test_a_better_priority_is_next_whatever_was_served() -> None:
-    queue = Q(1, 10)
-    spent = claim("a", priority=1)
-    joined(queue, claim("a", priority=1), claim("b", priority=5))
-    serve(queue, 1, 10_000)
-    joined(queue, spent)
-    assert queue.first() is spent
-
-
-def test_the_worst_priority_makes_room_first_and_goes_on_first_of_its_own() -> None:
-    queue = Q(2, 10)
-    middle, low = claim("a", priority=5), claim("a", priority=9)
-    joined(queue, middle, low)
-    for each in (middle, low):
-        queue.start(each)
-    later, urgent = claim("a", priority=9, name="later"), claim("b", priority=0)
-    joined(queue, later, urgent)
-    assert queue.first() is urgent and queue.victim(urgent) is low
-    queue.make_room(low)
-    queue.start(urgent)
-    assert queue.victim(later) is None, "nobody is worse than it"
-    queue.leave(urgent)
-    assert queue.first() is low, "it stands where it stood"
-    queue.check_integrity()
 
 
 def test_who_has_more_than_its_share_makes_room_for_who_has_less_and_no_further() -> None:
@@ -173,22 +106,6 @@ def test_a_burst_of_one_that_takes_less_than_its_share_gets_more_slots_than_its_
     queue.check_integrity()
 
 
-def test_who_runs_ahead_of_its_share_gets_a_credit_and_no_more() -> None:
-    queue = Q(4, 100)
-    running(queue, "flood", 4)
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
-    (ahead,) = [claim("other", name="ahead")]
-    joined(queue, ahead)
-    assert queue.first() is ahead
-    queue.make_room(next(each for each in queue.running if each.tenant == "flood"))
-    queue.start(ahead)
-    queue.served(ahead, int(queue.credit))
-    late = claim("other", name="late")
-    joined(queue, late)
-    first = queue.first()
-    assert first is not None and first.tenant == "flood" and queue.victim(late) is None
-
-
 def test_a_flood_has_no_credit_beside_another_flood() -> None:
     queue = Q(2, 1_000)
     running(queue, "flood", 2, served=100)
@@ -207,23 +124,6 @@ def test_a_flood_has_no_credit_beside_another_flood() -> None:
 # -- room that is kept ----------------------------------------------------------------------------------------
 
 
-def test_a_tenant_that_is_alone_leaves_nothing_idle() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "flood", 3)
-    assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1
-    assert queue.keeper() is None
-
-
-def test_who_goes_first_has_every_slot_whoever_has_less() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "flood", 1, served=10)
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(20)))
-    burst = running(queue, "other", 2)
-    assert queue.num_idle_for(TenantId("other"), 5, 1.0) == 1, "the flood has less than its share, and goes behind"
-    burst += running(queue, "other", 1)
-    assert queue.keeper() is None, "nobody pauses for the flood"
-
-
 def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_around() -> None:
     queue = Q(4, 100, reserve=1)
     flood = running(queue, "flood", 3, served=10)
@@ -237,24 +137,6 @@ def test_beside_somebody_who_has_less_a_slot_is_kept_idle_for_as_long_as_it_is_a
     queue.served(flood[0], int(queue.credit))
     assert queue.num_idle_for(TenantId("flood"), 5, 1.0) == 1, "it has been away for too long"
     queue.check_integrity()
-
-
-def test_nobody_below_its_share_makes_room_to_keep_a_slot() -> None:
-    queue = Q(4, 100, reserve=1)
-    running(queue, "one", 2)
-    running(queue, "two", 2)
-    assert queue.keeper() is None, "each has its share"
-
-
-def test_whose_prompt_is_computed_first_and_who_sends_it_in_pieces() -> None:
-    queue = Q(4, 100, reserve=1)
-    (flood, *_) = running(queue, "flood", 4, served=10)
-    assert not queue.gives_way(flood), "it is alone"
-    joined(queue, *(claim("flood", name=f"w{number}") for number in range(8)))
-    queue.make_room(next(each for each in queue.running if each is not flood))
-    (other,) = running(queue, "other", 1)
-    assert queue.gives_way(flood) and not queue.gives_way(other)
-    assert queue.is_before(other, flood) and not queue.is_before(flood, other)
 
 
 def test_one_tenant_never_fills_the_whole_queue() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from inference.fair_queue import FairQueue, SlotClaim
 from inference.forecast import EXPECTED_S, LoadForecast
 from sessions.limits import Share
@@ -15,48 +13,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_a_run_that_made_room_teaches_nothing_of_the_pace() -> None:
-    clock = Clock()
-    load = LoadForecast(FairQueue[str](2, 8), clock)
-    usual, paused = (
-        SlotClaim(name, tenant=TenantId("t"), priority=5, weight=1.0, prompt_tokens=10) for name in ("usual", "paused")
-    )
-    for claim in (usual, paused):
-        load.started(claim, 10)
-    clock.now = 1.0
-    for claim in (usual, paused):
-        load.on_output(claim)
-    load.paused(paused)
-    clock.now = 3.0
-    load.ended(usual, 21)
-    clock.now = 100.0
-    load.ended(paused, 2)
-    assert load.slot_s.value == pytest.approx(3.0)
-    assert load.token_s.value == pytest.approx(0.1)
-    assert load.prompt_token_s.value == pytest.approx(0.1)
-    assert load.forecast(TenantId("t"), Share(), 10, room=True).ttft_s == pytest.approx(1.0)
-
-
-def test_an_engine_is_idle_while_nobody_runs_waits_or_is_on_the_way() -> None:
-    queue, clock = FairQueue[str](2, 8), Clock()
-    load, tenant = LoadForecast(queue, clock), TenantId("t")
-
-    def idle() -> bool:
-        return load.forecast(tenant, Share(), 10, room=True).idle
-
-    assert idle()
-    load.expect(ResponseId("r"), tenant)
-    assert not idle()
-    load.arrived(ResponseId("r"))
-    claim = SlotClaim("x", tenant=tenant, priority=5, weight=1.0, prompt_tokens=10)
-    queue.join(claim)
-    assert not idle()
-    queue.start(claim)
-    assert not idle()
-    queue.leave(claim)
-    assert idle()
 
 
 def test_the_queue_is_full_with_those_that_are_on_the_way() -> None:

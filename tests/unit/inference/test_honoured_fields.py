@@ -6,21 +6,14 @@ vLLM's own list is tested where vLLM is installed (`tests/vllm/test_parameters.p
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from inference.llama.sampling import completion_parameters
-from inference.remote.chat_dialect import ChatDialect
-from inference.remote.chat_tokenizer import ChatTokenizer
 from inference.remote.llama_dialect import LlamaDialect
 from inference.remote.options import RemoteOptions
 from inference.remote.vllm_dialect import VllmDialect
 from inference.sampling import HONOURED
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.model.generation import GenerationRequest
-from sessions.model.types import Sampling, UnixMs
-from sessions.ports import ChatMessage
+from sessions.model.types import Sampling
 from tests.support.engines.engines import ask, key
 from tests.support.engines.sampling_fields import each_field, fields_read
 
@@ -41,17 +34,6 @@ def test_vllms_server_gets_the_fields_that_are_listed() -> None:
 
     dialect._tokenizer = Tokenizer()  # type: ignore[assignment]
     assert fields_read(lambda request: dialect._body("m", request)) == VllmDialect.sampling
-
-
-async def test_a_provider_of_chat_gets_the_fields_that_are_listed() -> None:
-    dialect = ChatDialect(RemoteOptions(urls=(URL,), chat_model="m"))
-    asked = [ChatMessage(role="user", text="Hello")]
-    prompt = await ChatTokenizer().conversation(None, (), asked, UnixMs(0), answer=True)
-
-    def body(request: GenerationRequest) -> Any:
-        return dialect._body("m", msgspec.structs.replace(request, prompt=prompt))
-
-    assert fields_read(body) == ChatDialect.sampling
 
 
 async def test_the_simulated_engine_answers_otherwise_by_what_it_lists_and_by_nothing_else() -> None:

@@ -45,22 +45,6 @@ class Ground:
 
 
 @virtual
-async def test_the_one_that_is_ready_is_taken_and_another_one_is_made() -> None:
-    ground = Ground()
-    assert not ground.standby.is_ready
-    await asyncio.sleep(START_S + 1)
-    assert ground.standby.is_ready
-    assert await ground.standby.take() is ground.cores[0]
-    assert not ground.standby.is_ready and await ground.standby.take() is None
-    await asyncio.sleep(module.WATCH_S + module.REST_S - 1)
-    assert len(ground.cores) == 1, "whoever waits for a first token has the machine for a while"
-    await asyncio.sleep(START_S + 2)
-    assert await ground.standby.take() is ground.cores[1]
-    await ground.standby.close()
-    assert [core.closed for core in ground.cores] == [0, 0], "they are whose they were given to"
-
-
-@virtual
 async def test_one_that_is_being_started_is_waited_for() -> None:
     ground = Ground()
     await asyncio.sleep(START_S - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.step_budget import ALONE_TARGETS, LEAST_ALONE, LEAST_BESIDE, StepBudget
+from inference.step_budget import LEAST_ALONE, StepBudget
 
 
 def step_s(tokens: int, token_s: float, fixed_s: float = 0.0) -> float:
@@ -21,14 +21,6 @@ def test_a_step_holds_what_is_computed_in_the_target_time(token_s: float, expect
     assert budget.tokens(decoding=True) == pytest.approx(expected, abs=1)
 
 
-def test_what_a_step_costs_without_any_token_counts_as_well() -> None:
-    budget = StepBudget(0.25, 2048)
-    for _ in range(200):
-        tokens = budget.tokens(decoding=True)
-        budget.measured(tokens, step_s(tokens, 0.001, fixed_s=0.05))
-    assert budget.tokens(decoding=True) == pytest.approx(200, abs=5)
-
-
 def test_on_a_machine_that_gets_ten_times_slower_steps_get_smaller_and_larger_again_later() -> None:
     budget = StepBudget(0.25, 2048)
     sizes = []
@@ -40,36 +32,9 @@ def test_on_a_machine_that_gets_ten_times_slower_steps_get_smaller_and_larger_ag
     assert sizes == pytest.approx([250, 25, 250], abs=1)
 
 
-def test_where_nobody_decodes_a_step_is_never_so_small_that_it_costs_throughput() -> None:
-    budget = StepBudget(0.05, 2048)
-    budget.measured(64, 10.0)
-    assert budget.tokens(decoding=True) == LEAST_BESIDE and budget.tokens(decoding=False) == LEAST_ALONE
-    small = StepBudget(0.05, 10)
-    assert small.tokens(decoding=True) == small.tokens(decoding=False) == 10
-
-
-def test_a_prompt_that_is_alone_takes_longer_steps_and_no_more_than_a_step_holds() -> None:
-    budget = StepBudget(0.25, 450)
-    assert budget.tokens(decoding=False, alone=True) == LEAST_ALONE, "nothing was measured yet"
-    budget.measured(400, 0.5)
-    assert budget.tokens(decoding=False) == 200
-    assert budget.tokens(decoding=False, alone=True) == ALONE_TARGETS * 200
-    budget.measured(450, 0.01)
-    assert budget.tokens(decoding=False, alone=True) == 450
-
-
 def test_a_small_step_says_nothing_of_the_rate() -> None:
     budget = StepBudget(0.25, 2048)
     budget.measured(400, 0.4)
     for _ in range(50):
         budget.measured(5, 0.2)
     assert budget.tokens(decoding=True) == 250
-
-
-def test_large_steps_are_multiples_of_the_unit() -> None:
-    budget = StepBudget(0.25, 512, unit=64)
-    budget.measured(100, 0.1)
-    assert budget.tokens(decoding=True) == 192
-    budget = StepBudget(0.25, 512, unit=64)
-    budget.measured(100, 0.5)
-    assert budget.tokens(decoding=True) == 50

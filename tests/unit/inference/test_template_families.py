@@ -10,7 +10,6 @@ import pytest
 
 from inference.chat_template import CHATML, ChatTemplate
 from inference.whole_conversation import call_text
-from sessions.model.errors import BadInput
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Sampling
 from sessions.ports import ChatMessage
@@ -94,15 +93,6 @@ def test_several_calls_are_told_as_text_where_a_template_takes_one() -> None:
     assert text.count('<tool_call>\n{"name": "look"') == 2 and "out call_1" in text
 
 
-def test_the_day_is_that_of_the_conversation() -> None:
-    said = [ChatMessage(role="user", text="hi")]
-    texts = [
-        "".join(piece.text for piece in made("llama3.1").conversation(None, (), said, at, answer=True))
-        for at in (0, 43_000_000, 86_400_000)
-    ]
-    assert "01 Jan 1970" in texts[0] == texts[1] and "02 Jan 1970" in texts[2]
-
-
 @pytest.mark.parametrize("family", ["qwen3.5", "glm4.6", "minimax-m2"])
 @pytest.mark.parametrize("before", ["", "<think>\nHm.\n</think>\n\n"])
 def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, before: str) -> None:
@@ -122,13 +112,6 @@ def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, b
     assert "".join(piece.text for piece in pieces) == reference(FAMILIES[family])([*question, *messages], None)
     assert not any("<|im_end|> there" in piece.text for piece in pieces if piece.special)
     assert any(piece.tokens == tokens for piece in pieces if piece.text == answer)
-
-
-def test_a_template_that_refuses_a_conversation_says_why() -> None:
-    said = [ChatMessage(role="assistant", text="hello"), ChatMessage(role="user", text="hi")]
-    with pytest.raises(BadInput, match="roles must alternate") as refused:
-        made("gemma3").conversation(None, (), said, DAY, answer=True)
-    assert (refused.value.code, refused.value.param) == ("invalid_request", "content")
 
 
 def test_the_marks_of_thoughts_are_found_in_templates() -> None:

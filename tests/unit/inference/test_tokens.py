@@ -22,13 +22,6 @@ def test_common_prefix_is_the_naive_one(shared: list[int], left: list[int], righ
     assert common_prefix(a, b) == common_prefix(b, a) == naive
 
 
-def test_as_tokens_is_a_copy() -> None:
-    source = array.array("I", [1, 2])
-    mine = as_tokens(source)
-    mine.append(3)
-    assert list(source) == [1, 2]
-
-
 @given(st.text(), st.lists(st.integers(1, 5), min_size=1))
 def test_text_comes_whole_however_its_bytes_are_cut(text: str, sizes: list[int]) -> None:
     data = text.encode()

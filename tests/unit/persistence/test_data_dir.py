@@ -118,11 +118,3 @@ def test_a_marker_that_cannot_be_read_is_no_marker(tmp_path: Path, content: byte
     path = tmp_path / "marker"
     path.write_bytes(content)
     assert reopened(path) is None
-
-
-def test_a_new_folder_is_its_owner_s_alone(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    lock = FolderLock(folder)
-    lock.take()
-    lock.release()
-    assert folder.stat().st_mode & 0o777 == 0o700

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from persistence.group_commit import GroupCommit, GroupLimits, Write
-from sessions.model.errors import Fenced, OutcomeUnknown, Overloaded, Unavailable
+from sessions.model.errors import OutcomeUnknown, Overloaded, Unavailable
 from sessions.model.types import SessionId, SessionKey, TenantId
 from tests.support.virtual_time import virtual
 
@@ -54,23 +54,6 @@ async def behind_the_gate(store: Store, group: GroupCommit, *writes: Write) -> l
     tasks += submit(group, *writes)
     await asyncio.sleep(0)
     return tasks
-
-
-async def test_writes_of_one_moment_share_a_batch_in_key_order() -> None:
-    store = Store()
-    group = a_group(store)
-    await asyncio.gather(*submit(group, *(a_write(s) for s in "dbca")))
-    assert store.batches == [["a", "b", "c", "d"]]
-    await group.stop()
-
-
-async def test_each_write_gets_its_own_outcome() -> None:
-    store = Store()
-    store.results = {"a": 1, "b": Fenced("fenced", "no"), "c": None}
-    group = a_group(store)
-    results = await asyncio.gather(*submit(group, *(a_write(s) for s in "abc")), return_exceptions=True)
-    assert results[0] == 1 and isinstance(results[1], Fenced) and results[2] is None
-    await group.stop()
 
 
 async def test_what_comes_during_a_commit_is_the_next_batch_and_a_session_is_in_it_once() -> None:
@@ -243,22 +226,6 @@ async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     assert all(task.done() and task.exception() is None for task in tasks)
     assert store.batches == [["first"], ["a"], ["a"]]
     await group.stop()
-
-
-async def test_stop_ends_cleanly_behind_a_batch_of_several() -> None:
-    store = Store()
-    group = a_group(store)
-    group.start()
-    await asyncio.gather(*submit(group, a_write("a"), a_write("b")))
-    writer = group._task
-    assert writer is not None and len(store.batches) == 1
-    await group.stop()
-    assert writer.done() and writer.exception() is None
-
-
-async def test_a_write_before_the_start_is_refused() -> None:
-    with pytest.raises(Unavailable):
-        await GroupCommit(Store().commit).submit(a_write("a"))
 
 
 async def test_when_the_event_loop_is_torn_down_nobody_waits_for_ever() -> None:

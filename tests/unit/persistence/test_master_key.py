@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from persistence.master_key import (
-    KEY_BYTES,
-    MasterKey,
     add_master_key,
     drop_older_master_keys,
     read_master_keys,
@@ -51,12 +49,6 @@ def test_a_secret_names_the_setting_that_it_is_for(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refused:
         read_secret(tmp_path / "missing", "audit_key")
     assert refused.value.param == "audit_key" and "audit key file" in refused.value.public_message
-
-
-def test_what_is_wrapped_never_looks_the_same_twice_and_names_its_master() -> None:
-    one, other = MasterKey(bytes(KEY_BYTES)), MasterKey(bytes(range(KEY_BYTES)))
-    assert one.id != other.id and one.wrap(b"secret", b"a") != one.wrap(b"secret", b"a")
-    assert other.unwrap(one.wrap(b"secret", b"a"), b"a") is None
 
 
 def test_a_new_master_key_goes_in_front_and_the_older_ones_are_dropped_later(tmp_path: Path) -> None:

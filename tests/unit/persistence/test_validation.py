@@ -11,16 +11,12 @@ from persistence.validation import (
     check_decision,
     check_key,
     check_text,
-    names_of_user,
-    released_by,
 )
-from sessions.governance.end_user_data import Erasure
-from sessions.model.audit import Sealer
 from sessions.model.errors import BadInput, Conflict, NotFound
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import UnixMs
-from tests.support.stores.journals import ACME, NOW, a_command, a_usage, delta, key, patch
+from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
 
 CASE = Case(
     id=ReviewId("a"),
@@ -99,10 +95,3 @@ def test_a_transition_repeats_its_answer_or_says_what_stands_in_its_way() -> Non
     for by, case in (("bob", claimed), ("eve", CASE)):
         with pytest.raises(Conflict):
             check_decision(name, by, NOW, "d1", case)
-
-
-def test_a_user_is_known_by_name_and_pseudonym_and_a_replica_once() -> None:
-    sealer = Sealer(b"secret")
-    assert names_of_user(sealer, ACME, "mary") == ["mary", *sealer.pseudonyms(ACME, "mary")]
-    erasure = Erasure(tenant=ACME, user="mary", asked_at=NOW, asked_by="b")
-    assert released_by(released_by(released_by(erasure, "r2"), "r1"), "r2").released == ("r2", "r1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from persistence.codec import PlainCodec, decode_record
-from persistence.write_batch import ROW_OVERHEAD_BYTES, AppendWrite, GrantWrite
+from persistence.codec import PlainCodec
+from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.journal_types import Append, Snapshot
@@ -19,16 +19,6 @@ CODEC = PlainCodec()
 def a_write(bytes_max: int = 10_000, **fields: object) -> AppendWrite:
     append = Append(**{"key": key("s"), "fence": 1, "top": 0, "at": NOW, **fields})  # type: ignore[arg-type]
     return AppendWrite(CODEC, append, sealer=Sealer(b"secret"), bytes_max=bytes_max)
-
-
-def test_a_delta_is_one_row_and_nothing_beside_it() -> None:
-    write = a_write(records=(delta(1), delta(2)))
-    assert write.rows == len(write.events) == 2
-    tenant, session, offset, key_id, body = write.events[1]
-    assert (tenant, session, offset, key_id, decode_record(2, body)) == ("acme", "s", 2, "", delta(2))
-    assert write.size == 3 * ROW_OVERHEAD_BYTES + sum(len(row[4]) for row in write.events)
-    beside = (write.patch, write.commands, write.usage, write.reviews, write.snapshot, write.audit, write.responses)
-    assert not any(beside)
 
 
 def test_each_part_beside_the_records_is_a_row_and_counts() -> None:

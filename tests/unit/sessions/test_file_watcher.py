@@ -45,17 +45,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_file_that_changes_is_in_force_and_one_that_does_not_is_not_read(path: Path) -> None:
-    book = Book(path)
-    assert book.file.first() == "one" and book.says == ""
-    book.threads.clear()
-    assert not await book.file.look() and not book.threads
-    path.write_text("two, longer")
-    assert await book.file.look() and book.says == "two, longer"
-    assert threading.get_ident() not in book.threads
-    assert await book.file.again()
-
-
 @pytest.mark.parametrize("text", ["bad", "unusable", None])
 async def test_a_bad_one_is_refused_once_and_changes_nothing(path: Path, text: str | None) -> None:
     book = Book(path)
@@ -69,12 +58,6 @@ async def test_a_bad_one_is_refused_once_and_changes_nothing(path: Path, text: s
     assert not await book.file.look() and not book.threads  # it was said
     path.write_text("three")
     assert await book.file.look() and book.says == "three"
-
-
-async def test_a_bad_first_one_is_told_to_whoever_starts(path: Path) -> None:
-    path.write_text("bad")
-    with pytest.raises(ValueError, match="is bad"):
-        Book(path).file.first()
 
 
 async def test_the_loop_goes_on_while_a_file_is_read_and_a_change_meanwhile_is_not_missed(path: Path) -> None:

@@ -6,16 +6,12 @@ import msgspec
 import pytest
 
 from sessions.limits import (
-    MINUTE_MS,
     BrownoutStep,
     Bucket,
-    BucketLevel,
     Ceilings,
     Limits,
     Target,
     TenantLimits,
-    nearest,
-    user_scope,
 )
 from sessions.model.types import LOCAL_PRINCIPAL, TenantId
 
@@ -24,18 +20,6 @@ def test_a_share_of_a_ceiling_is_at_least_one_and_none_stays_none() -> None:
     scaled = Ceilings(requests_per_minute=2, tokens_per_minute=100, sessions=9).scaled(0.25)
     assert (scaled.requests_per_minute, scaled.tokens_per_minute) == (1, 25)
     assert (scaled.concurrent_turns, scaled.sessions) == (None, 9)
-
-
-def test_a_bucket_refills_evenly_and_never_above_its_ceiling() -> None:
-    bucket = Bucket(60, 0)
-    bucket.take(60)
-    assert bucket.wait_ms(1) == 1_000 and bucket.gauge == BucketLevel(60, 0, MINUTE_MS)
-    bucket.look(60, 1_000)
-    assert bucket.wait_ms(1) == 0 and bucket.gauge.remaining == 1
-    bucket.look(60, 10 * MINUTE_MS)
-    assert bucket.level == 60
-    bucket.look(60, 0)
-    assert bucket.level == 60, "a clock that went back takes nothing"
 
 
 def test_more_than_a_minutes_worth_waits_for_a_full_bucket() -> None:
@@ -52,11 +36,6 @@ def test_a_changed_ceiling_keeps_what_was_spent() -> None:
     bucket.take(20)
     bucket.look(100, 0)
     assert (bucket.ceiling, bucket.level) == (100, 80)
-
-
-def test_the_nearest_bucket_has_the_least_left() -> None:
-    full, low = BucketLevel(10, 9, 0), BucketLevel(5, 1, 0)
-    assert nearest([full, None, low]) is low and nearest([None]) is None
 
 
 @pytest.mark.parametrize(("level", "tokens"), [(0, None), (1, 50), (2, 20), (9, 20)])
@@ -76,8 +55,3 @@ def test_targets_and_tenants_fall_back_to_the_default() -> None:
     found = [limits.target(priority) for priority in (2, 5)]
     assert [each.ttft_ms for each in found if each is not None] == [1, 2]
     assert Limits().target(5) is None
-
-
-def test_the_user_is_the_end_user_or_else_the_key() -> None:
-    assert user_scope(LOCAL_PRINCIPAL) == "k:local"
-    assert user_scope(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana")) == "u:ana"

@@ -10,7 +10,6 @@ from sessions.load_history import SAMPLES_MAX, STEP_S, LoadHistory, LoadSample, 
 from sessions.metrics import Metrics
 from sessions.model.generation import EngineStats
 from sessions.model.types import UnixMs
-from tests.support.virtual_time import advance, virtual
 
 BEGUN_S = 1_000_000_000  # a whole step
 
@@ -63,15 +62,6 @@ async def test_a_sample_is_what_was_counted_since_the_last_and_what_stands_now()
     assert (sum(second.ttft), second.decoded_tokens, second.failovers, second.waiting) == (0, 0, 0, 0)
 
 
-async def test_an_engine_whose_counters_begin_anew_took_nothing_back() -> None:
-    rig = Rig()
-    rig.engine.decoded = 50
-    rig.passes(STEP_S)
-    rig.engine.decoded = 5
-    rig.passes(STEP_S)
-    assert [each.decoded_tokens for each in rig.history.samples()] == [50, 0]
-
-
 async def test_what_lies_ahead_of_a_clock_that_was_set_back_is_dropped() -> None:
     rig = Rig()
     for _ in range(3):
@@ -90,21 +80,6 @@ async def test_the_ring_is_bounded() -> None:
     assert len(samples) == SAMPLES_MAX
     assert samples[0].at == BEGUN_S + 6 * STEP_S
     assert [each.at for each in rig.history.samples(after=samples[-2].at)] == [samples[-1].at]
-
-
-@virtual
-async def test_the_timer_keeps_to_whole_steps_and_ends() -> None:
-    rig = Rig()
-    rig.now_s = BEGUN_S + 4.0
-    async with rig.history:
-        for step in (6.0, 10.0, 10.0):
-            rig.now_s += step
-            await advance(step)
-    rig.now_s += STEP_S
-    await advance(STEP_S)
-    samples = rig.history.samples()
-    assert [each.at - BEGUN_S for each in samples] == [10, 20, 30]
-    assert [round(each.span_s) for each in samples] == [6, 10, 10]
 
 
 def test_longer_steps_add_what_happened_and_keep_the_most_that_waited() -> None:

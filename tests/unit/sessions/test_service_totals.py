@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from sessions.metrics import TURN_S, Metrics, quantile_of
-from sessions.service_totals import ServiceTotals, sum_of, totals_of
+from sessions.service_totals import sum_of, totals_of
 
 
 def served(*ttft_s: float) -> Metrics:
@@ -25,13 +23,3 @@ def test_two_processes_together_are_as_one_that_did_the_work_of_both() -> None:
     assert quantile_of(TURN_S, apart.ttft, 0.95) == quantile_of(TURN_S, together.ttft_s.counts, 0.95)
     assert apart.ended == {"stop": 4.0}
     assert (apart.met, apart.missed, apart.activations["takeover"]) == (2, 0, 2)
-
-
-def test_the_sum_of_no_process_is_empty() -> None:
-    assert sum_of([]) == ServiceTotals()
-    assert quantile_of(TURN_S, sum_of([]).ttft, 0.5) is None
-
-
-def test_totals_survive_their_encoding() -> None:
-    totals = totals_of(served(0.2))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(totals), type=ServiceTotals) == totals

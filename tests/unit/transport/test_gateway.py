@@ -9,7 +9,7 @@ import pytest
 from sessions.model.commands import ActorCommand, Ok, SessionUpdate
 from sessions.model.errors import Conflict, Forbidden, Limited, Overloaded, Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Principal, ResponseId, SessionId
-from tests.support.doors.transport import FakeSessions, begun, created, gateway_over, memory_sessions
+from tests.support.doors.transport import FakeSessions, gateway_over, memory_sessions
 from transport.gateway import Gateway, GatewayLimits, GatewayServices
 
 UPDATE = SessionUpdate(id=CommandId("c"), session=SessionId("s"), title="t")
@@ -57,30 +57,6 @@ async def test_commands_under_way_are_limited_per_key_and_in_all() -> None:
     await full.tasks.settled()
 
 
-async def test_sessions_are_listed_in_pages_and_responses_found() -> None:
-    sessions = await memory_sessions()
-    for name in ("a", "b"):
-        await sessions.append(name, created(), *begun(response=f"resp_{name}"))
-    gateway = gateway_over(sessions)
-    page = await gateway.list(LOCAL_PRINCIPAL, "1", 1, None)
-    assert page.has_more and page.last_id is not None
-    rest = await gateway.list(LOCAL_PRINCIPAL, "2", 1, page.last_id)
-    assert {page.data[0]["id"], rest.data[0]["id"]} == {"a", "b"} and not rest.has_more
-    place = await gateway.find_response(LOCAL_PRINCIPAL, ResponseId("resp_a"))
-    assert place is not None and place.key.session == "a"
-    assert await gateway.find_response(LOCAL_PRINCIPAL, ResponseId("resp_x")) is None
-    stranger = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", user="eve")
-    assert await gateway.find_response(stranger, ResponseId("resp_a")) is None
-
-
-async def test_a_server_that_drains_lets_nobody_in() -> None:
-    gateway = gateway_over(await memory_sessions())
-    gateway.check_draining()
-    gateway.draining = True
-    with pytest.raises(Unavailable):
-        gateway.check_draining()
-
-
 async def test_a_cancel_that_comes_too_late_raises_nothing() -> None:
     sessions = FakeSessions((await memory_sessions()).journal)
 
@@ -102,14 +78,3 @@ async def test_erasures_are_swept_at_once_where_this_process_can() -> None:
     await gateway_over(await memory_sessions(), services=GatewayServices(erase=sweep)).sweep_erasures()
     await gateway_over(await memory_sessions()).sweep_erasures()
     assert swept == [1]
-
-
-async def test_users_that_a_key_makes_up_count_against_the_key() -> None:
-    gateway = gateway_over(await memory_sessions(), limits=GatewayLimits(commands_per_principal_max=2))
-    first, second, third = (
-        Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="service", user=user) for user in ("a", "b", "c")
-    )
-    with gateway._admitted(first, "read"), gateway._admitted(second, "read"), pytest.raises(Limited):
-        gateway._admitted(third, "read").__enter__()
-    with gateway._admitted(third, "read"):
-        pass

@@ -80,15 +80,6 @@ def test_whatever_differs_leads_elsewhere() -> None:
     assert extend_chain_all(start(), [ASK, ANSWER])[0] == extend_chain_all(start(), [ASK, MORE])[0]
 
 
-@pytest.mark.parametrize("keys", [1, 7, 1000])
-async def test_the_index_is_bounded(keys: int) -> None:
-    index = MemoryHistory(Clock(), places_max=50)
-    for number in range(500):
-        await index.put(f"{number % keys}".encode(), place(f"{number}"))
-        assert len(index) <= 50
-    assert await index.take([f"{499 % keys}".encode()]) == (0, place("499"))
-
-
 async def test_of_too_many_those_go_first_that_somebody_has_gone_on_from() -> None:
     index = MemoryHistory(Clock(), places_max=10)
     for number in range(10):

@@ -40,20 +40,6 @@ class Cluster:
         return [each.id for each in self.catalog()]
 
 
-def test_what_one_replica_of_a_model_lacks_is_not_promised() -> None:
-    poor = msgspec.structs.replace(
-        INFO,
-        context_window=2048,
-        sampling=frozenset({"temperature", "text"}),
-        tool_format="none",
-        foldings=("system",),
-    )
-    (found,) = Cluster(member("r1"), member("r2", poor)).catalog()
-    assert (found.context_window, found.sampling, found.tools) == (2048, frozenset({"temperature"}), False)
-    assert found.created == 7
-    assert found.foldings == ("system",) and found.public()["capabilities"]["foldings"] == ["system"]
-
-
 def test_a_replica_that_does_not_say_what_it_can_leaves_it_open() -> None:
     (found,) = Cluster(member("r1"), member("r2", None)).catalog()
     assert (found.context_window, found.sampling) == (None, None)

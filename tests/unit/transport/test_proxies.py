@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from transport.auth.direct_fetch import fetch_direct, open_direct
-from transport.proxies import proxy_for, spare_loopback
+from transport.proxies import spare_loopback
 
 DEAD = "http://user:secret@127.0.0.1:1"
 
@@ -63,16 +63,3 @@ def test_an_error_names_the_proxy_and_not_its_password() -> None:
     with pytest.raises(OSError, match=r"through the proxy http://127\.0\.0\.1:1") as failed:
         open_direct(urllib.request.Request("http://sessile.example/v1/me"), 60.0)
     assert "secret" not in str(failed.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "proxy"),
-    [
-        ("http://127.0.0.1:8080/", None),
-        ("https://[::1]:8080/", None),
-        ("http://localhost/", None),
-        ("https://sessile.example/", "http://127.0.0.1:1"),
-    ],
-)
-def test_which_proxy_stands_between(url: str, proxy: str | None) -> None:
-    assert proxy_for(url) == proxy

@@ -17,7 +17,6 @@ from sessions.model.types import (
     CallId,
     CommandId,
     ItemId,
-    Principal,
     ResponseId,
     SessionId,
     SessionKey,
@@ -72,19 +71,6 @@ async def refused(request: Request) -> cm.Ok:
     raise Conflict("idempotency_conflict", "This command id was used for another command.", param="id")
 
 
-async def test_many_messages_at_once_have_the_journal_count_once_per_tenant_and_user() -> None:
-    stored = Stored(stored_bytes=100)
-    held = quotas(TenantLimits(stored_bytes=1_000, user=Ceilings(stored_bytes=1_000)), stored)
-    users = [replace(LOCAL_PRINCIPAL, user=name) for name in "ab"]
-
-    async def send(user: Principal, number: int) -> None:
-        command = cm.MessageCreate(id=CommandId(f"{user.user}{number}"), session=SessionId("s"), content="Hello")
-        await held.execute(request_of(user, command, None), begun)
-
-    await asyncio.gather(*(send(user, number) for user in users for number in range(10)))
-    assert sorted(map(str, stored.counted)) == ["None", "a", "b"]
-
-
 async def test_a_journal_that_takes_long_to_count_is_asked_less_often() -> None:
     now = 0.0
 
@@ -125,35 +111,6 @@ async def test_a_command_under_the_id_of_a_turn_gives_nothing_of_it_back() -> No
     with pytest.raises(Limited) as error:
         await held.execute(message("two"), begun)
     assert error.value.param == "concurrent_turns"
-
-
-async def test_a_turn_that_was_refused_gives_back_what_it_reserved() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1))
-    with pytest.raises(Conflict):
-        await held.execute(message("one"), refused)
-    await held.execute(message("two"), begun)
-
-
-async def test_text_that_begins_no_answer_needs_room_too() -> None:
-    full = quotas(TenantLimits(stored_bytes=10), Stored(10))
-    session = SessionId("s")
-    for command in (
-        cm.MessageCreate(id=CommandId("a"), session=session, content="Hello", respond=False),
-        cm.MessageEdit(id=CommandId("b"), session=session, item_id=ItemId("i"), content="Hello", respond=False),
-        cm.TurnCreate(
-            id=CommandId("c"), session=session, respond=False, items=(cm.NewMessage(role="user", content="Hello"),)
-        ),
-        cm.SessionUpdate(id=CommandId("d"), session=session, instructions="Be brief."),
-        cm.SessionUpdate(id=CommandId("e"), session=session, title="Hello"),
-        cm.SessionUpdate(id=CommandId("f"), session=session, metadata={"a": "b"}),
-        cm.SessionCreate(id=CommandId("g")),
-        cm.FeedbackSet(id=CommandId("h"), session=session, response_id=ResponseId("r"), rating=None, reason="No."),
-    ):
-        with pytest.raises(Limited) as error:
-            await full.execute(request_of(LOCAL_PRINCIPAL, command, None), begun)
-        assert error.value.param == "stored_bytes"
-    deleted = cm.SessionDelete(id=CommandId("i"), session=session)
-    await full.execute(request_of(LOCAL_PRINCIPAL, deleted, None), begun)
 
 
 WRITES: tuple[cm.ActorCommand, ...] = (
@@ -234,25 +191,6 @@ async def test_what_a_key_sends_at_once_waits_while_another_key_is_about() -> No
     assert held.arrive(other, Arrival()) == 0.0
 
 
-async def test_a_command_that_names_a_response_and_begins_none_takes_no_turn() -> None:
-    async def rated(request: Request) -> cm.Ok:
-        return cm.Ok(id=request.command.id, response_id=ResponseId("r"))
-
-    held = quotas(TenantLimits(concurrent_turns=1))
-    for number in range(4):
-        rating = cm.FeedbackSet(
-            id=CommandId(f"c{number}"), session=SessionId("s"), response_id=ResponseId("r"), rating="up"
-        )
-        await held.execute(request_of(LOCAL_PRINCIPAL, rating, None), rated)
-    await held.execute(message("m"), begun)
-
-
-async def test_a_message_that_begins_no_answer_takes_no_turn() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1, stored_bytes=1_000))
-    for number in range(3):
-        await held.execute(message(f"m{number}", respond=False), begun)
-
-
 async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connect() -> None:
     limits = Limits(connections_per_s=1.0)
     held = Quotas(MemoryLimiter(lambda: 0.0), lambda: limits, Stored(), lambda: 0.0)
@@ -265,17 +203,3 @@ async def test_who_asks_whether_there_is_room_takes_no_turn_of_those_that_connec
     with pytest.raises(Overloaded) as refused_one:
         held.connect()
     assert asked.value.retry_after_ms == refused_one.value.retry_after_ms == 1000
-
-
-async def test_what_begins_no_answer_is_let_in_beside_as_many_turns_as_there_may_be() -> None:
-    held = quotas(TenantLimits(concurrent_turns=1, tokens_per_minute=100_000))
-    await held.execute(message("one"), begun)
-    for number in range(3):
-        update = cm.SessionUpdate(id=CommandId(f"u{number}"), session=SessionId("s"), title="Hello")
-        await held.execute(request_of(LOCAL_PRINCIPAL, update, None), begun_nothing)
-    with pytest.raises(Limited):
-        await held.execute(message("two"), begun)
-
-
-async def begun_nothing(request: Request) -> cm.Ok:
-    return cm.Ok(id=request.command.id)

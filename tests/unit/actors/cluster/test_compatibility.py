@@ -18,11 +18,6 @@ R2 = msgspec.structs.replace(R1, replica=ReplicaId("r2"), incarnation="i2")
 VIEW = View(1, (R1,))
 
 
-def test_replicas_of_a_kind_join_and_so_does_another_model() -> None:
-    check_compatibility(R2, VIEW)
-    check_compatibility(msgspec.structs.replace(R2, model="large", fingerprint="w2/t2"), VIEW)
-
-
 @pytest.mark.parametrize(
     ("fingerprint", "says"),
     [

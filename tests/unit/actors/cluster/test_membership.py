@@ -16,7 +16,7 @@ from sessions.model.errors import Conflict, OutcomeUnknown, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
 from tests.support.cluster.faulty_directory import Weather
-from tests.support.virtual_time import advance, settled, virtual
+from tests.support.virtual_time import advance, virtual
 
 AWAY = Unavailable("directory_unavailable", "away")
 LOST = OutcomeUnknown("directory_outcome_unknown", "lost")
@@ -67,20 +67,6 @@ async def test_a_lease_is_renewed_with_the_present_load_and_never_runs_out() -> 
         assert not membership.must_confirm
         assert membership.tenure == tenure
         assert membership.view.members[0].load == 30.0
-
-
-@virtual
-async def test_nothing_is_certain_before_the_start_and_after_leaving() -> None:
-    keeper = Keeper(DirectoryState(), member())
-    await keeper.directory.open()
-    assert keeper.membership.must_confirm
-    await keeper.membership.start()
-    assert not keeper.membership.must_confirm
-    tenure = keeper.membership.tenure
-    await keeper.membership.leave()
-    assert keeper.membership.must_confirm
-    assert keeper.membership.tenure != tenure
-    assert (await keeper.directory.view()).members == ()
 
 
 @virtual
@@ -145,15 +131,6 @@ async def test_a_directory_that_does_not_answer_is_given_up_in_time_to_ask_again
 
 
 @virtual
-async def test_failing_announcements_are_repeated_at_a_bounded_rate() -> None:
-    async with keeping(DirectoryState(), member()) as keeper:
-        keeper.weather.request_error = AWAY
-        await advance(RENEW_S)
-        assert 3 <= await keeper.announcements(2.0) <= 6
-        assert 4 <= await keeper.announcements(10.0) <= 8
-
-
-@virtual
 async def test_after_a_loss_it_is_back_by_itself_and_says_which_sessions_to_claim() -> None:
     store = DirectoryState()
     async with keeping(store, member()) as keeper:
@@ -171,46 +148,6 @@ async def test_after_a_loss_it_is_back_by_itself_and_says_which_sessions_to_clai
 
 
 @virtual
-async def test_a_claim_that_finds_no_lease_brings_it_back_at_once() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        await advance(0.5)
-        store.empty()
-        with pytest.raises(Unavailable, match="lease_missing"):
-            await keeper.directory.claim(KEY, OWNER)
-        await advance(0.1)
-        assert (await keeper.directory.claim(KEY, OWNER)).won
-
-
-@virtual
-async def test_a_newer_view_is_fetched_as_soon_as_an_answer_tells_of_it() -> None:
-    store = DirectoryState()
-    async with keeping(store, member("r1")) as first:
-        await advance(0.5)
-        async with keeping(store, member("r2")):
-            assert [each.replica for each in first.membership.view.members] == ["r1"]
-            await first.directory.locate(KEY)
-            await advance(0.1)
-            assert [each.replica for each in first.membership.view.members] == ["r1", "r2"]
-            assert first.changes[-1].joined == {"r2"}
-        await advance(LEASE_TTL_S + RENEW_S)
-        assert [each.replica for each in first.membership.view.members] == ["r1"]
-        assert first.changes[-1].left == {"r2"}
-
-
-@virtual
-async def test_who_restarts_has_left_and_joined() -> None:
-    store = DirectoryState()
-    async with keeping(store, None) as gateway, keeping(store, member("r1", "i1")):
-        await advance(RENEW_S)
-        assert [(set(change.joined), set(change.left)) for change in gateway.changes] == [({"r1"}, set())]
-        async with keeping(store, member("r1", "i2")):
-            await advance(RENEW_S)
-        assert [each.incarnation for each in gateway.membership.view.members] == ["i2"]
-        assert [(set(change.joined), set(change.left)) for change in gateway.changes[1:]] == [({"r1"}, {"r1"})]
-
-
-@virtual
 async def test_a_gateway_looks_without_being_a_member() -> None:
     store = DirectoryState()
     async with keeping(store, None) as gateway:
@@ -220,18 +157,6 @@ async def test_a_gateway_looks_without_being_a_member() -> None:
             assert [each.replica for each in gateway.membership.view.members] == ["r1"]
         assert gateway.membership.must_confirm  # it owns nothing
         assert await gateway.announcements(10.0) == 0
-
-
-@virtual
-async def test_a_change_is_announced_at_once() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        await advance(0.2)
-        keeper.membership.change(draining=True)
-        await settled()
-        (seen,) = (await keeper.directory.view()).members
-        assert seen.draining
-        assert keeper.changes[-1].view.members == (seen,)
 
 
 @virtual
@@ -245,21 +170,6 @@ async def test_who_was_replaced_stops() -> None:
         await advance(RENEW_S)
         with pytest.raises(Conflict, match="replica_replaced"):
             await running
-
-
-@virtual
-async def test_a_listener_that_left_hears_nothing() -> None:
-    store = DirectoryState()
-    async with keeping(store, member()) as keeper:
-        heard: list[Change] = []
-        stop = keeper.membership.listen(heard.append)
-        keeper.membership.change(weight=2.0)
-        await advance(0.1)
-        assert len(heard) == 1
-        stop()
-        keeper.membership.change(weight=3.0)
-        await advance(0.1)
-        assert len(heard) == 1
 
 
 def test_a_lease_that_cannot_be_kept_is_refused() -> None:

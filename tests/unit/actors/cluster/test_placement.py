@@ -117,34 +117,6 @@ def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], ho
         work[chosen.replica] += SESSION_LOAD
 
 
-def test_sessions_that_all_hash_to_one_member_are_shared_out_before_any_load_is_announced() -> None:
-    members = [member("r1"), member("r2")]
-    now = view(*members)
-    placement = BoundedRendezvous(session_load=SESSION_LOAD)
-    hot = [key(n) for n in range(2000) if ranking(key(n), members)[0] == "r1"][:200]
-    placed = Counter(chosen.replica for each in hot if (chosen := placement.choose(each, now)) is not None)
-    assert placed[R1] <= math.ceil(BOUND * 200 / 2)
-    assert placed[R1] + placed[R2] == 200
-
-
-def test_a_session_goes_to_its_place_while_that_is_in_bounds() -> None:
-    members = [member(f"r{n}", load=0.5) for n in range(4)]
-    for n in range(100):
-        fresh = BoundedRendezvous(session_load=SESSION_LOAD)
-        chosen = fresh.choose(key(n), view(*members))
-        assert chosen is not None
-        assert chosen.replica == ranking(key(n), members)[0]
-
-
-def test_the_next_in_rank_takes_what_a_full_member_does_not() -> None:
-    members = [member(f"r{n}", load=0.5) for n in range(4)]
-    first, second, *_ = ranking(key(7), members)
-    crowded = [msgspec.structs.replace(each, load=0.9) if each.replica == first else each for each in members]
-    chosen = BoundedRendezvous(session_load=SESSION_LOAD).choose(key(7), view(*crowded))
-    assert chosen is not None
-    assert chosen.replica == second
-
-
 def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
     members = [member(f"r{n}", load=0.5) for n in range(4)]
     last = ranking(key(7), members)[-1]

@@ -35,14 +35,6 @@ def first(tree: RendezvousTree, number: int) -> ReplicaId:
     return next(tree.ranked(key(number)))
 
 
-def test_every_member_is_ranked_once_whatever_order_they_came_in() -> None:
-    backward = RendezvousTree(MANY[::-1])
-    for number in range(20):
-        ranked = ranking(key(number), MANY)
-        assert sorted(ranked) == sorted(each.replica for each in MANY)
-        assert tuple(backward.ranked(key(number))) == ranked
-
-
 def test_a_view_that_is_not_large_is_ranked_flat() -> None:
     few = MANY[:FLAT_MAX]
     tree = RendezvousTree(few)
@@ -88,18 +80,6 @@ def test_a_place_takes_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         first(tree, number)
     assert next(calls) <= 100 * 64
-
-
-def test_a_large_view_is_placed_within_the_bound_and_beside_who_is_avoided() -> None:
-    placement, view = BoundedRendezvous(session_load=1 / 16), View(1, tuple(MANY))
-    avoid = [each.replica for each in MANY[:100]]
-    placed = Counter[ReplicaId]()
-    for number in range(4_000):
-        chosen = placement.choose(key(number), view, avoid=avoid)
-        assert chosen is not None
-        placed[chosen.replica] += 1
-        assert placed[chosen.replica] <= math.ceil(1.25 * (number + 1) / 900)
-    assert not placed.keys() & set(avoid)
 
 
 def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,14 +37,6 @@ async def test_activations_are_read_in_order_bounded_and_to_their_end() -> None:
     assert len([each async for each in stream]) == UNREAD_MAX - 1 and closed == [stream]
 
 
-async def test_a_reader_that_waits_gets_what_comes() -> None:
-    stream = Activations(lambda _: None)
-    waiting = asyncio.create_task(anext(stream))
-    await asyncio.sleep(0)
-    stream.push(key("s"), OWNER)
-    assert await waiting == (key("s"), OWNER)
-
-
 async def test_news_is_a_version_beyond_the_last_returned_or_a_missing_lease() -> None:
     fresh = Freshness()
     fresh.record_returned(5)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
+from redis.exceptions import BusyLoadingError, ReadOnlyError
 
 from actors.directory.pipelined_connection import CONNECT_ATTEMPTS, NotSent, PipelinedConnection, ReplyLost
 from tests.support.cluster.redis_connection import FakeConnection
@@ -16,15 +16,6 @@ from tests.support.virtual_time import advance, outcome, virtual
 def over(*answers: Any, refuses: int = 0) -> tuple[PipelinedConnection, FakeConnection]:
     connection = FakeConnection(*answers, refuses=refuses)
     return PipelinedConnection(lambda: connection, timeout_s=1.0), connection  # type: ignore[arg-type,return-value]
-
-
-@virtual
-async def test_calls_that_come_together_share_a_write_and_each_gets_its_answer() -> None:
-    lane, connection = over(b"1", ResponseError("no"), b"3")
-    answers = await asyncio.gather(*(lane.call("GET", name) for name in "abc"), return_exceptions=True)
-    assert answers[0] == b"1" and isinstance(answers[1], ResponseError) and answers[2] == b"3"
-    assert connection.sent == [("GET", "a"), ("GET", "b"), ("GET", "c")] and connection.attempts == 1
-    await lane.close()
 
 
 @virtual
@@ -56,13 +47,6 @@ async def test_what_was_never_written_is_not_sent_and_what_was_is_lost() -> None
     assert isinstance(await outcome(lane.call("GET")), NotSent)
 
 
-@virtual
-async def test_one_failed_attempt_to_connect_is_forgiven() -> None:
-    lane, connection = over(b"ok", refuses=1)
-    assert await lane.call("PING") == b"ok" and connection.attempts == 2
-    await lane.close()
-
-
 @pytest.mark.parametrize(
     ("refusal", "kind"), [(BusyLoadingError("loading"), NotSent), (ReadOnlyError("a replica"), ReadOnlyError)]
 )
@@ -85,12 +69,4 @@ async def test_bytes_that_nobody_waits_for_close_the_connection_before_the_next_
     await lane.call("GET")
     connection.leftover = True
     assert await lane.call("GET") == b"2" and connection.attempts == 2
-    await lane.close()
-
-
-@virtual
-async def test_asking_stands_in_front_of_its_command_and_its_answer_is_skipped() -> None:
-    lane, connection = over(b"OK", b"1")
-    assert await lane.call("GET", "a", asking=True) == b"1"
-    assert connection.sent == [("ASKING",), ("GET", "a")]
     await lane.close()

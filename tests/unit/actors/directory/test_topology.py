@@ -52,15 +52,6 @@ def servers(**nodes: FakeConnection) -> tuple[ClusterServers, FakeCluster]:
 
 
 @virtual
-async def test_a_slot_that_has_moved_is_followed_and_remembered() -> None:
-    one, two = FakeConnection(MovedError(ELSEWHERE)), FakeConnection(b"a", b"b")
-    made, _ = servers(_1=one, _2=two)
-    assert await made.call("key", "GET") == b"a"
-    assert await made.call("key", "GET") == b"b" and len(one.sent) == 1
-    await made.close()
-
-
-@virtual
 async def test_a_slot_on_the_move_is_asked_for_once_and_not_remembered() -> None:
     one, two = FakeConnection(AskError(ELSEWHERE), b"here"), FakeConnection(b"OK", b"there")
     made, cluster = servers(_1=one, _2=two)
@@ -96,11 +87,3 @@ def test_a_cluster_that_does_not_settle_has_not_got_the_call(answers: list[Excep
         await made.close()
 
     run()
-
-
-@virtual
-async def test_keys_are_spread_by_their_server() -> None:
-    made, _ = servers(_1=FakeConnection())
-    ((_, keys),) = made.spread(["a", "b"])
-    assert keys == ["a", "b"] and not made.together
-    await made.close()

@@ -39,16 +39,6 @@ async def test_an_open_answer_is_handed_off_and_what_is_idle_without_kv_is_parke
 
 
 @virtual
-async def test_without_another_replica_an_open_answer_ends_here_first() -> None:
-    async with cluster(replicas=1) as made:
-        key, _ = await answering(made, tokens=60)
-        drain = await drain_of(made, "r1")
-        await drain.drain(lambda *_: None, by=BY_SIGNAL)
-        head = made.store.head(key)
-        assert head is not None and not head.open and (drain.handed_off, drain.parked) == (0, 1)
-
-
-@virtual
 async def test_what_is_left_when_the_time_is_over_is_parked_with_its_answer_open() -> None:
     async with cluster(replicas=1) as made:
         key, _ = await answering(made, tokens=5_000)

@@ -22,18 +22,6 @@ def switching(made: Cluster) -> ModelSwitching:
 
 
 @virtual
-async def test_an_idle_session_goes_to_a_replica_of_the_model() -> None:
-    async with cluster(replicas=1) as made:
-        key = await made.gateways["g1"].create("one")
-        await made.add_replica("l1", SimulatedEngine(LARGE))
-        await all_met(made)
-        owner = await switching(made).switch(key, PLAN)
-        assert owner is not None and owner.replica == made.owner(key) == "l1"
-        source = made.replicas["r1"].replica.runtime
-        assert source.actor(key) is None
-
-
-@virtual
 async def test_it_stays_where_nobody_serves_the_model_or_a_turn_is_open() -> None:
     async with cluster(replicas=1) as made:
         gateway = made.gateways["g1"]

@@ -149,14 +149,6 @@ async def test_an_answer_is_sealed_when_it_has_just_begun_a_block_that_the_targe
 
 
 @virtual
-async def test_a_session_that_nobody_writes_in_is_computed_once_and_not_waited_for() -> None:
-    begun = asyncio.get_running_loop().time()
-    blocks = Blocks(32)
-    assert await brought_up(blocks, Writing(1_020, pace=0)) == 28
-    assert blocks.prefills == 1 and asyncio.get_running_loop().time() - begun < HandoffLimits().look_s
-
-
-@virtual
 async def test_an_answer_that_does_not_get_on_is_waited_for_so_long_and_no_longer() -> None:
     begun = asyncio.get_running_loop().time()
     blocks, actor = Blocks(32), Writing(1_020, pace=0)

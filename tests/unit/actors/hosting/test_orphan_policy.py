@@ -8,7 +8,6 @@ from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import Overloaded
 from sessions.model.types import ResponseId, SessionId
 from tests.support.cluster.replicas import KEY, Place, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
@@ -71,19 +70,6 @@ async def test_a_paused_answer_gives_its_room_to_others_and_goes_on_when_it_is_r
 
 
 @virtual
-async def test_an_answer_that_is_read_or_written_keeps_its_room() -> None:
-    async with Place(ENDLESS) as place:
-        replica = await place.replica(limits=limits(actors_max=1, idle_s=10.0))
-        place.read(replica)
-        await replica.create()
-        answer = await replica.say()
-        await advance(60.0)
-        assert isinstance(await create_other(replica), Overloaded)
-        assert await sweeps_of(replica).passivate_idle() == 0
-        await replica.cancel(answer.response_id)
-
-
-@virtual
 async def test_a_paused_answer_leaves_memory_like_an_idle_session_and_another_replica_may_finish_it() -> None:
     async with Place(ENDLESS) as place:
         replica = await place.replica("r1", limits=limits(idle_s=10.0))
@@ -117,17 +103,6 @@ async def test_what_another_has_had_since_is_recovered_like_anything_else() -> N
         await until(lambda: bool(place.terminals(response_id)), step_s=0.1)
 
 
-@virtual
-async def test_a_command_wakes_what_was_put_away() -> None:
-    async with Place(ENDLESS) as place:
-        replica = await place.replica(limits=limits(actors_max=1))
-        response_id = await abandoned(replica)
-        await create_other(replica)
-        await replica.cancel(response_id)
-        (ended,) = place.terminals(response_id)
-        assert ended.response.incomplete_details == {"reason": "cancelled"}
-
-
 async def attended(replica: Replica, **request: Any) -> ResponseId:
     """A long answer as `/v1/chat/completions` begins it, for a client that waits."""
     turn = cm.TurnCreate(
@@ -157,20 +132,6 @@ async def test_what_a_client_waits_for_ends_when_its_gateway_has_died() -> None:
                 {"reason": "orphaned"}
             ] * ends
             await replica.delete()
-
-
-@virtual
-async def test_a_reader_who_comes_back_within_seconds_keeps_it() -> None:
-    async with Place(ENDLESS) as place:
-        replica = await place.replica()
-        unwatch = replica.runtime.watch(KEY, lambda published: None)
-        response_id = await attended(replica, attended=True)
-        unwatch()
-        await advance(3.0)
-        place.read(replica)
-        await advance(20.0)
-        assert not place.terminals(response_id)
-        await replica.delete()
 
 
 @virtual

@@ -101,17 +101,6 @@ class World:
 
 
 @virtual
-async def test_losing_the_race_names_the_winner_and_grants_nothing() -> None:
-    world = World()
-    first, second = await world.replica("r1"), await world.replica("r2")
-    taken = await first.acquire(KEY, None)
-    with pytest.raises(Moved) as moved:
-        await second.acquire(KEY, world.head)
-    assert moved.value.owner == taken.owner
-    assert world.head == taken.head
-
-
-@virtual
 async def test_an_early_takeover_replaces_exactly_the_owner_that_was_lost() -> None:
     world = World()
     first, second = await world.replica("r1"), await world.replica("r2")
@@ -122,27 +111,6 @@ async def test_an_early_takeover_replaces_exactly_the_owner_that_was_lost() -> N
     new = await second.acquire(KEY, world.head, instead_of=taken.owner)
     assert new.head.fence == taken.head.fence + 1
     assert not await first.confirm(KEY, taken.head.fence)
-
-
-@virtual
-async def test_what_fails_after_the_claim_gives_it_back() -> None:
-    world = World()
-    first, second = await world.replica("r1"), await world.replica("r2", faulty=False)
-    world.faults.before["grant"] = [Unavailable("journal_unavailable", "away")]
-    with pytest.raises(Unavailable):
-        await first.acquire(KEY, None)
-    assert first.owner(KEY) is None
-    await second.acquire(KEY, None)
-
-
-@virtual
-async def test_a_claim_of_unknown_outcome_is_asked_again() -> None:
-    world = World()
-    first = await world.replica("r1")
-    world.faults.after["claim"] = [UNKNOWN, UNKNOWN]
-    taken = await first.acquire(KEY, None)
-    assert world.faults.calls.count("claim") == 3
-    assert first.owner(KEY) == taken.owner
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
@@ -168,18 +136,6 @@ async def test_a_fence_that_moved_meanwhile_is_read_again() -> None:
     first.drop(KEY)
     taken = await first.acquire(KEY, stale.head)
     assert taken.head.fence == 3
-
-
-@virtual
-async def test_without_the_directory_a_new_session_and_an_own_one_can_be_taken() -> None:
-    world = World()
-    first = await world.replica("r1")
-    world.faults.before["claim"] = [AWAY, AWAY]
-    await first.acquire(KEY, None)
-    world.written()
-    first.drop(KEY)
-    taken = await first.acquire(KEY, world.head)
-    assert taken.state.top == 1
 
 
 @virtual

@@ -28,42 +28,6 @@ def usage_rows(place: Place) -> list[UsageRow]:
 # -- answers -----------------------------------------------------------------------------------------------------
 
 
-@virtual
-async def test_a_message_is_answered() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        created = await replica.create(title="A talk")
-        assert (created.session, created.epoch, created.offset) == (SESSION, place.head().epoch, 1)
-        answer = await replica.say("where is the river")
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseCompleted)
-        text = reader.text(answer.response_id)
-        assert text and ended.response.output[0].text == text  # type: ignore[union-attr]
-        assert reader.records == place.records()
-        assert place.head().open is False and place.head().title == "A talk"
-        (row,) = usage_rows(place)
-        assert row.response_id == answer.response_id and row.principal == LOCAL_PRINCIPAL
-        assert row.usage.public() == ended.response.usage
-        assert row.usage.output_tokens > 0 and row.recomputed_tokens == 0
-
-
-@virtual
-async def test_branches_are_answered_side_by_side() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        first = await replica.say("where is the river")
-        assert first.item_id is not None
-        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=first.item_id, content="where is the sea")
-        second = await replica.do(edit)
-        await reader.ended(first.response_id)
-        await reader.ended(second.response_id)
-        kinds = [record.event.response_id for record in reader.records if isinstance(record.event, ev.OutputTextDelta)]
-        assert kinds.index(second.response_id) < len(kinds) - 1 - kinds[::-1].index(first.response_id), "interleaved"  # type: ignore[arg-type]
-
-
 # -- cancellation ------------------------------------------------------------------------------------------------
 
 
@@ -104,23 +68,6 @@ async def test_an_answer_that_ends_early_still_says_what_was_reused(end: str) ->
         ended = await reader.ended(answer.response_id)
         assert ended.response.usage is not None
         assert ended.response.usage["input_tokens_details"]["cached_tokens"] > 20
-
-
-@virtual
-async def test_the_tokens_of_a_cancelled_answer_stand_for_its_text() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        first = await replica.say("go on", stop="the old house at the end of the street")
-        await reader.delta(first.response_id, 5)
-        await replica.cancel(first.response_id)
-        second = await replica.say("and then")
-        await reader.delta(second.response_id, 1)
-        await replica.cancel(second.response_id)
-        prompt = [row.usage.input_tokens for row in usage_rows(place)]
-        answered = place.state().answers[first.response_id]  # type: ignore[index]
-        assert len(answered.tokens) // 4 + len(await replica.engine.tokenizer.text(answered.tail)) < prompt[1]
 
 
 @virtual
@@ -168,17 +115,6 @@ async def test_a_command_sent_twice_is_applied_once_whichever_activation_is_aske
         assert isinstance(refused, Conflict) and refused.code == "idempotency_conflict"
         assert len([r for r in place.records() if isinstance(r.event, ev.ItemCreated)]) == 1
         assert len(usage_rows(place)) == 1
-
-
-@virtual
-async def test_a_session_without_a_name_is_found_again_by_its_command() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        create = cm.SessionCreate(id=place.name())
-        first = await replica.do(create)
-        assert await replica.do(create) == first
-        elsewhere = await replica.do(create, Principal(tenant=TenantId("another"), key_id="k", role="service"))
-        assert elsewhere.session != first.session
 
 
 @virtual
@@ -243,21 +179,6 @@ async def test_deleting_in_mid_answer_ends_everything() -> None:
         assert replica.runtime.actor(KEY) is None
         assert replica.engine.stats().running == 0 and replica.engine.place(KEY).tokens == 0
         assert isinstance(await outcome(replica.say()), Gone)
-
-
-@virtual
-async def test_an_engine_that_fails_to_erase_does_not_bring_the_replica_down() -> None:
-    class Stubborn(SimulatedEngine):
-        async def release(self, key: object) -> None:
-            raise Unavailable("engine_unavailable", "not now")
-
-    async with Place() as place:
-        replica = await place.replica(engine=Stubborn(place.options))
-        await replica.create()
-        await replica.delete()
-        await settled()
-        other = await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("s2")))
-        assert other.session == "s2"
 
 
 @virtual
@@ -372,16 +293,6 @@ async def test_commands_are_served_while_the_journal_is_slower_than_the_engine()
 
 
 @virtual
-async def test_too_large_a_message_is_refused_and_nothing_is_written() -> None:
-    async with Place() as place:
-        replica = await place.replica(limits=RuntimeLimits(actor=ActorLimits(content_bytes=10)))
-        await replica.create()
-        refused = await outcome(replica.say("é" * 6))
-        assert isinstance(refused, BadInput) and refused.code == "content_too_large" and refused.status == 413
-        assert place.head().top == 1
-
-
-@virtual
 async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> None:
     """The instructions and tools of each refused request used to stand there for ten minutes."""
     async with Place() as place:
@@ -397,25 +308,6 @@ async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> Non
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_parked_session_goes_on_where_it_was() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        first = await replica.say("where is the river")
-        await reader.ended(first.response_id)
-        epoch = place.head().epoch
-        await replica.runtime.passivate(KEY)
-        assert replica.runtime.actors == []
-        second = await replica.say("and the sea")
-        await reader.ended(second.response_id)
-        assert place.head().epoch == epoch
-        assert not [r for r in place.records() if isinstance(r.event, ev.SessionMigrated)]
-        loaded = place.store.load(KEY, place.now_ms())
-        assert loaded is not None and loaded.snapshot is not None, "a snapshot was left behind"
 
 
 @virtual
@@ -538,28 +430,6 @@ async def test_readers_that_come_back_at_the_same_moment_lose_nothing() -> None:
         await settled()
         stats = replica.engine.stats()
         assert stats.running + stats.waiting == 1
-        await reader.ended(answer.response_id)
-        assert reader.text(answer.response_id) == await undisturbed(limits)
-
-
-@virtual
-async def test_an_actor_that_was_sealed_goes_on_when_it_is_unsealed() -> None:
-    limits = RuntimeLimits()
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica(limits=limits)
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(max_output_tokens=400)
-        await reader.delta(answer.response_id, 5)
-        actor = replica.runtime.actor(KEY)
-        assert actor is not None
-        await actor.seal()
-        at_rest = place.head().top
-        late = asyncio.create_task(replica.do(update(place, "late")))
-        await advance(5.0)
-        assert place.head().top == at_rest and replica.engine.stats().running == 0 and not late.done()
-        actor.unseal()
-        await late
         await reader.ended(answer.response_id)
         assert reader.text(answer.response_id) == await undisturbed(limits)
 

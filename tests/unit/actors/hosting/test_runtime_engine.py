@@ -6,28 +6,10 @@ from structlog.testing import capture_logs
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, SessileError, Unavailable
+from sessions.model.errors import BadInput, SessileError
 from sessions.model.generation import GenerationRequest
 from tests.support.cluster.replicas import Place
 from tests.support.virtual_time import outcome, virtual
-
-
-@virtual
-async def test_an_engine_that_dies_fails_the_response_and_not_the_session() -> None:
-    async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say()
-        await reader.delta(answer.response_id, 2)
-        replica.engine.crash(Unavailable("engine_unavailable", "The engine died."))
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseFailed) and ended.response.error is not None
-        assert ended.response.error["code"] == "engine_unavailable"
-        assert ended.response.output[0].text == reader.text(answer.response_id)  # type: ignore[union-attr]
-        await replica.engine.start()
-        again = await replica.say("again", max_output_tokens=3)
-        assert isinstance(await reader.ended(again.response_id), ev.ResponseIncomplete)
 
 
 @virtual

@@ -21,7 +21,6 @@ from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavai
 from sessions.model.journal_types import Loaded
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
-    Epoch,
     Principal,
     SessionId,
     SessionKey,
@@ -180,38 +179,6 @@ async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on()
 
 
 # -- another owner -------------------------------------------------------------------------------------------------
-
-
-def grant_to_another(place: Place) -> None:
-    """Takes the session away in the journal, as a replica would that holds ours for dead."""
-    place.store.grant(KEY, place.head().fence, "r9/id", Epoch("unused"), place.now_ms())
-
-
-@virtual
-async def test_who_is_fenced_in_mid_answer_shows_nothing_more() -> None:
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        answer = await replica.say(QUESTION)
-        await reader.delta(answer.response_id, 3)
-        grant_to_another(place)
-        shown, top = len(reader.records), place.head().top
-        await advance(5.0)
-        assert (len(reader.records), place.head().top) == (shown, top)
-        assert replica.runtime.actor(KEY) is None
-        assert replica.engine.stats().running == 0
-        assert place.terminals(answer.response_id) == []
-
-
-@virtual
-async def test_a_command_that_meets_the_fence_is_carried_out_by_the_next_activation() -> None:
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        await replica.create()
-        grant_to_another(place)
-        answer = await replica.say("hello", respond=False)
-        assert [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)] == [answer.item_id]
 
 
 @virtual
@@ -500,26 +467,6 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
 
 
 # -- upkeep --------------------------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_a_turn_without_readers_is_finished_by_whoever_lives() -> None:
-    async with Place(OPTIONS) as place:
-        first = await place.replica("r1")
-        reader = place.read(first)
-        await first.create()
-        answer = await first.say(QUESTION)
-        await reader.delta(answer.response_id, 3)
-        heir = await place.replica("r2")
-        sweeps = sweeps_of(heir)
-        assert await sweeps.recover() == 0, "its owner lives"
-        first.crash()
-        assert await sweeps.recover() == 0, "nobody knows yet that it does not"
-        await advance(7.0)
-        assert await sweeps.recover() == 1
-        await until(lambda: bool(place.terminals(answer.response_id)))
-        check_log(place, answer.response_id)
-        assert text_of(place.records(), answer.response_id) == await undisturbed()
 
 
 @virtual

@@ -10,7 +10,7 @@ from inference.simulated import SimulatedOptions
 from persistence.keys import MemoryKeyStore
 from sessions.governance.retention import Retention, RetentionPeriods
 from sessions.model import commands as cm
-from sessions.model.errors import SessileError, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.types import (
     SCOPES,
     Principal,
@@ -27,25 +27,6 @@ OPTIONS = SimulatedOptions(answer_tokens_mean=60)
 
 async def done() -> None:
     return
-
-
-@virtual
-async def test_what_was_deleted_is_purged_in_time() -> None:
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        await replica.create()
-        await replica.delete()
-        keys = MemoryKeyStore()
-        data_key = await keys.current(KEY)
-        sweeps = sweeps_of(replica, keys, deleted_days=100 / 86_400)
-        await advance(99.0)
-        assert await sweeps.purge() == 0 and await keys.find(KEY, data_key.id) == data_key
-        await advance(2.0)
-        assert await sweeps.purge() == 1
-        assert await keys.find(KEY, data_key.id) is None, "copies of what it encrypted are unreadable now"
-        assert place.store.head(KEY) is None
-        refused = await outcome(replica.say())
-        assert isinstance(refused, SessileError) and refused.code == "session_not_found"
 
 
 @virtual

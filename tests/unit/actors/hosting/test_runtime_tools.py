@@ -20,7 +20,7 @@ from sessions.limits import Limits
 from sessions.machine.inputs_and_effects import Command
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, Conflict, NotFound, Overloaded, SessileError
+from sessions.model.errors import BadInput, Overloaded, SessileError
 from sessions.model.generation import Chunk, Finish, GenerationRequest, KVPlace
 from sessions.model.types import FunctionCall, ResponseId, SessionKey, Tokens, unpack_tokens
 from sessions.ports import Engine
@@ -59,54 +59,6 @@ class Stage:
 
 
 @virtual
-async def test_calls_are_made_and_their_outputs_answered() -> None:
-    async with Place() as place:
-        stage = Stage(place, TWO_CALLS, "It is blue.")
-        replica, reader = await stage.replica()
-        await replica.create(tools=(LOOK,))
-        answer = await replica.say("what colour is it")
-        ended = await reader.ended(answer.response_id)
-        assert isinstance(ended, ev.ResponseCompleted)
-        assert reader.text(answer.response_id) == "I will look."
-        first, second = stage.calls()
-        assert (first.name, first.arguments, second.arguments) == ("look", '{"at": "the sea"}', '{"at": "the sky"}')
-        pending = await outcome(replica.say("well?"))
-        assert isinstance(pending, Conflict) and pending.code == "tools_pending" and pending.retryable
-        assert place.head().open
-        half = await replica.do(stage.output(second, "blue"))
-        assert half.response_id is None
-        last = stage.output(first, "green")
-        done = await replica.do(last)
-        assert done.response_id is not None
-        assert await replica.do(last) == done
-        await reader.ended(done.response_id)
-        assert reader.text(done.response_id) == "It is blue."
-        assert not place.head().open
-        again = await outcome(replica.do(stage.output(first, "red")))
-        assert isinstance(again, Conflict) and again.code == "call_answered"
-        prompt = replica.engine.prompts[-1]  # type: ignore[attr-defined]
-        assert TWO_CALLS in prompt and prompt.index("blue") < prompt.index("green"), "in the order of their coming"
-
-
-@virtual
-async def test_a_tool_that_does_not_answer_in_time_ends_the_turn() -> None:
-    async with Place() as place:
-        stage = Stage(place, TWO_CALLS, "Never mind.")
-        replica, reader = await stage.replica()
-        await replica.create(tools=(LOOK,))
-        answer = await replica.say("what colour is it")
-        await reader.ended(answer.response_id)
-        waiting = await replica.say("and now", queue=True)
-        await advance(29.0)
-        assert place.terminals(waiting.response_id) == []
-        await advance(2.0)
-        outputs = [r.event.item for r in reader.records if isinstance(r.event, ev.ItemCreated)]
-        assert [getattr(item, "output", None) for item in outputs] == [None, "tool_timeout", "tool_timeout", None]
-        await reader.ended(waiting.response_id)
-        assert reader.text(waiting.response_id) == "Never mind." and not place.head().open
-
-
-@virtual
 async def test_a_deadline_goes_on_over_a_death() -> None:
     """Counted from when the turn began to wait, not from when somebody took it over."""
     async with Place() as place:
@@ -124,22 +76,6 @@ async def test_a_deadline_goes_on_over_a_death() -> None:
         assert place.head().open
         await advance(2.0)
         assert not place.head().open
-
-
-@virtual
-async def test_a_cancelled_turn_wants_no_outputs() -> None:
-    async with Place() as place:
-        stage = Stage(place, TWO_CALLS)
-        replica, reader = await stage.replica()
-        await replica.create(tools=(LOOK,))
-        answer = await replica.say("what colour is it")
-        await reader.ended(answer.response_id)
-        cancelled = await replica.cancel(answer.response_id)
-        assert not cancelled.noop and not place.head().open
-        late = await outcome(replica.do(stage.output(stage.calls()[0], "blue")))
-        assert isinstance(late, Conflict) and late.code == "call_answered"
-        unknown = cm.ToolOutput(id=place.name(), session=SESSION, call_id=stage.calls()[0].call_id[:-1], output="")  # type: ignore[arg-type]
-        assert isinstance(await outcome(replica.do(unknown)), NotFound)
 
 
 @virtual

@@ -50,10 +50,3 @@ def test_who_attached_is_notified_once_when_the_session_leaves_and_a_watch_outli
     assert len(seen) == 1, "it goes on with the next actor here"
     detach()
     assert every.empty
-
-
-def test_who_detached_is_not_notified() -> None:
-    every, left = subscribers(), list[int]()
-    every.attach(KEY, lambda _: None, lambda epoch, top, owner: left.append(top))()
-    every.deactivated(actor(), None)
-    assert left == []

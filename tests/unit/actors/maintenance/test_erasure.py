@@ -13,12 +13,10 @@ from actors.maintenance.erasure import Eraser
 from persistence.keys import MemoryKeyStore
 from persistence.memory.audit import MemoryAudit
 from persistence.memory.end_users import MemoryEndUsers
-from persistence.memory.files import MemoryFiles
-from persistence.memory.push import MemoryPush
 from persistence.memory.usage import MemoryUsage
 from sessions.billing.metering import UsageQuery
 from sessions.governance.audit_verify import verify
-from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data
+from sessions.governance.end_user_data import Erasure
 from sessions.model import commands as cm
 from sessions.model.audit import Audited, public
 from sessions.model.errors import Internal, Unavailable
@@ -116,18 +114,6 @@ async def check_erased(place: Place, replica: Replica, keys: MemoryKeyStore) -> 
     assert (await verify(log, LOCAL)).intact
     done = await MemoryEndUsers(replica.journal.database).find(LOCAL, "mary")
     assert done is not None and done.done_at is not None
-
-
-@virtual
-async def test_everything_of_a_user_goes_at_once_and_nothing_of_another() -> None:
-    async with Place() as place:
-        replica, keys = await place.replica(), MemoryKeyStore()
-        await populated(place, replica, keys)
-        await request_erasure(place, replica)
-        eraser = an_eraser(replica, keys)
-        assert await eraser.sweep() == 1
-        await check_erased(place, replica, keys)
-        assert await eraser.sweep() == 0, "an erasure that is done is not done again"
 
 
 @virtual
@@ -331,31 +317,3 @@ async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None
         assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
         assert await an_eraser(replica, keys).sweep() == 1
         assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None
-
-
-@virtual
-async def test_an_export_is_everything_of_one_user_and_says_that_it_is_whole() -> None:
-    async with Place() as place:
-        replica, keys = await place.replica(), MemoryKeyStore()
-        await populated(place, replica, keys)
-        lines = [
-            line
-            async for line in export_user_data(
-                LOCAL,
-                "mary",
-                personal=MemoryEndUsers(replica.journal.database),
-                kept=KeptForUsers(MemoryPush(replica.journal.database), MemoryFiles(replica.journal.database)),
-                journal=replica.journal,
-                usage=MemoryUsage(replica.journal.database),
-                audit=MemoryAudit(replica.journal.database),
-                at=place.now_ms(),
-            )
-        ]
-        kinds = [line["object"] for line in lines]
-        assert kinds[0] == "user.export" and kinds[-1] == "user.exported"
-        assert {line["id"] for line in lines if line["object"] == "session"} == {"open", "ended", "gone"}
-        texts = [line["item"].text for line in lines if line["object"] == "item" and line["item"].role == "user"]
-        assert texts == ["my secret"] * 3
-        assert lines[-1]["sessions"] == 3 and lines[-1]["items"] == kinds.count("item") >= 5
-        assert lines[-1]["responses"] == kinds.count("usage.response") == 2, "of the open one there is no bill yet"
-        assert [line["action"] for line in lines if line["object"] == "audit.row"] == ["session.deleted"]

@@ -7,7 +7,7 @@ from actors.maintenance.introspection import SessionSurvey
 from actors.peer.frames import Measure, Survey
 from actors.replica import Replica
 from sessions.load_history import STEP_S, LoadHistory
-from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import UnixMs
 from tests.support.cluster.harness import cluster, until
 from tests.support.cluster.steps import all_met, answering
 from tests.support.virtual_time import advance, virtual
@@ -57,16 +57,6 @@ async def test_a_session_shows_its_state_its_open_answers_and_why_it_is_here() -
         await advance(5.0)
         (shown,) = survey.answer(Survey(2, session=key.session)).residents
         assert shown.state == "idle" and shown.open == () and shown.idle_s >= 5.0 and shown.kv_tokens > 0
-
-
-@virtual
-async def test_a_replica_that_is_alone_says_so() -> None:
-    async with cluster(replicas=1) as made:
-        await made.gateways["g1"].create("one")
-        replica = made.replicas["r1"].replica
-        (shown,) = survey_of(replica).answer(Survey(1)).residents
-        assert shown.reason == "new; the only replica"
-        assert shown.key == SessionKey(TenantId("acme"), SessionId("one"))
 
 
 @virtual

@@ -25,20 +25,6 @@ async def answered(place: Place, replica: Replica) -> None:
 
 
 @virtual
-async def test_what_is_deleted_elsewhere_goes_and_what_lives_stays() -> None:
-    async with Place() as place:
-        old = await place.replica("r1")
-        await answered(place, old)
-        sweeps = kv_cleanup_of(old)
-        assert await sweeps.sweep() == 0 and old.engine.place(KEY).tokens > 0
-        new = await place.replica("r2")
-        await new.delete()
-        assert old.engine.place(KEY).tokens > 0, "nobody told it"
-        assert await sweeps.sweep() == 1 and old.engine.place(KEY).tier == "none"
-        assert await sweeps.sweep() == 0
-
-
-@virtual
 async def test_a_session_in_memory_is_not_asked_about() -> None:
     async with Place() as place:
         replica = await place.replica()

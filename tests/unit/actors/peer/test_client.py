@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from actors.cluster.versions import OURS
-from actors.hosting.ownership import Moved
 from actors.peer import frames as pf
 from actors.peer.client import Connector, PeerClient
 from actors.peer.links import LinkDown, LinkLimits, Replaced
@@ -140,28 +139,6 @@ async def test_a_replica_that_was_taken_for_dead_early_is_given_the_whole_time_t
         lasted.append(loop.time() - began)
         back.release()
     assert lasted[0] < 0.6 and lasted[1] > 1.2 and lasted[2] < 0.6
-    await replica.network.close()
-
-
-@virtual
-async def test_answers_find_their_callers_as_results_errors_or_another_owner() -> None:
-    replica = Replica(WELCOME)
-    link = await replica.dial()
-    running = asyncio.create_task(link.run())
-    calls = [asyncio.create_task(link.execute(REQUEST, activate=True)) for _ in range(3)]
-    await until(lambda: sum(isinstance(frame, pf.Execute) for frame in replica.got) == 3)
-    first, second, third = (frame.id for frame in replica.got if isinstance(frame, pf.Execute))
-    replica.wire.post(pf.MovedTo(third, OWNER))
-    replica.wire.post(pf.failed(second, NotFound("session_not_found", "none")))
-    replica.wire.post(pf.Executed(first, cm.Ok(id=CommandId("c")), OWNER))
-    ok, owner = await calls[0]
-    assert (ok.id, owner) == ("c", OWNER)
-    with pytest.raises(NotFound):
-        await calls[1]
-    with pytest.raises(Moved) as moved:
-        await calls[2]
-    assert moved.value.owner == OWNER
-    running.cancel()
     await replica.network.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from actors.peer.links import LinkDown, LinkLimits, Links, PeerLink, Replaced
 from sessions.model.types import ReplicaId
 from sessions.ports import Member
-from tests.support.virtual_time import advance, outcome, settled, virtual
+from tests.support.virtual_time import advance, outcome, virtual
 
 
 def member(name: str = "r1", incarnation: str = "i1") -> Member:
@@ -75,14 +75,6 @@ class World:
 
 
 @virtual
-async def test_many_who_want_a_link_share_one_dial() -> None:
-    world = World()
-    got = await asyncio.gather(*(world.links.get(member()) for _ in range(20)))
-    assert world.dials == 1 and all(link is got[0] for link in got)
-    await world.close()
-
-
-@virtual
 async def test_a_broken_link_to_a_replica_that_answers_again_is_no_suspicion() -> None:
     world = World()
     await world.links.get(member())
@@ -109,16 +101,6 @@ async def test_a_broken_link_and_a_refused_dial_are_a_suspicion_until_it_answers
     world.always = None
     await advance(2.0)
     assert world.told[-1] == "reachable" and not world.links.suspect(member())
-    await world.close()
-
-
-@virtual
-async def test_silence_is_a_suspicion_without_a_dial() -> None:
-    world = World()
-    await world.links.get(member())
-    world.made[0].ended.set_result(LinkDown("keepalive"))
-    await settled()
-    assert world.told == ["reachable", "down keepalive", "suspected"]
     await world.close()
 
 
@@ -191,15 +173,4 @@ async def test_who_waits_for_a_dial_that_a_close_ends_is_told() -> None:
     await world.links.close()
     down = await waiting
     assert isinstance(down, LinkDown) and down.reason == "closed"
-    await world.close()
-
-
-@virtual
-async def test_whoever_stops_waiting_does_not_stop_the_dial() -> None:
-    world = World()
-    impatient = asyncio.ensure_future(world.links.get(member()))
-    patient = asyncio.ensure_future(world.links.get(member()))
-    await asyncio.sleep(0)
-    impatient.cancel()
-    assert (await patient).member == member()
     await world.close()

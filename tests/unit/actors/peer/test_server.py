@@ -122,24 +122,6 @@ async def test_a_reader_that_does_not_take_is_left_behind_and_told_how_far_the_l
 
 
 @virtual
-async def test_all_watches_of_a_link_share_one_bound_and_each_comes_back() -> None:
-    async with cluster(replicas=1, replica_limits=narrow()) as made:
-        keys = [await talking(made, f"s{number}", 60) for number in range(4)]
-        slow = await visitor(made)
-        for number, key in enumerate(keys, 1):
-            slow.wire.post(pf.Attach(number, key))
-        for key in keys:
-            await made.at_rest(key)
-        await advance(0.1)
-        total = slow.bytes_of(1, 2, 3, 4)
-        assert NARROW.events_bytes <= total <= NARROW.events_bytes + 2_000
-        slow.wire.post(pf.Credit(((0, total), *((n, slow.bytes_of(n)) for n in range(1, 5)))))
-        await until(lambda: sum(isinstance(frame, pf.Behind) for frame in slow.heard) == 4)
-        tops = {frame.watch: frame.top for frame in slow.heard if isinstance(frame, pf.Behind)}
-        assert tops == {number: made.top(key) for number, key in enumerate(keys, 1)}
-
-
-@virtual
 async def test_a_real_gateway_that_reads_slowly_still_shows_everything() -> None:
     """Its link carries little at a time, its replica leaves much out, and the journal has it."""
     async with cluster(replicas=1, replica_limits=narrow()) as made:
@@ -181,27 +163,6 @@ async def test_a_command_for_a_session_that_was_not_placed_here_does_not_activat
         guest.wire.post(pf.Execute(2, ALICE, warm, True))
         done = await guest.hears(pf.Executed)
         assert isinstance(done, pf.Executed) and done.owner is not None and done.owner.replica == "r1"
-
-
-@virtual
-async def test_a_watch_of_a_session_at_rest_is_told_that_it_is_not_there() -> None:
-    async with cluster(replicas=1) as made:
-        guest = await visitor(made)
-        guest.wire.post(pf.Attach(3, SessionKey(ALICE.tenant, SessionId("nothing"))))
-        assert await guest.hears(pf.Absent) == pf.Absent(3, None)
-
-
-@virtual
-async def test_a_session_that_leaves_memory_says_so_to_its_watch() -> None:
-    async with cluster(replicas=1) as made:
-        key = await talking(made, tokens=1)
-        await made.at_rest(key)
-        guest = await visitor(made)
-        guest.wire.post(pf.Attach(1, key))
-        await guest.hears(pf.Attached)
-        await made.replicas["r1"].replica.runtime.passivate(key)
-        left = await guest.hears(pf.SessionDeactivated)
-        assert isinstance(left, pf.SessionDeactivated) and left.top == made.top(key) and left.owner is None
 
 
 @virtual

@@ -25,34 +25,6 @@ def findings(silence: SilenceDetector, beats: int, *, pace_s: float = QUICK) -> 
     return [silence.beat(pace_s, heard=False) for _ in range(beats)]
 
 
-def test_an_end_that_is_heard_is_knocked_at_once() -> None:
-    silence = measured()
-    assert {silence.beat(QUICK, heard=True) for _ in range(100)} == {SilenceFinding.ALIVE}
-
-
-def test_a_host_that_does_not_answer_is_dead_within_half_a_second() -> None:
-    silence = measured()
-    assert findings(silence, 4) == [
-        SilenceFinding.ALIVE,
-        SilenceFinding.KNOCK,
-        SilenceFinding.ALIVE,
-        SilenceFinding.UNREACHABLE,
-    ]
-
-
-def test_a_process_that_stands_still_is_given_the_whole_time() -> None:
-    silence = measured()
-    silent_s = 0.0
-    knocks = 0
-    while (finding := silence.beat(QUICK, heard=False)) is not SilenceFinding.SILENT:
-        silent_s += QUICK
-        if finding is SilenceFinding.KNOCK:
-            knocks += 1
-            silence.answered(0.001)
-        assert silent_s < 10
-    assert silent_s + QUICK == pytest.approx(LIMITS.beat_s * LIMITS.dead_after_beats) and knocks > 3
-
-
 def test_a_host_that_is_lost_while_its_process_stands_still_is_noticed() -> None:
     silence = measured()
     assert findings(silence, 2)[-1] is SilenceFinding.KNOCK
@@ -105,15 +77,6 @@ def test_an_end_that_does_not_beat_quickly_is_not_knocked(every_s: float) -> Non
     silence = measured()
     silence.promised(every_s)
     assert set(findings(silence, 14)) == {SilenceFinding.ALIVE}
-
-
-def test_nor_by_an_end_that_has_nothing_to_lose_itself() -> None:
-    silence = measured()
-    assert findings(silence, 3, pace_s=LIMITS.beat_s) == [
-        SilenceFinding.ALIVE,
-        SilenceFinding.ALIVE,
-        SilenceFinding.SILENT,
-    ]
 
 
 def test_without_a_way_to_knock_beats_alone_count() -> None:

@@ -95,13 +95,6 @@ async def test_messages_are_closed_at_their_size() -> None:
 
 
 @virtual
-async def test_two_ends_that_have_nothing_to_say_stay_connected() -> None:
-    ends = await connected()
-    await advance(60.0)
-    assert ends.near.down is None and ends.far.down is None
-
-
-@virtual
 async def test_silence_ends_the_link_within_two_seconds() -> None:
     ends = await connected()
     await advance(10.0)
@@ -180,24 +173,6 @@ async def test_a_process_that_stood_still_itself_does_not_take_the_other_for_dea
     loop.clock.now += 30.0  # nobody ran meanwhile
     await advance(5.0)
     assert ends.near.down is None and ends.far.down is None
-
-
-@virtual
-async def test_a_cut_is_noticed_at_once_by_both() -> None:
-    ends = await connected()
-    ends.network.cut("far")
-    assert (await ends.near_ends).reason == "reset" and (await ends.far_ends).reason == "reset"
-    assert ends.near.post(reserved(1)) > 0 and ends.near.queued_bytes == 0
-
-
-@virtual
-async def test_goodbye_comes_after_all_that_was_posted() -> None:
-    ends = await connected()
-    for number in range(10):
-        ends.near.post(reserved(number))
-    await ends.near.close()
-    assert (await ends.near_ends).reason == "closed" and (await ends.far_ends).reason == "closed"
-    assert ends.heard == [reserved(number) for number in range(10)]
 
 
 @virtual

@@ -15,7 +15,7 @@ from sessions.model.errors import Unavailable
 from sessions.model.generation import Chunk
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.turn.ledger import PromptPlan
-from sessions.turn.result_cache import CachedAnswer, ResultLookup
+from sessions.turn.result_cache import ResultLookup
 
 ON = TenantLimits(result_cache_s=60, result_cache_bytes=5_000)
 PLAN = PromptPlan(array("I", [1]), array("I"), 0, 10, 0, None)
@@ -70,16 +70,6 @@ class Made:
     @property
     def outcomes(self) -> dict[Any, float]:
         return dict(self.metrics.counter("result_cache_stores", "", "outcome").values)
-
-
-async def test_an_answer_is_found_by_its_tenant_and_its_request_alone() -> None:
-    made = Made(acme=ON, other=ON)
-    await made.keep(await made.find())
-    found = await made.find(session="another")
-    assert found.answer == CachedAnswer((((1, 2), TEXT, ()),)) and found.outcome == "hit"
-    assert (await made.find(b"q2")).answer is None
-    assert (await made.find(tenant="other")).answer is None
-    assert made.cache.serves(TenantId("acme")) and not made.cache.serves(TenantId("nobody"))
 
 
 async def test_what_lies_in_the_store_opens_in_its_own_place_only_and_under_its_own_key() -> None:

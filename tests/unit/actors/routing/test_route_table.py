@@ -9,7 +9,6 @@ import pytest
 
 from actors.cluster.pool_states import PoolStates
 from actors.peer.links import LinkDown
-from actors.routing.route_table import RouteUnavailable
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
@@ -34,23 +33,6 @@ async def suspected(made: Cluster, name: str) -> None:
 
 
 @virtual
-async def test_one_survivor_per_lease_ttl() -> None:
-    async with cluster(replicas=4) as made:
-        where = made.gateways["g1"].router.routes
-        one = await made.gateways["g1"].create("one")
-        lost = where.remembered(one)
-        assert lost is not None
-        survivor = where.survivor(one, lost, None)
-        assert survivor is not None and survivor.replica != lost.replica
-        again = where.survivor(one, lost, None)
-        assert again is not None and again.replica == survivor.replica, "the same one may be attempt again"
-        later = Owner(survivor.replica, survivor.incarnation, ActivationId("x"))
-        assert where.survivor(one, later, None) is None, "it does not move twice within a TTL"
-        await advance(made.lease_ttl_s)
-        assert where.survivor(one, later, None) is not None
-
-
-@virtual
 async def test_a_survivor_that_took_nothing_does_not_count() -> None:
     async with cluster(replicas=4) as made:
         where = made.gateways["g1"].router.routes
@@ -62,47 +44,6 @@ async def test_a_survivor_that_took_nothing_does_not_count() -> None:
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is None
         where.takeover_failed(one, lost)
         assert where.survivor(one, Owner(ReplicaId("r9"), "i", ActivationId("x")), None) is not None
-
-
-@virtual
-async def test_a_suspected_owner_is_replaced_by_the_route_and_never_by_itself() -> None:
-    async with cluster(replicas=2) as made:
-        router = made.gateways["g1"].router
-        one = await made.gateways["g1"].create("one")
-        lost = router.routes.remembered(one)
-        assert lost is not None
-        await suspected(made, lost.replica)
-        route = await router.routes.route(one, new=False, model=None, absent=None)
-        assert route.instead_of == lost and route.activate and route.member.replica != lost.replica
-
-
-@virtual
-async def test_with_every_replica_suspected_there_is_no_way_now() -> None:
-    async with cluster(replicas=2) as made:
-        router = made.gateways["g1"].router
-        one = await made.gateways["g1"].create("one")
-        for name in ("r1", "r2"):
-            await suspected(made, name)
-        with pytest.raises(RouteUnavailable):
-            await router.routes.route(one, new=False, model=None, absent=None)
-        with pytest.raises(Unavailable) as error:
-            await router.routes.route(key(9), new=True, model=None, absent=None)
-        assert error.value.code == "no_replica"
-
-
-@virtual
-async def test_a_parked_session_goes_back_to_where_its_kv_is() -> None:
-    async with cluster(replicas=4) as made:
-        gateway = made.gateways["g1"]
-        for number in range(12):
-            one = await gateway.create(f"s{number}")
-            home = made.owner(one)
-            await made.replicas[home].replica.runtime.passivate(one)
-            await advance(1.0)
-            fresh = await made.add_gateway(f"fresh{number}")
-            await fresh.say(one, tokens=1)
-            assert made.owner(one) == home
-            await made.at_rest(one)
 
 
 @virtual

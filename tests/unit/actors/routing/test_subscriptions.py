@@ -5,7 +5,6 @@ from __future__ import annotations
 from sessions.model.types import SessionId, SessionKey, TenantId
 from sessions.ports import Published
 from tests.support.cluster.harness import Cluster, cluster, until
-from tests.support.cluster.steps import all_met, answering, member, other
 from tests.support.virtual_time import advance, virtual
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
@@ -19,22 +18,6 @@ async def silent(made: Cluster, gateway: str = "g1") -> bool:
     subscriptions = made.gateways[gateway].router.subscriptions
     await advance(0.1)
     return len(subscriptions) == 0 and subscriptions.attachments == 0
-
-
-@virtual
-async def test_watching_activates_nothing_and_an_activation_elsewhere_is_noticed() -> None:
-    async with cluster(replicas=1, gateways=2) as made:
-        seen: list[Published] = []
-        unwatch = made.gateways["g2"].router.watch(KEY, seen.append)
-        await advance(1.0)
-        assert made.owner(KEY) == "" and made.gateways["g2"].router.subscriptions.attachments == 0
-        await made.gateways["g1"].create("one")
-        await made.gateways["g1"].say(KEY, tokens=5)
-        top = await made.at_rest(KEY)
-        await until(lambda: offsets(seen)[-1:] == [top])
-        unwatch()
-        unwatch()
-        assert await silent(made, "g2")
 
 
 @virtual
@@ -52,30 +35,3 @@ async def test_watches_of_one_session_share_an_attachment_until_the_last_ends() 
         assert second and not offsets(first)
         unwatch_second()
         assert await silent(made)
-
-
-@virtual
-async def test_a_watch_moves_with_its_session_in_mid_answer() -> None:
-    async with cluster(replicas=2) as made:
-        await all_met(made)
-        key, reader = await answering(made, tokens=200)
-        source = made.replicas[made.owner(key)]
-        await source.replica.handoff.hand_off(key, member(other(made, source.name)))
-        top = await made.at_rest(key)
-        await reader.reaches(top)
-        told = [offset for _, offset in reader.told]
-        assert told == list(range(told[0], top + 1)), "what it missed on the way was delivered, and nothing twice"
-        reader.close()
-        assert await silent(made)
-
-
-@virtual
-async def test_an_answer_whose_replica_dies_is_taken_over_because_it_is_read() -> None:
-    async with cluster(replicas=2) as made:
-        await all_met(made)
-        key, reader = await answering(made, tokens=200)
-        dead = made.owner(key)
-        await made.replicas[dead].kill()
-        await until(lambda: made.owner(key) not in ("", dead), limit_s=made.lease_ttl_s)
-        await reader.reaches(await made.at_rest(key))
-        reader.close()

@@ -34,16 +34,6 @@ async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
         assert (await workers.extract(b"x")).text == "x"
 
 
-async def test_a_worker_that_was_killed_costs_a_second_try() -> None:
-    async with DocumentWorkers(workers=1) as workers:
-        await workers.extract(b"one")
-        process = workers._workers[0]._process
-        assert process is not None
-        process.kill()
-        await process.wait()
-        assert (await workers.extract(b"two")).text == "two"
-
-
 async def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_MAX", 2)
     async with DocumentWorkers(workers=1) as workers:

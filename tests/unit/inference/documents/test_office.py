@@ -55,8 +55,3 @@ def test_powerpoint() -> None:
 def test_damaged_ones_are_refused(reader: Callable[[bytes, TextBuilder], None], content: bytes) -> None:
     with pytest.raises(BadInput, match="damaged"):
         read(reader, content)
-
-
-def test_one_format_is_no_other() -> None:
-    with pytest.raises(BadInput):
-        read(read_pptx, a_docx(["x"]))

@@ -6,18 +6,6 @@ import pytest
 
 from inference.documents import text_builder
 from inference.documents.text_builder import TextBuilder, TextFull, clean_text
-from sessions.model.knowledge.documents import DocumentSection
-
-
-def test_sections_say_where_they_begin() -> None:
-    builder = TextBuilder()
-    builder.begin("page", 1)
-    builder.line("one")
-    builder.begin("heading", 2, " A \n title\0 ")
-    builder.put("two")
-    made = builder.finish("text/plain")
-    assert made.text == "one\ntwo" and not made.cut
-    assert made.sections == (DocumentSection("page", 0, 1), DocumentSection("heading", 4, 2, "A title"))
 
 
 def test_a_text_beyond_its_limit_is_cut() -> None:
@@ -42,12 +30,3 @@ def test_sections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_no_log_can_hold_is_left_out() -> None:
     assert clean_text("a\0b\r\nc\rd\u2028e\ud800f\u202eg\x1bh\ti") == "ab\nc\nd\nefgh\ti"
     clean_text("a\ud800").encode()
-
-
-def test_empty_lines_are_few_and_empty_texts_are_seen() -> None:
-    builder = TextBuilder()
-    assert builder.empty
-    builder.put(" \n")
-    assert builder.empty
-    builder.put("a" + "\n" * 99 + "b")
-    assert not builder.empty and builder.finish("").text == " \na\n\n\nb"

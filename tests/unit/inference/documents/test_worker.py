@@ -37,11 +37,6 @@ def test_documents_are_read_in_the_sandbox() -> None:
         assert document is not None and document.text == "hello\n"
 
 
-def test_faults_are_told() -> None:
-    assert code_of(read(b"\x89PNG")) == "file_type_unsupported"
-    assert code_of(read(b"%PDF-1.4 x")) == "file_unreadable"
-
-
 @pytest.mark.parametrize(
     ("attempt", "code"),
     [

@@ -11,7 +11,7 @@ from inference.embedding.models_file import EmbeddingFile, EndpointModel
 from inference.embedding.packaged import MODEL
 from inference.embedding.pool import PackagedEmbedder
 from inference.tools.outbound import ToolHttpClient
-from sessions.model.errors import BadInput, NotFound, TooLarge, Unavailable
+from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import TenantId
 from sessions.retrieval.embedding import CHARACTERS_MAX, DOCUMENTS_MAX, INPUTS_MAX
 from tests.support.engines.made_up_embedder import MadeUpEmbedder
@@ -43,19 +43,6 @@ class Packaged:
 
 def catalog() -> EmbeddingCatalog:
     return EmbeddingCatalog(cast(PackagedEmbedder, Packaged()), cast(ToolHttpClient, object()))
-
-
-async def test_the_files_models_come_first_and_an_unknown_name_says_which_there_are() -> None:
-    made = catalog()
-    assert made.model(None).name == MODEL.name
-    made.put(EmbeddingFile(models={"other": OTHER}))
-    assert [each.name for each in made.models()] == ["other", MODEL.name] and made.model(None).name == "other"
-    with pytest.raises(NotFound, match=f"there are: other, {MODEL.name}"):
-        made.model("text-embedding-3-small")
-    made.put(EmbeddingFile(models={"other": OTHER}, packaged=False))
-    assert [each.name for each in made.models()] == ["other"]
-    with pytest.raises(Unavailable, match=r"docs/retrieval\.md"):
-        EmbeddingCatalog(None).model(None)
 
 
 async def test_each_is_asked_in_its_own_way() -> None:

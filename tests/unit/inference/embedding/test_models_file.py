@@ -8,30 +8,6 @@ import pytest
 
 from inference.embedding.models_file import read_embedding_file
 
-GOOD = """
-networks = ["10.0.0.0/8"]
-[models.bge-m3]
-url = "http://10.1.2.3:8000/v1"
-model = "BAAI/bge-m3"
-dimensions = 1024
-ranks = true
-headers.authorization = {env = "BGE", prefix = "Bearer "}
-"""
-
-
-def test_a_file_names_models(tmp_path: Path) -> None:
-    path = tmp_path / "embeddings.toml"
-    path.write_text(GOOD)
-    file = read_embedding_file(path)
-    about = file.models["bge-m3"].about("bge-m3")
-    assert (about.name, about.dimensions, about.ranks, about.resizes, file.packaged) == (
-        "bge-m3",
-        1024,
-        True,
-        False,
-        True,
-    )
-
 
 @pytest.mark.parametrize(
     ("wrong", "said"),

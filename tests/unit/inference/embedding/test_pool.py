@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 
 import pytest
 
-from inference.embedding import pool
 from inference.embedding.frames import DecodeTokens, EmbedBatch, EmbeddingReply, RankBatch, WorkerRequest
 from inference.embedding.pool import BATCH_TOKENS, PackagedEmbedder
 from sessions.metrics import Metrics
@@ -142,17 +140,3 @@ async def test_refusals_name_the_input_of_the_request_and_not_of_the_batch() -> 
     with pytest.raises(BadInput, match="384 dimensions"):
         await made.embed(ACME, ("x",), 256)
     await made.close()
-
-
-async def test_the_real_model_through_both_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "QUICK_NICENESS", 0)
-    monkeypatch.setattr(pool, "BULK_NICENESS", 0)
-    made = PackagedEmbedder(Metrics().histogram("x", "", (1.0,)))
-    try:
-        quick = await made.embed(ACME, ("hello",), None)
-        bulk = await made.embed(ACME, ("hello",) * 5, None)
-        assert set(bulk.vectors) == set(quick.vectors) and len(array("f", quick.vectors[0])) == 384
-        with pytest.raises(BadInput, match=r"'input\[4\]' cannot be taken: it has 602 tokens"):
-            await made.embed(ACME, (*("hello",) * 4, "word " * 600), None)
-    finally:
-        await made.close()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
-import psutil
 import pytest
 
 from inference.embedding import worker_client
@@ -16,21 +13,6 @@ from inference.worker_process import encode_frame
 from sessions.model.errors import Unavailable
 
 HELLO = EmbedBatch(("hello",))
-
-
-async def test_it_starts_with_the_first_request_niced_and_ends_with_end() -> None:
-    worker = EmbeddingWorker("test", 2)
-    assert worker.pid is None
-    first = await worker.exchange(HELLO)
-    assert len(first.vectors) == 1 and worker.pid is not None
-    pid = worker.pid
-    assert psutil.Process(pid).nice() >= 2
-    os.kill(pid, signal.SIGKILL)
-    assert (await worker.exchange(HELLO)).vectors == first.vectors and worker.pid != pid
-    assert worker.restarts <= 1
-    again = worker.pid
-    await worker.end()
-    assert not psutil.pid_exists(again)
 
 
 async def test_a_model_that_cannot_be_loaded_says_so_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

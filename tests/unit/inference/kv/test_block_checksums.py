@@ -68,14 +68,6 @@ def test_what_is_not_what_was_written_ends_it(path: Path, damage: str) -> None:
     assert count_intact(path, 0, 10, BLOCK, 1) == (6 if damage == "hole" else 4)
 
 
-def test_checksums_of_another_file_are_none_of_its(path: Path, tmp_path: Path) -> None:
-    other = tmp_path / f"{os.urandom(16).hex()}.slot"
-    write(path, 0, 3, 1)
-    os.link(path, other)
-    os.link(checksums_of(path), checksums_of(other))
-    assert count_intact(other, 0, 3, BLOCK, 1) == 0
-
-
 def test_what_is_not_there_does_not_count(path: Path) -> None:
     assert count_intact(path, 2, 5, BLOCK, 1) == 2
     write(path, 2, 3, 1)

@@ -8,7 +8,7 @@ from inference.kv.disk import DiskTier
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
-from sessions.model.types import OPENINGS, SessionKey, TenantId
+from sessions.model.types import SessionKey
 from tests.support.engines.kv import IDENTITY, key, make_tiers
 
 SIZE = 1_000
@@ -45,22 +45,6 @@ async def test_the_snapshot_that_shares_most_is_found_and_the_faster_one_of_two(
     for snapshot in tiers.host.of(key("a")):
         await catalog.drop(snapshot)
     assert catalog.place(key("a")).tier == "disk"
-    await tiers.close(0.0)
-
-
-async def test_what_a_tenant_holds_is_counted_over_all_tiers_without_shared_prefixes_as_sessions(
-    tmp_path: Path,
-) -> None:
-    tiers = await opened(tmp_path)
-    catalog, tenant = tiers.catalog, TenantId("t")
-    await save(tiers, key("a"), [1, 2])
-    await save(tiers, key(OPENINGS), [1])
-    await save(tiers, key("b", "other"), [1])
-    assert len(list(catalog.of_tenant(tenant))) == 4 and catalog.bytes_of(tenant) > 4 * SIZE
-    assert catalog.held_sessions() == {key("a"), key("b", "other")}
-    for snapshot in list(catalog.of_tenant(tenant)):
-        await catalog.drop(snapshot)
-    assert catalog.bytes_of(tenant) == 0 and catalog.held_sessions() == {key("b", "other")}
     await tiers.close(0.0)
 
 

@@ -20,32 +20,6 @@ def prefill_s(begin: int, end: int) -> float:
     return (end - begin) / 330 + (end * end - begin * begin) / 2 * 5e-7
 
 
-def test_it_learns_both_coefficients_of_a_prefill() -> None:
-    chance, model = random.Random(1), CostModel()
-    for _ in range(60):
-        begin = chance.randrange(3000)
-        end = begin + chance.randrange(20, 1000)
-        model.prefilled(begin, end, prefill_s(begin, end) * chance.uniform(0.95, 1.05))
-    for begin, end in ((0, 300), (0, 4000), (3000, 3200)):
-        assert model.prefill_s(begin, end) == pytest.approx(prefill_s(begin, end), rel=0.12)
-
-
-def test_it_learns_latency_and_bandwidth_of_a_tier() -> None:
-    chance, model = random.Random(2), CostModel()
-    for number in range(40):
-        size = int(10 ** chance.uniform(5, 8))
-        model.moved("disk", size, (0.03 + size / 5e7) * chance.uniform(0.95, 1.05), float(number))
-    for size in (10**5, 10**7, 10**8):
-        assert model.move_s("disk", size, 40.0) == pytest.approx(0.03 + size / 5e7, rel=0.15)
-    assert model.described()["disk_bytes_per_s"] == pytest.approx(5e7, rel=0.15)
-
-
-def test_with_nothing_measured_it_restores_to_find_out() -> None:
-    model = CostModel()
-    choice = model.choose(("disk", "device"), 50_000_000, 0, 2000, 0.0)
-    assert choice.restore and math.isinf(choice.recompute_s) and choice.deadline_s == DEADLINE_MAX_S
-
-
 @pytest.mark.parametrize("bytes_per_s", [1e6, 4e6, 7e6, 1e7, 3e7, 1e9])
 def test_regret_is_small_on_both_sides_of_the_crossover(bytes_per_s: float) -> None:
     """The crossover lies at 7.6 MB/s: 330 tokens/s of 23 kB."""
@@ -115,25 +89,6 @@ def test_a_tier_taken_for_slow_is_looked_at_again_but_not_all_the_time() -> None
     choice = model.choose(way, 23_000_000, 0, 1000, 10.0)
     assert choice.looks and not choice.restore
     assert not model.choose(way, 23_000_000, 0, 1, 10.0).tries  # no disk is worth that
-
-
-def test_what_never_begins_is_not_waited_for() -> None:
-    doubted = RestoreChoice(False, 9.0, 1.0, 10.0, 1.0, looks=True)
-    hoped = RestoreChoice(True, 0.5, 1.0, 1.5, 1.0)
-    assert not doubted.is_too_slow(10**6, FetchProgress(), 0.05, 0.05)
-    assert doubted.is_too_slow(10**6, FetchProgress(), 0.11, 0.11)
-    assert not hoped.is_too_slow(10**6, FetchProgress(), 0.9, 0.9) and hoped.is_too_slow(
-        10**6, FetchProgress(), 1.1, 1.1
-    )
-
-
-def test_a_tier_that_was_slow_is_tried_again_after_a_while() -> None:
-    model = CostModel()
-    for number in range(20):
-        model.prefilled(0, 1000, prefill_s(0, 1000))
-        model.moved("disk", 23_000_000, 30.0, float(number))
-    assert not model.choose(("disk",), 23_000_000, 0, 1000, 20.0).restore
-    assert model.choose(("disk",), 23_000_000, 0, 1000, 400.0).restore
 
 
 def test_a_long_session_of_a_large_model_is_read_for_as_long_as_that_is_sooner_than_computing() -> None:

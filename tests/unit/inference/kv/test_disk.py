@@ -49,18 +49,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "kv"
 
 
-async def test_what_was_put_comes_back(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    assert await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    assert tier.of(key("b")) == [] and tier.of(key("a", "u")) == []
-    manifest = await tier.fetch(entry, staging / "back")
-    assert (staging / "back").read_bytes() == snapshot(key("a"), 10, SIZE)[1]
-    assert manifest.key == key("a")
-    assert tier.bytes == on_disk(folder)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
-
-
 async def test_the_index_is_whole_after_a_restart_and_leftovers_are_gone(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     for number in range(5):
@@ -88,21 +76,6 @@ async def test_making_room_among_many_ranks_a_few(folder: Path, staging: Path) -
     assert await put(tier, staging, "one more")
     gone = tier.counters["disk_evictions"]
     assert gone and len(ranked) == gone * SAMPLE and tier.bytes <= tier.bytes_max
-
-
-async def test_the_bound_holds_at_every_moment_and_the_oldest_go(folder: Path, staging: Path) -> None:
-    bound = 5 * (SIZE + 2000)
-    tier = await opened(folder, bound)
-    for number in range(20):
-        assert await put(tier, staging, f"s{number}", salt=str(number))
-        assert tier.bytes == on_disk(folder) <= bound
-        if number >= 2:
-            (entry,) = tier.of(key("s0"))  # used all the time: it stays
-            await tier.fetch(entry, staging / "back")
-    assert tier.of(key("s0")) and tier.of(key("s19")) and not tier.of(key("s1"))
-    assert tier.counters["disk_evictions"] == 15
-    smaller = await opened(folder, 2 * (SIZE + 2000))
-    assert smaller.num_snapshots == 2 and on_disk(folder) <= 2 * (SIZE + 2000)
 
 
 async def test_puts_at_once_keep_the_bound(folder: Path, staging: Path) -> None:
@@ -211,16 +184,6 @@ async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
     assert tier.counters["refused_other_session"] == 2
 
 
-async def test_a_file_that_vanished_is_an_answer(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    path_of(entry).unlink()
-    with pytest.raises(SnapshotRefused) as refused:
-        await tier.fetch(entry, staging / "back")
-    assert refused.value.reason == "no_snapshot" and tier.bytes == 0
-
-
 async def test_another_model_or_build_finds_nothing_and_cleans_up(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     await put(tier, staging, "a")
@@ -313,13 +276,6 @@ async def test_half_a_file_that_cannot_be_removed_still_counts(
         assert tier.bytes >= on_disk(folder) > 0
     assert await put(tier, staging, "b")
     assert tier.bytes == on_disk(folder) and [path.suffix for path in folder.iterdir()] == [".kv"]
-
-
-async def test_streaming_gives_the_file_as_it_is(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    await put(tier, staging, "a")
-    (entry,) = tier.of(key("a"))
-    assert b"".join([chunk async for chunk in tier.stream(entry)]) == path_of(entry).read_bytes()
 
 
 # -- a file system that others use too ---------------------------------------------------------------------------

@@ -40,18 +40,6 @@ def read(data: bytes, who: SessionKey, data_key: DataKey | None = KEY) -> bytes:
     return b"".join(bytes(chunk) for chunk in stored.chunks())
 
 
-def test_what_was_sealed_is_given_back(tmp_path: Path) -> None:
-    data = sealed(tmp_path)
-    assert read(data, key("a")) == payload_of(f"{key('a')}", SIZE)
-    assert data != sealed(tmp_path)  # a fresh salt: the same twice shares nothing
-    stored = StoredSnapshotReader(io.BytesIO(data))
-    assert stored.head is not None and stored.head.key == key("a") and stored.head.key_id == "k1"
-    stored.open(KEY)
-    assert stored.num_bytes == len(data)
-    plain = sealed(tmp_path, data_key=None)
-    assert read(plain, key("a"), None) == payload_of(f"{key('a')}", SIZE)
-
-
 def test_neither_tokens_nor_payload_can_be_read_without_the_key(tmp_path: Path) -> None:
     manifest, payload = snapshot(key("a"), 700, SIZE)
     data = sealed(tmp_path)

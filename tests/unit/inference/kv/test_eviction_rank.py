@@ -24,12 +24,6 @@ class Clock:
         return self.now
 
 
-def test_kinds_are_cells_of_the_table() -> None:
-    assert silence_kind(0, 0, None) == SilenceKind(0, 0, 0)
-    assert silence_kind(0, 0, 0.0) == SilenceKind(0, 0, 1)
-    assert silence_kind(99, 10**9, 10**9) == SilenceKind(7, 7, 8)
-
-
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20))
 def test_before_anything_was_seen_the_order_is_lru(ages: list[float]) -> None:
     model = ReturnModel()
@@ -46,39 +40,6 @@ def learned() -> ReturnModel:
             model.observe(kind, chance.uniform(60, 160) if back else 2000.0, returned=back)
     model.fit()
     return model
-
-
-def test_sessions_that_tend_to_come_back_are_kept() -> None:
-    model = learned()
-    for age in (0.0, 30.0, 90.0, 150.0):
-        assert model.index(LATER, age) > 1.5 * model.index(FIRST, age)
-
-
-def test_silence_is_good_until_it_has_lasted_too_long() -> None:
-    model = learned()
-    fresh, due, overdue = (model.index(LATER, age) for age in (1.0, 70.0, 900.0))
-    assert due > fresh > overdue
-    assert overdue < 0.2 * due
-
-
-def test_silences_that_go_on_teach_that_sessions_do_not_come_back() -> None:
-    model = ReturnModel()
-    for _ in range(100):
-        model.observe(FIRST, 50.0, returned=True)
-        model.observe(LATER, 50.0, returned=True)
-    model.fit()
-    before = model.index(FIRST, 10.0)
-    model.fit((FIRST, 3000.0) for _ in range(2000))
-    assert model.index(FIRST, 10.0) < 0.3 * before
-    assert model.index(FIRST, 10.0) < model.index(LATER, 10.0)
-
-
-def test_one_silence_that_stands_for_many_teaches_as_much_as_they() -> None:
-    one, many = learned(), learned()
-    one.fit([(FIRST, 3000.0), (LATER, 40.0)], weight=50.0)
-    many.fit([(FIRST, 3000.0), (LATER, 40.0)] * 50)
-    for kind in (FIRST, LATER):
-        assert math.isclose(one.index(kind, 70.0), many.index(kind, 70.0), rel_tol=1e-9)
 
 
 def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
@@ -166,18 +127,3 @@ def test_who_waits_for_tools_ranks_by_their_times_and_teaches_nothing_about_peop
     assert returns.index(key("gone"), clock.now, 800) < 0.1 * person
     returns.forget(key("slow"))
     assert not returns.waits_for_tools(key("slow"))
-
-
-def test_a_turn_that_goes_on_with_its_outputs_keeps_its_rhythm() -> None:
-    clock = Clock()
-    returns = ReturnTracker(clock)
-    for _ in range(3):
-        returns.on_turn(key("a"), 800)
-        clock.now += 60.0
-    silence = returns._silences[key("a")]
-    returns.on_tools(key("a"), ["search"])
-    clock.now += 2.0
-    returns.on_turn(key("a"), 5000)
-    later = returns._silences[key("a")]
-    assert (later.turns, later.kind.turns, later.kind.pace) == (silence.turns, silence.kind.turns, silence.kind.pace)
-    assert later.since_s == clock.now and later.kind.size > silence.kind.size

@@ -32,20 +32,6 @@ async def put(host: HostTier, name: str, num_tokens: int = 4) -> HostSnapshot:
     return snapshot
 
 
-async def test_a_reader_keeps_its_file_and_its_leaving_makes_room(host: HostTier) -> None:
-    snapshots = [await put(host, name) for name in "abc"]
-    with host.using(snapshots[0]), host.using(snapshots[1]):
-        with host.using(snapshots[2]):
-            waiting = asyncio.create_task(host.reserve(SIZE))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert not waiting.done() and all(snapshot.path.exists() for snapshot in snapshots)
-        assert await waiting
-        assert snapshots[2].forgotten
-    host.unreserve(SIZE)
-    assert host.bytes == 2 * SIZE
-
-
 async def test_erasing_a_session_reaches_what_is_on_its_way(host: HostTier) -> None:
     with host.pending(key("a")) as one, host.pending(key("b")) as other:
         host.revoke(key("a"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,6 @@ from inference.kv.cold_tier import PIECE_BYTES_MIN, ColdSnapshot, FetchProgress
 from inference.kv.cost import RestoreChoice
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotManifest, SnapshotRefused
-from inference.kv.eviction_rank import ReturnModel, ReturnTracker, silence_kind
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
@@ -76,19 +74,6 @@ async def cold(bed: Bed, who: SessionKey) -> tuple[Tiers, ColdSnapshot]:
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:
     return Bed(tmp_path)
-
-
-async def test_what_was_saved_is_on_disk_soon_without_leaving_memory(bed: Bed) -> None:
-    tiers = await bed.opened()
-    await save(tiers, key("a"))
-    await tiers.host.settle()
-    assert tiers.catalog.place(key("a")).tier == "host" and bed.disk.num_snapshots == 1
-    crashed = await bed.opened()  # nobody closed anything: as after kill -9
-    assert crashed.catalog.place(key("a")).tier == "disk" and crashed.catalog.place(key("a")).tokens == 10
-    await save(tiers, key("a"))  # the same once more replaces the older copy
-    await tiers.host.settle()
-    assert len(list(bed.disk.folder.iterdir())) == 1
-    await tiers.close(0.0)
 
 
 async def test_a_restore_that_is_late_is_given_up_and_found_in_memory_by_the_next(bed: Bed) -> None:
@@ -168,28 +153,6 @@ async def test_a_read_goes_on_for_whoever_has_more_to_compute(bed: Bed) -> None:
     await tiers.close(0.0)
 
 
-async def test_a_prefetch_and_the_turn_share_one_read(bed: Bed) -> None:
-    tiers, snapshot = await cold(bed, key("a"))
-    bed.disk.go.clear()
-    await tiers.prefetch(key("a"))
-    await tiers.prefetch(key("a"))
-    await bed.disk.asked.wait()
-
-    async def turn() -> bytes:
-        async with tiers.payload(snapshot, RestoreChoice(True, 0.0, 1.0, 30.0)) as host:
-            return host.path.read_bytes()
-
-    turns = [asyncio.create_task(turn()) for _ in range(2)]
-    await asyncio.sleep(0)
-    bed.disk.go.set()
-    assert await asyncio.gather(*turns) == [payload_of(f"{key('a')}", SIZE)] * 2
-    assert bed.disk.counters["disk_reads"] == 1 and tiers.counters["prefetches"] == 1
-    await tiers.prefetch(key("a"))  # it is up already
-    await tiers.prefetch(key("nobody"))
-    assert tiers.counters["prefetches"] == 1
-    await tiers.close(0.0)
-
-
 async def test_erased_on_its_way_up_it_does_not_arrive(bed: Bed) -> None:
     tiers, snapshot = await cold(bed, key("a"))
     bed.disk.go.clear()
@@ -238,37 +201,4 @@ async def test_erased_as_its_way_up_begins_it_does_not_arrive(bed: Bed) -> None:
     await tiers.host.settle()
     assert tiers.catalog.place(key("a")).tier == "none" and tiers.host.bytes == 0
     assert list(bed.staging.iterdir()) == [] and list(disk.folder.iterdir()) == []
-    await tiers.close(0.0)
-
-
-async def test_a_slow_tier_is_learned_and_computing_is_chosen(bed: Bed) -> None:
-    tiers, snapshot = await cold(bed, key("a"))
-    for _ in range(5):
-        tiers.cost.prefilled(0, 10, 0.03)
-    assert tiers.choose(snapshot, 0, 10).restore
-    tiers.cost.moved("disk", snapshot.bytes, 5.0, time.monotonic())
-    assert not tiers.choose(snapshot, 0, 10).restore
-    gauges = tiers.stats()
-    assert gauges["host_bytes"] == 0 and gauges["disk_bytes"] == bed.disk.bytes > SIZE
-    assert gauges["disk_latency_s"] + SIZE / gauges["disk_bytes_per_s"] == pytest.approx(5.0, rel=0.1)
-    await tiers.close(0.0)
-
-
-async def test_who_comes_back_is_kept_before_who_came_last(bed: Bed) -> None:
-    model = ReturnModel()
-    for _ in range(200):
-        model.observe(silence_kind(0, 10, None), 5000.0, returned=False)
-        model.observe(silence_kind(3, 10, 50.0), 60.0, returned=True)
-    model.fit()
-    clock = [0.0]
-    tiers = make_tiers(bed.staging, 3 * SIZE, None, returns=ReturnTracker(lambda: clock[0], model=model))
-    await tiers.open()
-    for turn in range(4):
-        clock[0] = 50.0 * turn
-        tiers.returns.on_turn(key("regular"), 10)
-    await save(tiers, key("regular"))
-    for number in range(4):
-        tiers.returns.on_turn(key(f"once-{number}"), 10)
-        await save(tiers, key(f"once-{number}"))
-    assert tiers.catalog.place(key("regular")).tier == "host" and tiers.catalog.place(key("once-0")).tier == "none"
     await tiers.close(0.0)

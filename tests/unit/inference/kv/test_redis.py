@@ -79,52 +79,6 @@ async def counted(redis: Redis) -> int:
     return int(await raw(redis, "{sessile-kv}:bytes"))
 
 
-async def held(redis: Redis) -> int:
-    return sum([await redis.strlen(name) for name in await redis.keys("{sessile-kv}:data:*")])
-
-
-async def test_what_one_replica_leaves_another_finds(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    here, there = await replica.tier(), await replica.tier()
-    assert await put(here, tmp_path, "a")
-    assert there.of(key("a")) == []
-    await there.discover(key("a"))
-    (entry,) = there.of(key("a"))
-    assert list(entry.tokens) == list(range(100, 110)) and entry.tier == "redis"
-    manifest = await there.fetch(entry, tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == payload_of(f"{key('a')}", SIZE) and manifest.key == key("a")
-    (name,) = await redis.keys("{sessile-kv}:data:*")
-    stored = await raw(redis, name)
-    assert payload_of(f"{key('a')}", SIZE)[4096:4128] not in stored
-    assert here.bytes == await held(redis) == await counted(redis)
-    await there.discover(key("b"))
-    assert there.of(key("b")) == []
-
-
-async def test_the_bound_holds_at_every_moment_whoever_writes(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    bound = 5 * (SIZE + 2000)
-    tiers = [await replica.tier(bytes_max=bound) for _ in range(3)]
-
-    async def watched() -> None:
-        for _ in range(60):
-            assert int(await redis.get("{sessile-kv}:bytes") or 0) <= bound
-
-    writes = [put(tiers[number % 3], tmp_path, f"s{number}", salt=str(number)) for number in range(30)]
-    await asyncio.gather(watched(), *writes)
-    assert 0 < await held(redis) == await counted(redis) <= bound
-    assert len(await redis.keys("{sessile-kv}:of:*")) == await redis.zcard("{sessile-kv}:used") <= 5
-
-
-async def test_a_longer_snapshot_replaces_the_shorter_and_branches_stay(
-    replica: Replica, redis: Redis, tmp_path: Path
-) -> None:
-    tier = await replica.tier()
-    for num_tokens in (10, 20, 30):
-        assert await put(tier, tmp_path, "a", num_tokens)
-    (entry,) = tier.of(key("a"))
-    assert len(entry.tokens) == 30 and await redis.zcard("{sessile-kv}:used") == 1
-    assert await counted(redis) == await held(redis)
-
-
 async def test_erased_is_gone_for_every_replica_also_while_it_is_written(
     replica: Replica, redis: Redis, tmp_path: Path
 ) -> None:
@@ -209,13 +163,6 @@ async def test_a_server_that_is_away_costs_nothing_but_a_recompute(tmp_path: Pat
     await tier.close()
 
 
-async def test_too_large_ones_stay_out(replica: Replica, tmp_path: Path) -> None:
-    tier = await replica.tier()
-    manifest, payload = snapshot(key("a"), 10, (1 << 20) + 1)
-    assert not await tier.put(manifest, write_payload(tmp_path, manifest, payload))
-    assert tier.counters["redis_too_large"] == 1
-
-
 async def test_a_session_comes_up_where_its_last_owner_left_nothing_else(replica: Replica, tmp_path: Path) -> None:
     """Through the tiers: saved on one replica, copied behind its back, restored on another that only has Redis."""
     staging = [tmp_path / "one", tmp_path / "two"]
@@ -272,30 +219,6 @@ async def asked(redis: Redis) -> int:
     """How often anybody has looked for a session."""
     calls = await redis.info("commandstats")
     return int(calls.get("cmdstat_hgetall", {"calls": 0})["calls"])
-
-
-async def test_the_first_owner_finds_what_the_second_has_left(replica: Replica, redis: Redis, tmp_path: Path) -> None:
-    one, two = await two_replicas(replica, tmp_path)
-    await save(one, 50)
-    await one.catalog.drop(one.host.of(key("a"))[0])  # it knows its own copy in Redis, which is about to be replaced
-    await two.discover(key("a"))
-    await save(two, 100)
-    prompt = as_tokens(range(120))
-    assert one.catalog.find(key("a"), prompt)[1] == 50
-    await one.discover(key("a"), prompt)
-    found, shared = one.catalog.find(key("a"), prompt)
-    assert found is not None and shared == 100
-    async with one.payload(found) as host:
-        assert host.path.read_bytes() == payload_of("100", SIZE)
-    before = await asked(redis)
-    await one.discover(key("a"), as_tokens(range(100)))  # nobody can have more of that
-    assert await asked(redis) == before
-    (tier,) = one.cold
-    known = tier.of(key("a"))
-    await one.discover(key("a"), prompt)
-    assert tier.of(key("a")) == known, "what is known already is not read again"
-    for tiers in (one, two):
-        await tiers.close(0.0)
 
 
 async def test_looking_forgets_nothing_when_the_server_is_away_and_does_not_ask_it_for_a_while(tmp_path: Path) -> None:

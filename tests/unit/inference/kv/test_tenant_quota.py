@@ -86,20 +86,6 @@ async def test_the_tenants_own_least_valuable_goes_and_nobody_elses(tiers: Tiers
     assert tiers.counters["tenant_evictions"] >= 2
 
 
-async def test_copies_count_and_are_the_first_to_go(tiers: Tiers, ceilings: dict[TenantId, int]) -> None:
-    del ceilings[SMALL]
-    assert await save(tiers, key("s0", SMALL))
-    (disk,) = tiers.cold
-    assert isinstance(disk, SignallingDisk)
-    async with asyncio.timeout(60):
-        await disk.written.wait()
-    assert len(disk.of_tenant(SMALL)) == 1 and tiers.quota.bytes_of(SMALL) > 2 * SIZE
-    ceilings[SMALL] = 2 * SIZE + SIZE // 2
-    assert await save(tiers, key("s1", SMALL))
-    assert held(tiers, SMALL) == {"s0", "s1"}
-    assert disk.of(key("s0", SMALL)) == []
-
-
 async def test_a_copy_that_arrives_when_the_ceiling_is_reached_does_not_stay(tiers: Tiers) -> None:
     (disk,) = tiers.cold
     assert isinstance(disk, SignallingDisk)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from inference.kv.catalog import Snapshot
-from inference.kv.cold_tier import ColdSnapshot
 from inference.kv.disk import DiskTier
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
@@ -100,41 +99,6 @@ async def test_an_opening_that_nobody_begins_with_any_more_goes_from_every_tier(
     await tiers.close(1.0)
 
 
-async def test_the_host_bound_holds_and_what_goes_is_found_on_disk(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference.kv.host_tier._ROOM_WAIT_S", 60.0)  # not about a disk that stands still
-    tiers = await opened(folder, disk=tmp_path / "kv")
-    for number in range(12):
-        assert await save(tiers, key(f"s{number}"))
-        assert files(folder) <= tiers.host.bytes <= HOST
-    places = [tiers.catalog.place(key(f"s{n}")).tier for n in range(12)]
-    assert "disk" in places and places[11] == "host" and "none" not in places
-    for number in range(12):
-        assert await load(tiers, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
-        assert files(folder) <= HOST
-    await tiers.close(5.0)
-
-
-async def test_without_disk_the_least_recently_used_are_dropped(folder: Path) -> None:
-    tiers = await opened(folder)
-    for number in range(4):
-        assert await save(tiers, key(f"s{number}"))
-    assert await load(tiers, key("s0")) is not None
-    tiers.park(key("s3"))
-    assert await save(tiers, key("new"))
-    assert tiers.catalog.place(key("s3")).tier == "none"  # parked goes before older ones
-    assert await save(tiers, key("newer"))
-    assert tiers.catalog.place(key("s1")).tier == "none" and tiers.catalog.place(key("s0")).tier == "host"
-    await tiers.close(1.0)
-
-
-async def test_a_snapshot_larger_than_host_memory_is_not_taken(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert not await save(tiers, key("a"), size=HOST + 1)
-    assert tiers.counters["host_too_large"] == 1 and tiers.host.bytes == 0
-
-
 async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: Path) -> None:
     tiers = await opened(folder)
     assert await tiers.reserve(100)
@@ -143,23 +107,6 @@ async def test_an_engine_that_writes_more_than_it_announced_is_cut_back(folder: 
     tiers.adopt(key("a"), as_tokens(range(10)), path, HOST + 1, 100)
     await tiers.close(1.0)
     assert tiers.counters["host_overrun"] == 1 and tiers.host.bytes == 0 and not path.exists()
-
-
-async def test_covered_snapshots_go_and_branches_stay(folder: Path) -> None:
-    tiers = await opened(folder, host=1 << 20)
-    assert await save(tiers, key("a"), 10)
-    assert await save(tiers, key("a"), 20)
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(bytes(SIZE))
-    branch = as_tokens([0, 1, 2, 99, 98])
-    tiers.adopt(key("a"), branch, path, SIZE, SIZE)
-    assert len(tiers.host) == 2 or await load(tiers, key("a"), 1) is not None
-    found, shared = tiers.catalog.find(key("a"), branch)
-    assert shared == 5 and found is not None and found.tokens == branch
-    found, shared = tiers.catalog.find(key("a"), as_tokens(range(20)))
-    assert shared == 20
-    await tiers.close(1.0)
 
 
 async def test_a_damaged_host_file_is_refused_and_dropped(folder: Path) -> None:
@@ -201,19 +148,6 @@ async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_pat
     assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host.bytes == 0
 
 
-async def test_closing_moves_everything_to_disk_and_a_restart_finds_it(folder: Path, tmp_path: Path) -> None:
-    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    for number in range(5):
-        assert await save(tiers, key(f"s{number}"))
-    await tiers.close(5.0)
-    assert list(folder.iterdir()) == []
-    again = await opened(folder, disk=tmp_path / "kv")
-    for number in range(5):
-        assert again.catalog.place(key(f"s{number}")).tier == "disk"
-        assert await load(again, key(f"s{number}")) == payload_of(f"{key(f's{number}')}10", SIZE)
-    await again.close(0.0)
-
-
 async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
     assert await save(tiers, key("a"))
@@ -225,21 +159,6 @@ async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tm
     assert again.catalog.place(key("a")).tier == "host"
     await again.close(5.0)
     assert again.host.disk.counters["disk_writes"] == 0 and again.host.disk.num_snapshots == 1
-
-
-async def test_a_reader_keeps_a_file_that_a_newer_snapshot_covers(folder: Path) -> None:
-    tiers = await opened(folder)
-    assert await save(tiers, key("a"), 10)
-    snapshot, _ = tiers.catalog.find(key("a"), as_tokens(range(10)))
-    assert snapshot is not None
-    async with tiers.payload(snapshot) as held:
-        assert await save(tiers, key("a"), 20)
-        newer, _ = tiers.catalog.find(key("a"), as_tokens(range(20)))
-        assert newer is not snapshot and newer is not None
-        async with tiers.payload(newer):
-            assert held.path.read_bytes() == payload_of(f"{key('a')}10", SIZE)
-    await tiers.close(1.0)
-    assert list(folder.iterdir()) == [] and tiers.host.bytes == 0
 
 
 async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
@@ -430,56 +349,12 @@ async def test_an_import_whose_source_dies_leaves_nothing(folder: Path) -> None:
     await tiers.close(0.0)
 
 
-async def test_find_prefers_host_where_both_hold_the_same(folder: Path, tmp_path: Path) -> None:
-    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    assert await save(tiers, key("a"))
-    await tiers.close(5.0)
-    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
-    assert isinstance(found, ColdSnapshot)
-    await load(again, key("a"))
-    found, _ = again.catalog.find(key("a"), as_tokens(range(10)))
-    assert isinstance(found, HostSnapshot)
-    await again.close(0.0)
-
-
-async def test_kv_is_brought_back_ahead_of_tools_that_are_known_to_take_longer_than_that(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiers, now = await opened(folder), 0.0
-    monkeypatch.setattr(tiers.returns, "_clock", lambda: now)
-    assert tiers.on_tools(key("a"), ["build"], SIZE) is None, "nobody knows how long it takes"
-    for _ in range(3):
-        tiers.on_tools(key("a"), ["build"], SIZE)
-        now += 10.0
-        tiers.returns.on_turn(key("a"), 800)
-    after_s = tiers.on_tools(key("a"), ["build"], SIZE)
-    assert after_s is not None and 1.0 < after_s < 10.0
-    assert tiers.on_tools(key("a"), ["never called"], SIZE) is None
-    assert tiers.on_tools(key("a"), ["build"], 1 << 40) is None, "bringing it up takes longer than the tool"
-    await tiers.close(0.0)
-
-
 async def snapshot_before_tools(tiers: Tiers, num_tokens: int) -> None:
     """A turn that ended with a call, and its snapshot."""
     tiers.returns.on_turn(key("a"), num_tokens)
     tiers.on_tools(key("a"), ["build"], SIZE)
     assert await save(tiers, key("a"), num_tokens)
     await tiers.host.settle()
-
-
-async def test_what_the_next_snapshot_will_cover_is_not_copied_down_while_tools_run(
-    folder: Path, tmp_path: Path
-) -> None:
-    tiers = await opened(folder, disk=tmp_path / "disk")
-    for num_tokens in (10, 20, 30):
-        await snapshot_before_tools(tiers, num_tokens)
-    assert tiers.counters["copies_postponed"] == 3 and not tiers.cold[0].of(key("a"))
-    tiers.returns.on_turn(key("a"), 40)
-    assert await save(tiers, key("a"), 40)
-    await tiers.host.settle()
-    assert [len(copied.tokens) for copied in tiers.cold[0].of(key("a"))] == [40]
-    await tiers.close(1.0)
 
 
 async def test_a_long_loop_of_tools_is_copied_down_once_in_a_while(folder: Path, tmp_path: Path) -> None:

@@ -24,36 +24,11 @@ def learned(rounds: int = 200) -> ToolTimes:
     return times
 
 
-def test_each_tool_has_a_pace_of_its_own() -> None:
-    times = learned()
-    assert 0.4 < times.expected(SEARCH).quantile_s(0.5) < 0.65
-    assert 70 < times.expected(BUILD).quantile_s(0.5) < 115
-    assert times.expected(SEARCH).index(0.1) > 20 * times.expected(BUILD).index(0.1)  # type: ignore[operator]
-
-
 def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
     expected = learned().expected(BUILD)
     near, far = expected.remaining_s(60.0), expected.remaining_s(1.0)
     assert near is not None and far is not None and near < far
     assert expected.remaining_s(3600.0) is None and expected.index(3600.0) is None, "it does not come back"
-
-
-def test_what_was_never_called_is_not_known_and_twice_is_enough() -> None:
-    times = ToolTimes()
-    assert not times.expected(SEARCH).known and times.expected(SEARCH).index(0.5) is not None
-    times.observe(SEARCH, 4.0)
-    assert not times.expected(SEARCH).known
-    times.observe(SEARCH, 4.0)
-    assert times.expected(SEARCH).known and 2.0 < times.expected(SEARCH).quantile_s(0.5) < 4.5
-
-
-def test_tools_called_together_have_a_time_of_their_own_in_any_order() -> None:
-    times = ToolTimes()
-    for _ in range(5):
-        times.observe(tool_set(TENANT, ["build", "search"]), 100.0)
-    assert times.expected(tool_set(TENANT, ["search", "build", "search"])).known
-    assert not times.expected(SEARCH).known
-    assert not times.expected(tool_set(TenantId("other"), ["search", "build"])).known, "no tenant learns of another"
 
 
 def test_the_tools_called_longest_ago_are_forgotten() -> None:

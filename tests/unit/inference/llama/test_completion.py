@@ -77,13 +77,6 @@ async def test_tokens_without_text_travel_with_the_next_text_or_at_the_end() -> 
     assert completion.held == as_tokens([7, 8, 9, 5])
 
 
-async def test_the_ids_of_withheld_tokens_are_found() -> None:
-    pieces = {10: b"\xf0\x9f", 11: b"\x98", 12: b"\x80"}
-    items, completion = await run(chunked(token("a", 5, 1), token("😀", 12, 4), end("limit", 4)), fragments=pieces)
-    assert items[1] == Chunk((10, 11, 12), "😀")
-    assert completion.ids_guessed == 0
-
-
 async def test_ids_that_cannot_be_known_are_guessed_and_counted() -> None:
     asked: list[str] = []
 
@@ -109,16 +102,6 @@ async def test_of_several_possible_splits_the_usual_one_is_taken(
 
     items, completion = await run(chunked(token("😀", 12, 3), end("limit", 3)), fragments=pieces, encode=encode)
     assert items[0] == Chunk(taken, "😀") and completion.ids_guessed == 3
-
-
-async def test_log_probabilities_are_in_openais_shape() -> None:
-    entry = {"id": 5, "token": "a", "bytes": [97], "logprob": -0.5}
-    data = chunked(token("a", 5, 1, completion_probabilities=[{**entry, "top_logprobs": [entry, entry]}]))
-    data = data[: -len(b"0\r\n\r\n")] + chunked(end("limit", 1)).split(b"\r\n\r\n", 1)[1]
-    items, _ = await run(data, parameters={"n_probs": 1})
-    assert isinstance(items[0], Chunk)
-    public = {"token": "a", "logprob": -0.5, "bytes": [97]}
-    assert items[0].logprobs == ({**public, "top_logprobs": [public]},)
 
 
 def refused(status: int, kind: str) -> bytes:

@@ -88,42 +88,6 @@ async def test_beside_streams_only_the_next_in_line_is_kept_saved_and_the_rest_w
     assert saves.saved == ["a", "b", "c", "d"]
 
 
-async def test_a_turn_that_begins_meanwhile_stops_the_saves_that_would_hold_it_up() -> None:
-    saves = Saves()
-    table, slots, ahead = four_busy(saves)
-    for slot in slots:
-        table.release(slot)
-    saves.gate.clear()
-    ahead.look()
-    await asyncio.sleep(0)
-    busy = table.acquire(key("d"), slots[3].tokens)
-    assert busy is slots[3]
-    saves.gate.set()
-    await settled(ahead)
-    assert saves.saved == ["a"]
-
-
-async def test_where_host_memory_would_evict_others_only_the_next_in_line_is_saved() -> None:
-    saves = Saves()
-    saves.room = False
-    table, slots, ahead = four_busy(saves)
-    for slot in slots:
-        table.release(slot)
-    ahead.look()
-    await settled(ahead)
-    assert saves.saved == ["a"]
-
-
-async def test_with_slots_for_everybody_nothing_is_saved_ahead() -> None:
-    saves = Saves(others=False)
-    table, slots, ahead = four_busy(saves)
-    for slot in slots:
-        table.release(slot)
-    ahead.look()
-    await settled(ahead)
-    assert saves.saved == []
-
-
 async def test_a_save_that_failed_is_not_made_again_before_the_slot_was_used() -> None:
     saves = Saves()
     saves.broken = {"a"}
@@ -140,14 +104,3 @@ async def test_a_save_that_failed_is_not_made_again_before_the_slot_was_used() -
     ahead.look()
     await settled(ahead)
     assert saves.saved == ["a", "b", "c", "d", "a"]
-
-
-async def test_after_close_nothing_is_begun() -> None:
-    saves = Saves()
-    table, slots, ahead = four_busy(saves)
-    await ahead.close()
-    for slot in slots:
-        table.release(slot)
-    ahead.look()
-    await settled(ahead)
-    assert saves.saved == []

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.llama.gguf import read_model
-from inference.llama.slot_kv import bytes_per_token
 from sessions.model.errors import BadInput
 from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 
@@ -28,13 +27,6 @@ def refused(path: Path) -> str:
         read_model(path)
     assert str(path) in error.value.public_message and error.value.param == "model"
     return error.value.public_message
-
-
-def test_a_good_file_says_what_it_is(path: Path) -> None:
-    model = read_model(path)
-    assert (model.architecture, model.context_window, model.chat_template) == ("llama", 2048, None)
-    assert model.metadata["tokenizer.ggml.tokens"] == ["a", "Ġb", "<|end|>"]
-    assert bytes_per_token(model.metadata, "llama") == 2 * 2 * 2 * 2 * 16
 
 
 def test_missing_empty_and_foreign_files_are_refused(tmp_path: Path, path: Path) -> None:

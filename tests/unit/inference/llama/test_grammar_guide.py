@@ -14,11 +14,10 @@ from inference.llama import grammar_guide
 from inference.llama.grammar_guide import LIFT, GrammarGuide, GrammarGuides, make_guide, make_vocabulary
 from sessions.model.errors import BadInput
 from sessions.model.types import Json
-from tests.support.engines.byte_vocabulary import END, METADATA, encoded
+from tests.support.engines.byte_vocabulary import METADATA, encoded
 
 VOCABULARY = make_vocabulary(METADATA)
 LAYOUT: Json = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
-BOOLEANS: Json = {"type": "array", "items": {"type": "boolean"}}
 TREE: Json = {
     "type": "object",
     "properties": {
@@ -124,17 +123,6 @@ def test_the_requests_own_biases_hold_among_what_fits() -> None:
     assert [ord("x"), 9.0] in in_text and [ord("n"), False] in in_text and [ord("\n"), False] in in_text
     only = guide_at(encoded('{"größe": 7'), logit_bias=[[ord(","), False]]).biases()
     assert only == [[ord(","), LIFT]], "a ban of all that fits would leave the choice to what does not"
-
-
-def test_nothing_is_lifted_where_a_penalty_divides() -> None:
-    biases = guide_at(encoded('{"größe": '), repeat_penalty=1.1).biases()
-    assert {token for token, bias in biases if bias is False} == set(range(257)) - set(b'"7n') and len(biases) == 254
-    assert len(guide_at(encoded('{"größe": '), repeat_penalty=1.0).biases()) == 3
-
-
-def test_the_end_is_a_choice_where_a_value_may_go_on() -> None:
-    guide = guide_at(encoded("12"), {"type": "integer", **LAYOUT})
-    assert END in allowed(guide) and ord("3") in allowed(guide) and not guide.complete
 
 
 def test_what_does_not_fit_is_refused_and_so_is_what_is_no_schema() -> None:

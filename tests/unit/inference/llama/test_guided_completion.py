@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from inference.http_client import HttpClient
-from inference.llama.completion import LlamaCompletion
 from inference.llama.grammar_guide import FreeGuide, GrammarGuide, make_guide, make_vocabulary
 from inference.llama.guided_completion import GuidedCompletion, make_completion
 from inference.llama.sampling import STOP_TOKENS
@@ -77,33 +75,10 @@ async def all_of(completion: GuidedCompletion) -> tuple[str, Finish]:
         text += part.text
 
 
-def test_without_a_guide_it_is_the_ordinary_run() -> None:
-    made = make_completion(cast(Any, None), ByteFragments(iter(())), cast(Any, None), None, 0, PROMPT, 0, 9)
-    assert type(made) is LlamaCompletion
-
-
-async def test_each_token_is_a_request_with_what_fits_and_a_seed_of_its_own() -> None:
-    server = FakeServer()
-    completion = await opened(server, '"y')
-    assert await all_of(completion) == ('es"', Finish("stop", 3, 2))
-    assert [body["prompt"] for body in server.bodies] == [[1, 2, 3], [1, 2, 3, 101], [1, 2, 3, 101, 115]]
-    assert {(body["id_slot"], body["n_predict"], body["temperature"]) for body in server.bodies} == {(4, 1, 0.5)}
-    assert len({body["seed"] for body in server.bodies}) == 3
-    assert all(body["cache_prompt"] and "json_schema" not in body for body in server.bodies)
-    assert completion.held == PROMPT + array.array("I", encoded("es")), "nothing is computed from the last one yet"
-    assert completion.finished and completion.emitted_tokens == 3 and completion.prefill_s == 0.004
-
-
 async def test_nothing_of_another_session_is_reused() -> None:
     server = FakeServer()
     await all_of(await opened(server, '"y', resident=0))
     assert [body["cache_prompt"] for body in server.bodies] == [False, True, True]
-
-
-async def test_an_answer_that_is_whole_ends_without_a_request() -> None:
-    server = FakeServer()
-    assert await all_of(await opened(server, '"yes"')) == ("", Finish("stop", 3, 2))
-    assert server.bodies == []
 
 
 class TightLipped(FakeServer):
@@ -174,11 +149,6 @@ async def test_what_fits_is_computed_beside_the_event_loop(monkeypatch: pytest.M
     monkeypatch.setattr(GrammarGuide, "biases", observed)
     await all_of(await opened(FakeServer(), '"y'))
     assert threads and threading.get_ident() not in threads
-
-
-async def test_chunks_say_what_was_there_before() -> None:
-    part = await (await opened(FakeServer(), '"y')).next()
-    assert part == Chunk((ord("e"),), "e", (), 2)
 
 
 async def test_hanging_up_ends_it_and_errors_are_the_servers() -> None:

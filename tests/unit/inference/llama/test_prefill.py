@@ -103,22 +103,10 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-async def test_a_prompt_that_fits_into_a_step_goes_whole(ground: Ground) -> None:
-    assert await ground.begin(ground.prefill()) is not None
-    assert ground.completions.sent == [(100, 0, {"n_predict": 8})]
-
-
 async def test_a_prompt_goes_in_pieces_and_its_last_one_with_the_run(ground: Ground) -> None:
     await ground.begin(ground.prefill(30))
     sent = [(length, resident, parameters["n_predict"]) for length, resident, parameters in ground.completions.sent]
     assert sent == [(30, 0, 0), (60, 30, 0), (90, 60, 0), (100, 90, 8)]
-
-
-async def test_what_the_slot_holds_of_the_session_is_not_computed_again(ground: Ground) -> None:
-    prefill = ground.prefill()
-    await ground.begin(prefill)
-    await ground.begin(prefill)
-    assert [resident for _, resident, _ in ground.completions.sent] == [0, 100]
 
 
 async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(ground: Ground) -> None:
@@ -131,13 +119,6 @@ async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(g
     with pytest.raises(BadInput) as refused:
         await ground.begin(prefill, json_schema={"type": "bogus"})
     assert refused.value.code == "invalid_schema"
-
-
-async def test_an_engine_that_is_closed_computes_no_further_piece(ground: Ground) -> None:
-    ground.closed = True
-    with pytest.raises(Unavailable):
-        await ground.begin(ground.prefill(30))
-    assert ground.completions.sent == []
 
 
 async def test_measuring_teaches_what_computing_takes(ground: Ground) -> None:

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from inference.llama.sampling import check_stop_tokens, completion_parameters, public_logprobs, tokens_until_end
+from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.vocabulary import read_vocabulary
 from sessions.model.errors import BadInput
 from sessions.model.types import Sampling, TextOptions
 from tests.support.engines.engines import key, request
 
 
-def test_what_is_left_out_keeps_the_servers_defaults() -> None:
-    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=5, max_tokens=7), 100)
-    assert parameters == {"n_predict": 7, "seed": 5}
-
-
 def test_a_seed_fits_the_server_and_never_means_draw_one() -> None:
     for seed in (0, 5, 0xFFFF_FFFF, 2**53 - 1):
         parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(), seed=seed), 100)
         assert 0 <= parameters["seed"] <= 0x7FFF_FFFF
-
-
-def test_every_parameter_has_its_name_and_a_ban_is_absolute() -> None:
-    sampling = Sampling(
-        temperature=0.5,
-        top_k=3,
-        repeat_penalty=1.5,
-        logit_bias={"4": -100.0, "5": 2.0},
-        top_logprobs=2,
-        text=TextOptions(format={"type": "json_object"}),
-    )
-    parameters = completion_parameters(request(key("a"), (1,), sampling=sampling), 100)
-    assert (parameters["temperature"], parameters["top_k"], parameters["repeat_penalty"]) == (0.5, 3, 1.5)
-    assert parameters["logit_bias"] == [[4, False], [5, 2.0]]
-    assert parameters["n_probs"] == 2 and parameters["json_schema"]["type"] == "object"
-    only = completion_parameters(request(key("a"), (1,), sampling=Sampling(logprobs=True)), 100)
-    assert only["n_probs"] == 1
 
 
 def test_a_format_has_one_blank_between_values_whatever_the_client_says_of_it() -> None:
@@ -48,11 +26,6 @@ def test_a_format_has_one_blank_between_values_whatever_the_client_says_of_it() 
             "item_separator": ", ",
             "key_separator": ": ",
         }
-
-
-def test_an_end_that_is_to_be_ignored_is() -> None:
-    parameters = completion_parameters(request(key("a"), (1,), sampling=Sampling(ignore_eos=True)), 100)
-    assert parameters["ignore_eos"] is True
 
 
 def test_until_the_least_length_nothing_ends_the_answer() -> None:
@@ -86,15 +59,6 @@ def test_stop_tokens_at_which_nothing_could_be_seen_to_end_are_refused() -> None
         with pytest.raises(BadInput, match=why) as refused:
             check_stop_tokens(sampling, vocabulary)
         assert refused.value.param == "stop_token_ids"
-
-
-def test_log_probabilities_name_the_chosen_token_and_the_best_others() -> None:
-    best = [{"token": name, "logprob": -1.0, "bytes": list(name.encode()), "id": 1} for name in "abc"]
-    (entry,) = public_logprobs([{"token": "a", "logprob": -0.5, "bytes": [97], "id": 1, "top_logprobs": best}], 2)
-    assert entry["token"] == "a" and entry["logprob"] == -0.5 and "id" not in entry
-    assert [other["token"] for other in entry["top_logprobs"]] == ["a", "b"]
-    (part,) = public_logprobs([{"token": "", "logprob": -0.5, "bytes": [0xD7], "id": 1}], 0)
-    assert (part["token"], part["bytes"]) == ("\ufffd", [0xD7])
 
 
 def test_special_tokens_that_are_marks_of_thoughts_and_calls_are_shown() -> None:

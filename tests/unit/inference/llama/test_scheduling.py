@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.slots import SlotTable
-from inference.step_budget import LEAST_BESIDE, StepBudget
+from inference.step_budget import StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import Overloaded
 from tests.support.engines.kv import key
@@ -188,33 +188,3 @@ async def test_a_step_is_shared_by_short_rests_and_what_is_left_of_it_goes_to_on
     await filling.over("other")
     await filling.ask("other", 3_966)
     assert filling.admitted() == {"second": 30, "long": 34}, "long ones take turns"
-
-
-async def test_whoever_has_emitted_something_or_leaves_makes_room_in_the_step() -> None:
-    filling = Filling(4)
-    for name in ("a", "b", "c"):
-        await filling.ask(name, 64)
-    assert filling.admitted() == {"a": 64}
-    filling.scheduler.on_output(filling.runs["a"], 1)
-    await turns()
-    assert filling.admitted() == {"a": 64, "b": 64}
-    filling.scheduler.leave(filling.runs["b"])
-    await turns()
-    assert filling.admitted() == {"a": 64, "b": 64, "c": 64}
-
-
-async def test_a_long_prompt_beside_a_full_step_of_others_still_gets_a_piece_of_the_next() -> None:
-    filling = Filling(4)
-    await filling.ask("short", 60)
-    await filling.ask("long", 500)
-    assert filling.admitted() == {"short": 60, "long": LEAST_BESIDE}
-
-
-async def test_who_is_cancelled_while_it_waits_for_a_step_holds_nobody_up() -> None:
-    filling = Filling(4)
-    for name in ("a", "b", "c"):
-        await filling.ask(name, 500)
-    filling.asked.pop("b").cancel()
-    await turns()
-    await filling.over("a")
-    assert filling.admitted() == {"c": 64}

@@ -67,17 +67,6 @@ def slot_of(name: str, tokens: array.array[int]) -> Slot:
     return slot
 
 
-async def test_a_saved_slot_is_restored_into_another(slot_kv: SlotKv, server: SlotServer) -> None:
-    slot = slot_of("a", PROMPT)
-    await slot_kv.save(slot)
-    assert slot.saved_tokens == 100 and not slot.saving and not slot_kv.is_worth_saving(slot)
-    empty = slot_of("a", array.array("I"))
-    assert await slot_kv.bring_up(empty, key("a"), PROMPT + as_tokens([7]), 0) == 100
-    assert empty.tokens == PROMPT and server.restored == ["/slots/0?action=restore"]
-    assert slot_kv.counters["spills"] == slot_kv.counters["restores"] == 1
-    assert await slot_kv.bring_up(slot_of("b", array.array("I")), key("b"), PROMPT, 0) == 0, "another session has none"
-
-
 async def test_a_slot_that_went_on_with_something_else_is_not_kept(slot_kv: SlotKv, server: SlotServer) -> None:
     server.holds = as_tokens([*range(50), 1, 2, 3])
     await slot_kv.save(slot_of("a", PROMPT))
@@ -98,13 +87,6 @@ async def test_trouble_with_the_server_leaves_no_room_taken_and_a_slot_as_unknow
     empty = slot_of("a", array.array("I"))
     assert await slot_kv.bring_up(empty, key("a"), PROMPT + as_tokens([7]), 0) == 0
     assert slot_kv.counters["restores_failed"] == 1 and not empty.tokens
-
-
-async def test_few_tokens_are_computed_rather_than_moved(slot_kv: SlotKv, server: SlotServer) -> None:
-    slot = slot_of("a", PROMPT[:15])
-    await slot_kv.save(slot)
-    assert list(server.folder.iterdir()) == []
-    assert await slot_kv.bring_up(slot, key("a"), PROMPT[:20], 10) == 10
 
 
 def test_a_slots_file_begins_with_its_tokens_or_is_refused(tmp_path: Path) -> None:

@@ -41,19 +41,3 @@ async def test_sessions_at_rest_are_counted_and_the_one_used_longest_ago_is_shed
     next(slot for slot in table if slot.number == 1).saving = True
     assert not usage.shed(SMALL), "what is being saved, or is busy, stays"
     assert usage.bytes_of(SMALL) == (80_000, 0)
-
-
-async def test_tokens_that_a_snapshot_covers_are_not_counted_again(tmp_path: Path) -> None:
-    table = filled(("s0", SMALL))
-    tiers = make_tiers(tmp_path, 1 << 20)
-    usage = SlotUsage(table, tiers.catalog, 1_000)
-    (slot,) = table
-    slot.saved_tokens = 30
-    assert usage.covered_tokens(slot) == 0, "the snapshot is not there any more"
-    assert await tiers.reserve(100)
-    path = tiers.host.new_path()
-    path.write_bytes(bytes(100))
-    tiers.adopt(key("s0", SMALL), as_tokens(range(30)), path, 100, 100)
-    assert usage.covered_tokens(slot) == 30 and usage.unsaved_bytes(slot) == 10_000
-    await tiers.close(0.0)
-    assert usage.unsaved_bytes(slot) == 40_000

@@ -79,33 +79,6 @@ class SlotMachine(RuleBasedStateMachine):
 TestSlots = SlotMachine.TestCase
 
 
-def test_a_slot_that_passes_to_another_session_is_empty_of_the_first() -> None:
-    table = SlotTable(1)
-    slot = table.acquire(key("a"), as_tokens([]))
-    assert slot is not None
-    table.assign(slot, key("a"))
-    slot.tokens, slot.saved_tokens = as_tokens([1, 2, 3]), 3
-    table.release(slot)
-    again = table.acquire(key("b"), as_tokens([1, 2, 3]))
-    assert again is slot and slot.key == key("a")  # the caller may save it first
-    table.assign(slot, key("b"))
-    assert not slot.tokens and slot.saved_tokens == 0
-
-
-def test_beside_what_a_session_has_there_is_an_empty_slot_or_its_own() -> None:
-    table = SlotTable(2)
-    own = table.acquire(key("a"), as_tokens(range(10)))
-    assert own is not None
-    table.assign(own, key("a"))
-    own.tokens = as_tokens(range(10))
-    table.release(own)
-    other = table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True)
-    assert other is not None and other.key is None
-    assert table.acquire(key("a"), as_tokens([0, 1, 77, 78]), beside=True) is own, "no other is left"
-    table.release(own)
-    assert table.acquire(key("a"), as_tokens(range(20)), beside=True) is own, "it holds most of that already"
-
-
 def test_beside_what_a_session_goes_on_from_a_branch_that_it_has_left_is_overwritten() -> None:
     table = SlotTable(2)
     left, live = (table.acquire(key("a"), as_tokens([])) for _ in range(2))

@@ -13,7 +13,6 @@ from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import ByteFragments, Vocabulary
 from sessions.model.errors import Internal
 from sessions.model.types import Tool
-from sessions.ports import ChatMessage
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>")
 BOS = 5000
@@ -53,32 +52,6 @@ def spelled(tokens: object) -> str:
     return "".join(SPECIALS[t - BOS] if t >= BOS else chr(t) for t in tokens)  # type: ignore[attr-defined]
 
 
-async def test_a_conversation_is_the_templates_text() -> None:
-    tokenizer = await made(FakeServer(), vocabulary())
-    tokens = [
-        *await tokenizer.opening("Be kind.", ()),
-        *await tokenizer.message(ChatMessage(role="user", text="Hi")),
-        *tokenizer.answer_opening,
-        *await tokenizer.text("Yes?"),
-        *tokenizer.answer_closing,
-    ]
-    assert spelled(tokens) == (
-        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
-        "<|im_start|>assistant\nYes?<|im_end|>\n"
-    )
-
-
-async def test_openings_and_scaffold_are_tokenised_once() -> None:
-    server = FakeServer()
-    tokenizer = await made(server, vocabulary())
-    first = await tokenizer.opening("Be kind.", ())
-    server.asked.clear()
-    assert await tokenizer.opening("Be kind.", ()) is first
-    await tokenizer.message(ChatMessage(role="user", text="Hi"))
-    assert server.asked == ["Hi"]
-    assert tuple(await tokenizer.text("")) == () and server.asked == ["Hi"]
-
-
 async def test_a_model_that_wants_a_beginning_gets_one_and_not_two() -> None:
     tokenizer = await made(FakeServer(), vocabulary(adds_bos=True))
     assert spelled(await tokenizer.opening("x", ())).startswith("<s><|im_start|>")
@@ -98,16 +71,6 @@ async def test_special_spellings_in_tools_stay_text() -> None:
     assert "says <|im_end|> <s>" in spelled(tokens)
     for special in range(BOS, BOS + 3):
         assert tokens.count(special) == plain.count(special)
-
-
-async def test_calls_are_written_as_hermes_models_write_them() -> None:
-    tokenizer = await made(FakeServer(), vocabulary())
-    calls = (("c1", "find", '{"q": "é"}'), ("c2", "stop", "not json"))
-    message = ChatMessage(role="assistant", text="Let me see.", calls=calls)
-    assert spelled(await tokenizer.message(message)) == (
-        '<|im_start|>assistant\nLet me see.\n<tool_call>\n{"name": "find", "arguments": {"q": "é"}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "stop", "arguments": "not json"}\n</tool_call><|im_end|>\n'
-    )
 
 
 async def test_the_fingerprint_is_of_vocabulary_and_template() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference.moderation.filter_set import PolicyFilterSet, check_packages
-from inference.moderation.output_filter import JudgedOutputFilter, PolicyOutputFilter
+from inference.moderation.output_filter import JudgedOutputFilter
 from inference.moderation.policy import BadPolicy
 from sessions.model.types import Principal, TenantId
 
@@ -39,16 +39,6 @@ async def opened(path: Path, text: str = POLICY) -> AsyncIterator[PolicyFilterSe
         yield filters
     finally:
         await filters.close()
-
-
-async def test_each_tenant_has_the_filters_of_its_policy(tmp_path: Path) -> None:
-    async with opened(tmp_path / "p.toml") as filters:
-        assert filters.input_filters(OTHER) == () and filters.output_filters(OTHER) == ()
-        (message,), (answer,) = filters.input_filters(ACME), filters.output_filters(ACME)
-        assert (await message.check(ACME, "a nightjar")).action == "block"
-        assert type(answer) is PolicyOutputFilter and answer.feed("a nightjar ")[1].action == "block"
-        assert filters.holds_whole(ACME) and not filters.holds_whole(OTHER)
-        assert set(filters.versions) == {"default", "careful"}
 
 
 async def test_a_reload_replaces_the_policies_or_changes_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 import pytest
 
 from inference.moderation import input_filter
@@ -77,15 +76,6 @@ async def test_names_and_patterns_are_redacted_together() -> None:
     verdict = await check("Ana is ana@mail.example now", worker)
     assert (verdict.action, verdict.replacement) == ("redact", "[person] is [email] now")
     assert categories(verdict) == ["pii/email", "pii/person"] and worker.scanned == []
-
-
-async def test_a_text_that_passed_is_not_judged_again_for_the_same_tenant_alone() -> None:
-    policy, worker = Policy(input=side()), Worker(FINE)
-    each = PolicyInputFilter(policy, Scanner(policy.input), worker)
-    other = msgspec.structs.replace(LOCAL_PRINCIPAL, tenant="another")
-    for principal, count in ((LOCAL_PRINCIPAL, 1), (LOCAL_PRINCIPAL, 1), (other, 2), (LOCAL_PRINCIPAL, 2)):
-        assert await each.check(principal, LONG) == PASS
-        assert len(worker.scanned) == count
 
 
 @pytest.mark.parametrize("scores", [{"toxicity": 0.9, "entities": []}, NotJudged("late")])

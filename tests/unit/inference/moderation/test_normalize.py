@@ -62,14 +62,6 @@ def test_escapes_stand_for_their_characters() -> None:
     assert fed([r"end\u00"], escapes=True).plain == r"end\u00"  # not whole: text
 
 
-def test_what_was_cut_off_is_dropped_and_spaces_stay_one() -> None:
-    normal = Normalizer()
-    normal.feed("one ")
-    normal.cut(4)
-    normal.feed(" two")
-    assert (normal.plain, normal.place(0)) == ("two", 5)
-
-
 def test_folding_keeps_the_length() -> None:
     assert fold_case("Project") == "project"
     assert len("İx".lower()) == 3 and fold_case("İX")[1:] == "x"

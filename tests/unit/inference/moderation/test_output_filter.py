@@ -106,16 +106,6 @@ def test_escapes_in_the_arguments_of_a_call_are_read_through(escaped: str) -> No
         assert shown == text[: text.index(escaped)]
 
 
-def test_allowed_phrases_and_what_only_looks_alike_pass() -> None:
-    text = (
-        "The Project Nightjar Museum opens at 10:30; invoice 4111 1111 1111 1112, part 2023-10-11, ratio 16:9:4,"
-        " version 1.2.3.4000, mail me at work, password: see the wall, 127.0.0.1."
-    )
-    for pieces in ([text], list(text)):
-        shown, release = answer(*pieces)
-        assert shown == text and (release is None or release.ended is None)
-
-
 words = st.sampled_from(
     ["project", "nightjar", "museum", "Project", "4111", "1111", "a@b.example.org", "is", "12", "x" * 40]
 )
@@ -139,12 +129,6 @@ def test_a_word_without_an_end_is_let_through_and_still_watched() -> None:
     fed = PolicyOutputFilter(BLOCKING, SCANNER)
     allowed, _ = fed.feed("a" * 3_000)
     assert allowed >= 2_000
-
-
-def test_redaction_replaces_the_span_and_goes_on_from_there() -> None:
-    redacting = policy(action="redact")
-    shown, release = run([PolicyOutputFilter(redacting, Scanner(redacting.output))], list("Mail ana@example.org now"))
-    assert shown == "Mail [email]" and release is not None and release.restart
 
 
 def test_async_shows_at_once_and_takes_back() -> None:
@@ -203,20 +187,6 @@ class Judge:
 def judged(mode: str = "window", action: str = "block") -> tuple[OutputPipeline, Judge]:
     wanted, judge = judged_policy(mode, action), Judge()
     return OutputPipeline((), [JudgedOutputFilter(wanted, Scanner(wanted.output), judge)]), judge
-
-
-async def test_a_passage_is_shown_when_it_was_judged() -> None:
-    pipeline, judge = judged()
-    assert pipeline.feed(Chunk((1,), "One is fine. ")) is None
-    assert pipeline.feed(Chunk((2,), "Two is not. ")) is None
-    assert [text for text, _ in judge.asked] == ["One is fine. ", "is fine. Two is not. "[1:]]
-    judge.say(0, 0.1)
-    release = pipeline.feed(Chunk((3,), "Three"))
-    assert release is not None and release.text == "One is fine. "
-    judge.say(1, 0.9)
-    release = pipeline.feed(Chunk((4,), " is"))
-    assert release is not None and release.ended == "content_filter" and release.text == ""
-    assert [finding.category for finding in pipeline.take_findings()] == ["toxicity"]
 
 
 @pytest.mark.parametrize(("action", "ended"), [("block", "content_filter"), ("flag", None)])

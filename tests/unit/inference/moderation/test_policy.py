@@ -24,14 +24,6 @@ acme = "careful"
 """
 
 
-def test_a_tenant_has_its_policy_and_all_others_the_default() -> None:
-    policies = parse_policies(GOOD)
-    careful = policies.of("acme")
-    assert careful.mode == "strict" and policies.of("other").mode == "window"
-    assert careful.input.models == ("guard", "entities") and list(careful.input.rules) == ["pii", "guard"]
-    assert policies.models == {"guard", "entities", "toxicity"} and policies.guarded == {"g"}
-
-
 def test_a_version_is_of_what_a_policy_says() -> None:
     first, second = parse_policies(GOOD), parse_policies(GOOD.replace("flag", "block"))
     assert first.of("acme").version == parse_policies(GOOD).of("acme").version != second.of("acme").version

@@ -36,13 +36,6 @@ def test_texts_are_scanned_by_the_policy_of_their_version() -> None:
     assert [each.hits for each in results] == [[([2, 10, "phrases", "phrase", "block"], 2, 10)], [], []]
 
 
-def test_an_unknown_version_fails_its_text_alone() -> None:
-    worker, given = ModerationWorker(), policies()
-    load(worker, given)
-    lost, kept = judge(worker, JudgeItem("x", (), "0" * 16), JudgeItem("x", (), given.of("any").version))
-    assert str(lost.hits).startswith("KeyError") and kept.hits == []
-
-
 def test_old_policies_are_forgotten_and_those_in_force_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "VERSIONS_MAX", 2)
     worker, loaded = ModerationWorker(), [policies(f"phrase {n}") for n in range(3)]

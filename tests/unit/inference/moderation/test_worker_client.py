@@ -42,16 +42,6 @@ async def test_texts_that_wait_share_a_batch_and_patterns_alone_go_one_by_one() 
         assert (client.batches, client.texts) == (4, 9)
 
 
-async def test_a_worker_that_dies_is_replaced_with_all_that_it_had_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_client, "RESTART_S", 0.0)
-    async with working() as client:
-        assert client._process is not None
-        os.kill(client._process.pid, signal.SIGKILL)
-        with pytest.raises(NotTaken, match="ended"):
-            await client.scan("acme", "a nightjar", VERSION, 20)
-        assert len(await client.scan("acme", "a nightjar", VERSION, 20)) == 1 and client.restarts == 1
-
-
 async def test_tenants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """880 kB of one tenant in the line, and another tenant's message waited for all of it."""
     ended: list[str] = []
@@ -80,13 +70,6 @@ async def test_a_text_that_kills_the_worker_fails_alone(monkeypatch: pytest.Monk
         results = await asyncio.gather(*scores, return_exceptions=True)
         assert [isinstance(each, NotTaken) for each in results] == [True, False, False]
         assert client.restarts == 2
-
-
-async def test_a_text_that_is_late_fails_and_leaves_the_worker_alone() -> None:
-    async with working() as client:
-        with pytest.raises(NotJudged, match="late"):
-            await client.scan("acme", "a nightjar", VERSION, 0)
-        assert len(await client.scan("acme", "a nightjar", VERSION, 20)) == 1 and client.restarts == 0
 
 
 async def test_a_failure_in_the_worker_is_the_texts_own() -> None:

@@ -67,21 +67,6 @@ async def test_a_format_is_the_providers_to_keep() -> None:
     assert (await body(text=TextOptions(format={"type": "json_object"})))["response_format"] == {"type": "json_object"}
 
 
-def test_thoughts_words_and_calls_become_text_with_marks() -> None:
-    look = {"index": 0, "id": "a", "function": {"name": "look", "arguments": ""}}
-    deltas: list[dict[str, Any]] = [
-        {"reasoning_content": "Hm"},
-        {"reasoning": ", yes."},
-        {"content": "I look."},
-        {"tool_calls": [look]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"at"'}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": ": 5}"}}]},
-        {"tool_calls": [{**look, "index": 1}]},
-    ]
-    assert written(*deltas) == '\ufdd2Hm, yes.\ufdd3I look.\ufdd0"look"\n{"at": 5}\ufdd1\ufdd0"look"\n\ufdd1'
-    assert written({"content": "a"}, {"content": "b"}) == "ab"
-
-
 def test_marks_of_calls_are_kept_out_of_words_thoughts_and_arguments() -> None:
     called = {"index": 0, "id": "a", "function": {"name": "\ufdd0", "arguments": '{"at": "\ufdd1"}'}}
     text = written({"reasoning": "\ufdd3"}, {"content": "\ufdd1"}, {"tool_calls": [called]})
@@ -124,12 +109,6 @@ def test_white_space_around_a_thought_is_kept_where_text_came_before_it() -> Non
     deltas = ({"reasoning": "Hm."}, {"content": "\n\n"}, {"content": "Let me check.\n\n"}, {"reasoning": "And."})
     answer_text = written(*deltas, {"content": "\nThe answer"})
     assert answer_text == "\ufdd2Hm.\ufdd3Let me check.\n\n\ufdd2And.\ufdd3\nThe answer"
-
-
-def test_an_answer_that_must_have_a_format_has_no_thought_before_it() -> None:
-    writer = _AnswerWriter(thoughts=False)
-    texts = [*writer.take(_Delta(content="<think>Hm.</thi")), *writer.take(_Delta(content="nk>\n\n{}"))]
-    assert "".join([*texts, *writer.close()]) == "{}"
 
 
 def test_what_is_held_back_of_an_answer_that_was_cut_off_is_shown() -> None:
@@ -247,12 +226,6 @@ def test_an_effort_which_asks_for_thoughts_is_passed_on() -> None:
     dialect().check(trial_request(Sampling(thinking=True, effort="low")))
 
 
-def test_an_answer_that_has_begun_is_not_gone_on_with() -> None:
-    with pytest.raises(BadInput) as error:
-        dialect().check(msgspec.structs.replace(trial_request(Sampling()), emitted=(1,)))
-    assert error.value.code == "recovery_incompatible"
-
-
 async def test_a_seed_that_the_server_drew_is_not_the_providers_business() -> None:
     assert "seed" not in await body(seed=drawn_seed(trial_request(Sampling()).response_id))
 
@@ -263,7 +236,3 @@ async def test_a_seed_that_the_server_drew_is_not_the_providers_business() -> No
 def test_a_busy_provider_says_when_to_try_again(header: str, wait_ms: int) -> None:
     error = refusal(429, b"\xff", header)
     assert isinstance(error, Overloaded) and error.retry_after_ms == wait_ms
-
-
-def test_a_redirection_is_not_the_clients_fault() -> None:
-    assert isinstance(refusal(302, b""), Unavailable)

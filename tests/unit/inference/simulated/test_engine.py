@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import pytest
 
-from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from inference.simulated.engine import SimulatedStream
-from inference.tokens import as_tokens
+from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.errors import SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
-from sessions.ports import ChatMessage
-from tests.support.engines.engines import Answer, ask, collect, key, open_stream, request
+from tests.support.engines.engines import ask, collect, key, open_stream, request
 from tests.support.virtual_time import virtual
 
 PROMPT = (256, 260, 300, 301, 257, 261)
@@ -25,113 +21,7 @@ async def started(**options: object) -> SimulatedEngine:
     return engine
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
 # -- the clock -------------------------------------------------------------------------------------
-
-
-@virtual
-async def test_one_stream_runs_at_the_rate_that_was_asked_for() -> None:
-    engine = await started(step_base_s=0.04, prefill_tokens_per_s=1e9)
-    begun = now()
-    await ask(engine, key("a"), PROMPT, max_tokens=25)
-    assert now() - begun == pytest.approx(1.0, rel=1e-6)
-
-
-@virtual
-async def test_a_step_costs_more_the_more_streams_decode_in_it() -> None:
-    engine = await started(step_base_s=0.01, step_per_stream_s=0.002, prefill_tokens_per_s=1e9, slots=10)
-    begun = now()
-    await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=101) for n in range(10)))
-    # The first step is the first prefill alone, the second the others'; the last streams end one step later.
-    assert now() - begun == pytest.approx(0.02 + 100 * (0.01 + 10 * 0.002), rel=1e-2)
-
-
-@virtual
-async def test_prefill_takes_its_time_and_lets_others_decode_between_its_chunks() -> None:
-    engine = await started(step_base_s=0.01, prefill_tokens_per_s=1000.0, prefill_chunk_tokens=100, context_window=4096)
-    steady = await open_stream(engine, key("steady"), PROMPT)
-    arrivals: list[float] = []
-
-    async def watch() -> None:
-        async for _ in steady.stream:
-            arrivals.append(now())
-
-    watching = asyncio.create_task(watch())
-    begun = now()
-    long = tuple(as_tokens(range(1000, 1800)))
-    answer = await ask(engine, key("long"), long, max_tokens=1)
-    assert now() - begun == pytest.approx(0.8 + 8 * 0.01, abs=0.03)
-    during = [at for at in arrivals if at > begun]
-    assert len(during) >= 7
-    assert max(b - a for a, b in itertools.pairwise(during)) <= 0.12
-    assert answer.finish.cached_tokens == 0
-    watching.cancel()
-
-
-@virtual
-async def test_a_returning_session_pays_for_its_new_tokens_only() -> None:
-    engine = await started(step_base_s=0.001, prefill_tokens_per_s=1000.0, context_window=8192)
-    prompt = tuple(range(1000, 1000 + 4000))
-    first = await ask(engine, key("a"), prompt, max_tokens=4)
-    begun = now()
-    await ask(engine, key("a"), (*prompt, *first.tokens, 257, 260, 300, 257, 261), max_tokens=1)
-    assert now() - begun < 0.02
-
-
-@virtual
-async def test_four_hundred_streams_step_together() -> None:
-    options = {"kv_tokens_max": 1_000_000, "prefill_tokens_per_s": 1e9, "prefill_chunk_tokens": 512}
-    engine = await started(slots=400, step_base_s=0.04, **options)
-    begun = now()
-    answers = await asyncio.gather(*(ask(engine, key(f"s{n}"), PROMPT, max_tokens=50) for n in range(400)))
-    assert now() - begun == pytest.approx(50 * 0.04 + 4 * 0.04, abs=0.2)
-    assert {answer.tokens for answer in answers} == {answers[0].tokens}
-    assert engine.stats().counters["steps"] < 60
-
-
-async def story(engine: SimulatedEngine, max_tokens: int) -> Answer:
-    tokenizer = engine.tokenizer
-    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
-    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
-    return await ask(engine, key("a"), prompt, max_tokens=max_tokens)
-
-
-@virtual
-async def test_stories_have_words_lines_and_split_characters() -> None:
-    answer = await story(await started(), 3000)
-    assert answer.text == decode(answer.tokens)
-    assert {"é", "日", "🙂", "\n", "."} <= set(answer.text)
-    assert any(not chunk.text for chunk in answer.chunks)
-    assert len({len(word) for word in answer.text.split()}) > 5
-
-
-@virtual
-async def test_a_continuation_may_begin_inside_a_character() -> None:
-    engine = await started()
-    answer = await story(engine, 400)
-    inside = next(i for i, chunk in enumerate(answer.chunks) if not chunk.text) + 1
-    tokenizer = engine.tokenizer
-    message = await tokenizer.message(ChatMessage(role="user", text="Tell me a story."))
-    prompt = (*await tokenizer.opening(None, ()), *message, *tokenizer.answer_opening)
-    emitted = answer.tokens[:inside]
-    rest = await ask(engine, key("b"), (*prompt, *emitted), emitted=emitted, max_tokens=400 - inside)
-    assert emitted + rest.tokens == answer.tokens
-    assert "".join(chunk.text for chunk in answer.chunks[:inside]) + rest.text == answer.text
-
-
-@virtual
-async def test_answers_end_by_themselves_about_where_they_should() -> None:
-    engine = await started(answer_tokens_mean=40)
-    lengths = []
-    for number in range(60):
-        answer = await ask(engine, key("a"), (*PROMPT[:-1], 300 + number, 257, 261), max_tokens=1000)
-        assert answer.finish.reason == "stop"
-        lengths.append(len(answer.tokens))
-    assert min(lengths) >= 20 and max(lengths) <= 60
-    assert 34 <= sum(lengths) / len(lengths) <= 46
 
 
 @virtual
@@ -161,23 +51,6 @@ async def test_a_crash_ends_every_stream_with_its_error() -> None:
     with pytest.raises(Unavailable):
         await ask(engine, key("c"), PROMPT)
     assert engine.stats().running == engine.stats().waiting == 0
-
-
-@virtual
-async def test_subclasses_choose_tokens_and_time() -> None:
-    class Stubborn(SimulatedEngine):
-        def step_s(self, decoding: int, prefill_tokens: int) -> float:
-            return 1.0
-
-        def draw(self, stream: SimulatedStream) -> int | None:
-            return None if stream.decoded == 3 else 300
-
-    engine = Stubborn()
-    await engine.start()
-    begun = now()
-    answer = await ask(engine, key("a"), PROMPT)
-    assert answer.tokens == (300, 300, 300) and answer.finish.reason == "stop"
-    assert now() - begun == 4.0
 
 
 @virtual

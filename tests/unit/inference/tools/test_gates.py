@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from inference.tools.breaker import FAILURES_MAX
-from inference.tools.gates import SHARED_PAUSE_S, SHARED_S, TENANT_CALLS_MAX, ToolGates, not_sent
+from inference.tools.gates import SHARED_PAUSE_S, SHARED_S, TENANT_CALLS_MAX, ToolGates
 from inference.tools.opening import CALL_S
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId
@@ -90,27 +89,6 @@ class Shared:
 def shared_gates() -> tuple[ToolGates, Shared]:
     shared = Shared()
     return ToolGates(Metrics().histograms("tool_call_duration_seconds", "", CALL_S, "tool"), shared), shared
-
-
-async def test_faults_of_one_replica_are_not_shared() -> None:
-    gate, shared = shared_gates()
-    refused = ToolResult(outcome="failed", output="http_status 404: no")
-    broken = ToolResult(outcome="failed", output="http_status 503: no")
-    for result in (not_sent("it is not set up"), DONE, refused, UNKNOWN, broken):
-        await through(gate, result)
-        await gate.close()
-    assert shared.noted == [True, True, False, False]
-
-
-async def test_a_call_needs_the_leave_of_both_breakers() -> None:
-    gate, shared = shared_gates()
-    shared.permitted = False
-    assert await through(gate, DONE) == "not_sent"
-    shared.permitted = True
-    for _ in range(FAILURES_MAX):
-        assert await through(gate, not_sent("it is not set up")) == "not_sent"
-    asked = shared.calls
-    assert await through(gate, DONE) == "not_sent" and shared.calls == asked, "by its own breaker"
 
 
 def test_shared_breakers_that_hang_hold_no_call_up_for_long_and_no_result_at_all() -> None:

@@ -52,25 +52,6 @@ async def call(tools: ToolSet, name: str) -> ToolResult:
     return await tools.call(request(name))
 
 
-async def test_a_call_with_its_key_and_its_secret(tools: ToolSet, service: ToolService) -> None:
-    assert await call(tools, "keyed") == ToolResult(outcome="done", output='{"ok": true}')
-    (asked,) = service.asked
-    assert (asked.method, asked.key) == ("POST", "call_1") and json.loads(asked.body) == {"city": "Rome", "n": 1}
-    assert asked.headers["authorization"] == "Bearer from the environment"
-    await call(tools, "asked")
-    assert (service.asked[1].target, service.asked[1].key) == ("/asked?city=Rome&n=1", "")
-
-
-async def test_one_that_takes_keys_is_tried_again_and_another_is_not(tools: ToolSet, service: ToolService) -> None:
-    answers = [reply({}, 503), reply({"n": 1})]
-    service.answer = lambda asked: answers.pop(0)
-    first = await call(tools, "plain")
-    assert first.outcome == "failed" and first.output.startswith("http_status 503")
-    answers[:] = [b"broken", reply({"n": 2})]
-    unknown = await call(tools, "plain")
-    assert unknown.outcome == "unknown" and len(service.asked) == 2, "sent once"
-
-
 async def test_what_came_to_nothing_under_a_key_comes_again(tools: ToolSet, service: ToolService) -> None:
     service.hold = asyncio.Event()
     calling = asyncio.ensure_future(call(tools, "keyed"))

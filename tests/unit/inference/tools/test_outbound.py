@@ -32,13 +32,6 @@ async def send(
     return await client.send("POST", url, rules, body=b"{}", headers={}, timeout_s=timeout_s, bytes_max=100)
 
 
-async def test_a_request_and_its_answer(client: ToolHttpClient, service: ToolService) -> None:
-    assert await send(client, f"{service.url}/x") == (200, b'{"ok": true}', False)
-    (asked,) = service.asked
-    assert asked.headers["host"] == f"127.0.0.1:{service.port}" and asked.headers["accept-encoding"] == "identity"
-    assert asked.headers["user-agent"] == "sessile"
-
-
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe"]
 )

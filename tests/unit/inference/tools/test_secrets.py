@@ -47,10 +47,6 @@ def test_signs_that_no_header_has() -> None:
         check_headers({"a": "x", "A": "y"})
 
 
-def test_names_of_headers_in_lower_case() -> None:
-    assert header_values({"X-Key": "x"}, {}) == ({"x-key": "x"}, ())
-
-
 def test_what_was_sent_is_taken_out_of_answers() -> None:
     assert without_secrets(("secret", "abc"), b"a secret, abc") == b"a [removed], abc"
     sent = SentSecrets()

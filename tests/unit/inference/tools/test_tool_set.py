@@ -5,31 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from sessions.model.types import CallId, McpSource, ResponseId, SessionId, SessionKey, TenantId
 from sessions.server_tools import ProgramStep, ToolRequest, ToolResult
-from tests.support.doors.tool_service import ToolService, opened_tools, reply, tools_toml
+from tests.support.doors.tool_service import ToolService, opened_tools, tools_toml
 from tests.support.mcp.opened import request_of, stdio_table
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
-TABLES = """
-[tools.code_interpreter]
-kind = "code"
-warm = 0
-
-[tools.program]
-kind = "code"
-interpreter = "program"
-
-[tools.packages]
-kind = "code"
-network = ["example.com:443"]
-warm = 0
-
-[tenants.acme]
-offer = ["code_interpreter", "weather"]
-"""
 
 
 def request(name: str, arguments: dict[str, str]) -> ToolRequest:
@@ -41,23 +22,6 @@ def request(name: str, arguments: dict[str, str]) -> ToolRequest:
         arguments=json.dumps(arguments),
         execution_id=f"{name}{arguments}",
     )
-
-
-async def test_each_kind_has_who_carries_it_out(tmp_path: Path) -> None:
-    async with ToolService() as service:
-        service.answer = lambda asked: reply("mild")
-        async with opened_tools(tmp_path / "tools.toml", tools_toml(service, weather="") + TABLES) as tools:
-            assert (await tools.call(request("weather", {"city": "Rome"}))).output == '"mild"'
-            assert (await tools.call(request("none", {}))).outcome == "not_sent"
-            program, code = tools.find(ACME, "program"), tools.find(ACME, "code_interpreter")
-            assert program is not None and program.program and program.takes_keys
-            assert code is not None and not code.program
-            if code.unavailable:
-                pytest.skip(code.unavailable)
-            assert (await tools.call(request("code_interpreter", {"code": "1 + 1"}))).output == "2"
-            assert list(tools.offered(ACME)) == ["code_interpreter", "weather"]
-            packages = tools.find(OTHER, "packages")
-            assert packages is not None and not packages.takes_keys, "what code does outside may be done twice"
 
 
 async def test_a_program_of_a_tool_that_is_gone_ends(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.tools.secrets import header_values
-from inference.tools.tools_file import CodeTool, HttpTool, ToolsFile, code_tools, read_tools
+from inference.tools.tools_file import CodeTool, ToolsFile, code_tools, read_tools
 from sessions.model.types import TenantId
 
 ACME, OTHER = TenantId("acme"), TenantId("other")
@@ -93,23 +92,6 @@ def test_a_file_that_is_wrong_is_refused_as_a_whole(tmp_path: Path, wrong: str) 
 def test_what_is_wrong_is_said_with_the_name_of_its_tool(tmp_path: Path, wrong: str, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         read(tmp_path, wrong)
-
-
-def test_secrets_stand_in_files_and_in_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("first\n")
-    tables = (
-        f'headers.a = {{file = "{tmp_path}/secret", prefix = "Bearer "}}\nheaders.b = {{env = "B"}}\nheaders.c = "c"'
-    )
-    tool = read(tmp_path, f'[tools.x]\nurl = "https://a.example/"\n{tables}').find(ACME, "x")
-    assert isinstance(tool, HttpTool)
-    assert header_values(tool.headers, {"B": "b"}) == ({"a": "Bearer first", "b": "b", "c": "c"}, ("first", "b"))
-    (tmp_path / "secret").write_text("second")
-    assert header_values(tool.headers, {"B": "b"}).values["a"] == "Bearer second"
-    with pytest.raises(ValueError, match="not set"):
-        header_values(tool.headers, {})
-    (tmp_path / "secret").write_text("with\nlines")
-    with pytest.raises(ValueError, match="signs"):
-        header_values(tool.headers, {"B": "b"})
 
 
 def test_code_tools_have_bounds_of_their_own(tmp_path: Path) -> None:

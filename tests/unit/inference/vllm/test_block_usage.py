@@ -81,18 +81,6 @@ def device(tokens: int = 0) -> BlockUsage:
     return BlockUsage(16, lambda _: False, device_tokens=tokens)
 
 
-def test_sessions_of_a_tenant_that_begin_alike_share_an_opening_of_whole_blocks() -> None:
-    usage = device()
-    first = usage.share(key("a"), OPENING + LATER, len(OPENING))
-    assert first[0] and first[1] == 2
-    assert usage.share(key("b"), OPENING + OPENING, len(OPENING)) == first
-    assert usage.share(key("a"), OPENING + LATER + LATER, len(OPENING)) == first
-    assert usage.share(key("c"), LATER + OPENING, len(OPENING))[0] != first[0], "another opening"
-    assert usage.share(key("a", "other"), OPENING + LATER, len(OPENING))[0] != first[0], "another tenant"
-    assert usage.share(key("d"), OPENING + LATER, 15) == ("", 0), "no whole block"
-    assert usage.share(key("d"), OPENING + LATER, len(OPENING)) == ("", 0), "what its stay began without"
-
-
 def test_an_opening_is_forgotten_with_the_last_stay_that_began_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = device()
     tags = {name: usage.tag(key(name)) for name in "ab"}
@@ -108,17 +96,6 @@ def test_an_opening_is_forgotten_with_the_last_stay_that_began_with_it(monkeypat
     usage.tag(key("a"))
     usage.tag(key("z"))
     assert usage.take_notices("") == ([again], []), "its stay is no longer known"
-
-
-def test_a_run_that_does_not_know_its_opening_takes_its_stays_or_one_that_is_known() -> None:
-    usage = device()
-    opening, blocks = usage.share(key("a"), OPENING + LATER, len(OPENING))
-    assert usage.share(key("a"), OPENING + LATER, 0) == (opening, blocks)
-    assert usage.share(key("a"), LATER + OPENING, 0) == ("", 0), "instructions that have changed since"
-    assert usage.share(key("b"), OPENING + LATER, 0) == (opening, blocks)
-    assert usage.share(key("b"), OPENING + LATER, len(OPENING)) == (opening, blocks)
-    assert usage.share(key("a", "other"), OPENING + LATER, 0) == ("", 0)
-    assert usage.share(key("c"), LATER + OPENING, 0) == ("", 0)
 
 
 def test_of_several_openings_the_longest_that_fits_is_taken() -> None:
@@ -139,36 +116,6 @@ def test_a_stay_keeps_its_opening_when_instructions_change() -> None:
     assert usage.share(key("a"), longer + LATER, len(longer)) == (opening, 4)
     assert usage.share(key("a"), longer + LATER, 0) == (opening, 4)
     assert usage.share(key("b"), longer + LATER, len(longer))[0] != opening
-
-
-def test_all_openings_of_a_tenant_go_with_what_stands_behind_them() -> None:
-    usage = device(1_000)
-    names = [key("a"), key("b"), key("a", "other")]
-    tags = [usage.tag(name) for name in names]
-    openings = [usage.share(name, OPENING + LATER, len(OPENING))[0] for name in names]
-    for name in names:
-        usage.note(name, 64)
-    usage.forget_openings(names[0].tenant)
-    assert sorted(usage.take_notices("")[0]) == sorted([tags[0], tags[1], openings[0]])
-    assert [usage.tokens(name) for name in names] == [0, 0, 64]
-    assert usage.share(names[2], OPENING + LATER, len(OPENING))[0] == openings[2]
-    assert usage.share(names[0], OPENING + LATER, len(OPENING))[0] not in ("", *openings)
-
-
-def test_what_is_shared_counts_once() -> None:
-    usage = device(160)
-    for name in "abc":
-        usage.tag(key(name))
-        usage.share(key(name), OPENING + LATER, len(OPENING))
-    assert usage.resident(key("b")) == 0
-    for name in "abc":
-        usage.note(key(name), 64)
-    assert usage.total_tokens == 32 + 3 * 32 and usage.resident(key("a")) == 64
-    usage.note(key("c"), 96)
-    assert usage.total_tokens == 160
-    usage.note(key("b"), 80)
-    assert usage.tokens(key("a")) == 0 and usage.resident(key("a")) == 32, "the rest of it had to go"
-    assert usage.total_tokens == 32 + 64 + 48
 
 
 def test_whose_blocks_go_first_and_how_a_session_that_waits_makes_room() -> None:

@@ -29,27 +29,6 @@ def adapter_folder(folder: Path, rank: object = 8, weights: bytes = b"low rank")
     return folder
 
 
-def test_what_may_change_what_vllm_computes_is_part_of_its_kvs_name(tmp_path: Path) -> None:
-    model = read_vllm_model(model_folder(tmp_path / "m"))
-    plain = compute_kv_fingerprint(model, {}, 8192)
-    assert plain == model.fingerprint
-    roomier = {"gpu_memory_utilization": 0.5, "max_num_batched_tokens": 512, "tensor_parallel_size": 2, "seed": 3}
-    assert compute_kv_fingerprint(model, roomier, 4096) == plain
-    others: list[dict[str, Any]] = [
-        {"hf_overrides": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}},
-        {"hf_overrides": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}},
-        {"quantization": "fp8"},
-        {"kv_cache_dtype": "fp8"},
-        {"calculate_kv_scales": True},
-        {"a_setting_of_later_years": 1},
-    ]
-    names = [compute_kv_fingerprint(model, others_, 8192) for others_ in others]
-    assert len({plain, *names}) == 1 + len(others)
-    assert compute_kv_fingerprint(model, others[0] | roomier, 8192) == names[0]
-    two, one = {"quantization": "fp8", "kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8", "quantization": "fp8"}
-    assert compute_kv_fingerprint(model, two, 8192) == compute_kv_fingerprint(model, one, 8192)
-
-
 def test_the_window_counts_where_vllm_picks_a_ropes_factors_by_it(tmp_path: Path) -> None:
     rope = {"rope_type": "longrope", "long_factor": [2.0], "short_factor": [1.0]}
     model = read_vllm_model(model_folder(tmp_path / "m", rope_scaling=rope))

@@ -148,35 +148,6 @@ async def test_a_run_tells_the_pace_that_restores_are_judged_by(offload: KvOfflo
     await offload.abandon(plan)
 
 
-async def test_what_is_on_the_device_already_is_not_read_from_disk(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    tokens = array.array("I", range(400))
-
-    async def opened() -> KvOffload:
-        disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY)
-        tiers = make_tiers(tmp_path / "memory", 1 << 20, disk)
-        await tiers.open()
-        return KvOffload(
-            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
-        )
-
-    offload = await opened()
-    await kept(offload, key("a"), tokens)
-    await offload.stop()
-    await offload.tiers.close(5.0)
-    offload = await opened()
-    offload.tiers.cost.prefilled(0, 400, 4.0)
-    assert offload.tiers.catalog.place(key("a")).tier == "disk"
-    plan = await offload.plan("resident", key("a"), tokens, 0, 8, resident=400)
-    assert plan.source is None and offload.tiers.catalog.place(key("a")).tier == "disk"
-    await offload.abandon(plan)
-    plan = await offload.plan("lost", key("a"), tokens, 0, 8)
-    assert plan.source is not None and plan.base_blocks == 99
-    await offload.abandon(plan)
-    await offload.stop()
-    await offload.tiers.close(0.0)
-
-
 def holds(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> bool:
     """One snapshot of the session in host memory covers all whole blocks of `tokens`, with the right bytes."""
     (snapshot,) = offload.tiers.host.of(who)
@@ -348,16 +319,6 @@ async def test_what_dead_workers_left_is_held_against_its_checksums_and_what_was
     assert offload.tiers.host.bytes == expected * BLOCK_BYTES // BLOCK_TOKENS
 
 
-async def test_what_was_forgotten_is_not_kept(offload: KvOffload) -> None:
-    tokens = array.array("I", range(21))
-    plan = await offload.plan("r1", key("a"), tokens, 0, 8)
-    Device(offload).save(plan, tokens)
-    offload.forget(key("a"))
-    offload.settle(plan, tokens)
-    await offload.settled()
-    assert offload.tiers.catalog.place(key("a")).tokens == 0
-
-
 @pytest.mark.parametrize("before", [0, 13])
 async def test_of_a_save_that_failed_the_blocks_before_the_fault_are_kept(offload: KvOffload, before: int) -> None:
     device, tokens = Device(offload), array.array("I", range(42))
@@ -463,28 +424,6 @@ async def test_damage_that_no_run_has_loaded_is_not_made_good_by_the_next_save(
         assert plan.source is None
         await offload.abandon(plan)
     assert offload.tiers.counters["refused_bad_chunk"] == offload.counters["saves_refused_bad_chunk"] == 1
-
-
-async def test_snapshots_of_many_chunks_grow_by_blocks_that_end_within_one(tmp_path: Path) -> None:
-    tiers = make_tiers(tmp_path, 1 << 26, None)
-    await tiers.open()
-    offload = KvOffload(tiers, block_tokens=BLOCK_TOKENS, block_bytes=300_000, ranks=1, answer_tokens=16, saves=True)
-    device = Device(offload)
-    for number, num_tokens in enumerate((21, 30, 47, 22)):
-        tokens = array.array("I", range(num_tokens)) + array.array("I", [number] * 8)
-        plan = await offload.plan(str(number), key("a"), tokens, 0, 8)
-        assert plan.base_blocks == (0, 5, 7, 5)[number]
-        device.load(plan, tokens)
-        device.save(plan, tokens)
-        offload.settle(plan, tokens)
-        await offload.settled()
-        plan = await offload.plan("again", key("a"), tokens, 0, 8)
-        assert plan.base_blocks == (len(tokens) - 1) // BLOCK_TOKENS
-        device.load(plan, tokens)
-        await offload.abandon(plan)
-    assert offload.counters["saves"] == 4
-    await offload.stop()
-    await tiers.close(0)
 
 
 class HeldDisk(DiskTier):
@@ -634,32 +573,6 @@ async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(offl
         if chance.randrange(3):
             await offload.settled()
     assert sources > 100
-
-
-async def test_a_new_session_is_restored_from_another_one_of_its_scope(offload: KvOffload) -> None:
-    device = Device(offload)
-    tokens = array.array("I", range(21))
-    plan = await offload.plan("r1", key("a"), tokens, 0, 8, scope=b"mine")
-    device.save(plan, tokens)
-    offload.settle(plan, tokens)
-    await offload.settled()
-    for who, scope in ((key("b"), b""), (key("b"), b"another's"), (key("b", "other"), b"mine")):
-        plan = await offload.plan("r2", who, tokens, 0, 8, scope=scope)
-        assert plan.source is None
-        await offload.abandon(plan)
-    changed = array.array("I", [*range(14), *range(100, 110)])
-    plan = await offload.plan("r3", key("b"), changed, 0, 8, scope=b"mine")
-    assert plan.base_blocks == 3 and plan.source is not None
-    device.load(plan, changed)
-    device.save(plan, changed)
-    offload.settle(plan, changed)
-    await offload.settled()
-    assert offload.tiers.catalog.place(key("b")).tokens == 24, "a snapshot of its own, the shared blocks copied"
-    await offload.tiers.erase(key("a"))
-    plan = await offload.plan("r4", key("b"), changed, 0, 8)
-    assert plan.base_blocks == 5
-    device.load(plan, changed)
-    await offload.abandon(plan)
 
 
 async def test_a_run_waits_for_what_another_session_of_its_scope_has_just_left(offload: KvOffload) -> None:

@@ -129,15 +129,6 @@ async def test_a_master_is_replaced_while_servers_run(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_two_that_rotate_at_once_agree_on_a_key(tmp_path: Path) -> None:
-    database = await a_database(tmp_path)
-    one, two = keys_on(database), keys_on(database)
-    first = await one.rotate(ACME)
-    await database.rows("UPDATE {tenant_keys} SET seq = 2")  # as if another process had been quicker
-    assert await two.rotate(ACME) != first
-    await database.close()
-
-
 async def test_keys_that_refuse_plain_rows_do_so_everywhere_until_that_is_taken_back(tmp_path: Path) -> None:
     database, file = await a_database(tmp_path), tmp_path / "master.key"
     one, two = (

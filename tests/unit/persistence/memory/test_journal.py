@@ -75,27 +75,3 @@ async def test_a_slow_effect_is_fenced_by_what_happened_meanwhile() -> None:
         await late
     await append(other, new, 0)
     assert await top_of(sleeper) == 1
-
-
-async def test_a_cancelled_call_has_no_effect_before_its_medium_gave_it_one() -> None:
-    async def never(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
-        await asyncio.get_running_loop().create_future()
-
-    store = MemoryDatabase()
-    healthy, stuck = await opened(store), MemoryJournal(store, medium=never)
-    stuck._open = True
-    head = await grant(healthy)
-    task = asyncio.ensure_future(append(stuck, head, 0))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert await top_of(healthy) == 0
-
-
-async def test_a_journal_dies_and_its_store_lives() -> None:
-    store = MemoryDatabase()
-    first = await opened(store)
-    await append(first, await grant(first), 0)
-    await first.close()
-    second = await opened(store)
-    assert (await top_of(second), second.incarnation) == (1, first.incarnation)

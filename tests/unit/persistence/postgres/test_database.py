@@ -57,16 +57,6 @@ async def until_stored(journal: PostgresJournal, head: Head, top: int) -> int:
 # -- the start ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_not_there_is_refused_with_its_place_and_without_the_password() -> None:
-    database = PostgresDatabase("postgresql://user:secret@127.0.0.1:1/db")
-    with pytest.raises(Unavailable) as caught:
-        await database.open()
-    assert caught.value.code == "journal_unusable"
-    assert "127.0.0.1:1/db" in caught.value.public_message
-    assert "secret" not in caught.value.public_message
-    assert caught.value.retryable, "it may come"
-
-
 async def test_what_does_not_mend_by_itself_is_not_waited_for(server: PostgresServer, schema: str) -> None:
     stranger = server.dsn.replace("postgres@", "nobody_of_that_name@")
     for dsn in ("postgresql://user@127.0.0.1:no-port/db", stranger):
@@ -122,29 +112,6 @@ async def test_of_two_replicas_that_both_believe_one_writes(server: PostgresServ
         for n in range(20):
             page = await one.read(key(f"s{n}"), after=0, limit=100, bytes_max=10**6)
             assert page is not None and [r.offset for r in page.records] == list(range(1, 11))
-
-
-async def test_a_takeover_ends_the_old_owner_in_the_middle_of_its_stream(server: PostgresServer, schema: str) -> None:
-    async with opened_at(server.dsn, schema) as old, opened_at(server.dsn, schema) as new:
-        head = await grant(old)
-        stored = 0
-        under_way = asyncio.Event()
-
-        async def stream() -> None:
-            nonlocal stored
-            while True:
-                await append(old, head, stored)
-                stored += 1
-                if stored == 20:
-                    under_way.set()
-
-        streaming = asyncio.ensure_future(stream())
-        await under_way.wait()
-        taken = await grant(new, fence=1)
-        with pytest.raises(Fenced):
-            await streaming
-        assert taken.top == stored
-        await append(new, taken, taken.top)
 
 
 async def test_two_processes_that_were_cloned_do_not_write_as_one(
@@ -285,20 +252,6 @@ async def until_read(journal: PostgresJournal) -> int:
             return await top_of(journal)
         except Unavailable:
             await asyncio.sleep(0)
-
-
-async def test_a_cut_connection_is_made_anew(server: PostgresServer, schema: str) -> None:
-    async with opened_at(server.dsn, schema) as journal:
-        head = await grant(journal)
-        top = 0
-        for _ in range(5):
-            async with by_hand(server, schema) as connection:
-                await connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name = 'sessile' AND pid <> pg_backend_pid()"
-                )
-            top = await until_stored(journal, head, top)
-            assert await top_of(journal) == top
 
 
 async def test_a_lock_that_is_held_too_long_is_an_error_and_not_a_wait_for_ever(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from persistence.postgres.purge import purge_commands, purge_session
+from persistence.postgres.purge import purge_session
 from sessions.model.audit import Sealer
 from sessions.model.journal_types import Due
 from sessions.model.types import UnixMs
-from tests.support.stores.journals import NOW, a_command, a_log, key, patch
+from tests.support.stores.journals import NOW, a_command, a_log, patch
 from tests.support.stores.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, opened_at
 
@@ -28,15 +28,3 @@ async def test_a_session_goes_in_steps_and_says_so_in_its_chain(
         for table in ("heads", "events", "commands"):
             assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0
         assert await connection.fetchval("SELECT count(*) FROM audit WHERE tenant = 'acme'") == 1
-
-
-async def test_what_is_not_due_stays_and_an_empty_session_leaves_no_row(server: PostgresServer, schema: str) -> None:
-    async with opened_at(server.dsn, schema) as journal, by_hand(server, schema) as connection:
-        kept = await a_log(journal, "kept", 1, head=patch(deleted_at=NOW), commands=(a_command(1, at=NOW - 9),))
-        empty = await a_log(journal, "empty", 0)
-        assert not await purge_session(connection, kept.key, Due(deleted_before=NOW), SEALER, NOW)
-        assert await purge_session(connection, empty.key, Due(deleted_before=UnixMs(NOW + 1)), SEALER, NOW)
-        assert await connection.fetchval("SELECT count(*) FROM audit") == 0
-        await purge_commands(connection, NOW)
-        assert await connection.fetchval("SELECT count(*) FROM commands") == 0
-        assert await journal.head(kept.key) == kept and await journal.head(key("empty")) is None

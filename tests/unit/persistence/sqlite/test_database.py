@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from persistence.sql.script import Query, Script
-from persistence.sqlite.database import SqliteDatabase, question_marks
+from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Conflict, Unavailable
 from tests.support.stores.stores import a_journal, append, grant, opened, refused, top_of
@@ -91,7 +91,3 @@ async def test_a_script_is_one_write_among_others_and_its_error_is_its_own(tmp_p
         assert tuple(row) == (1, "x")
     with pytest.raises(Unavailable):
         await journal.database.run(count)
-
-
-def test_parameters_are_written_in_sqlites_way() -> None:
-    assert question_marks("a = $1 AND b IN ($12, $2)") == "a = ?1 AND b IN (?12, ?2)"

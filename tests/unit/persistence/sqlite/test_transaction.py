@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from persistence.codec import PlainCodec
 from persistence.group_commit import Write
 from persistence.sql.migrations import read_migrations
-from persistence.sqlite import statements as sql
 from persistence.sqlite.error_mapping import StoreOvertaken
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.schema import MIGRATIONS
 from persistence.sqlite.transaction import (
-    STORE_KEY,
     Transaction,
     WriterConnection,
     begin_incarnation,
-    purge_commands_step,
-    purge_step,
 )
-from persistence.write_batch import AppendWrite, GrantWrite, JobWrite
+from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
-from sessions.model.errors import Fenced
-from sessions.model.journal_types import Append, Due
-from sessions.model.types import Epoch, UnixMs
-from tests.support.stores.journals import NOW, a_command, delta, key, patch
+from sessions.model.journal_types import Append
+from sessions.model.types import Epoch
+from tests.support.stores.journals import NOW, delta, key
 
 SEALER = Sealer(b"secret")
 
@@ -68,21 +62,6 @@ def a_grant(session: str, fence: int | None = None) -> GrantWrite:
     return GrantWrite(PlainCodec(), key(session), fence, "o", Epoch("e"), NOW)
 
 
-def test_each_write_has_its_outcome_and_losers_do_not_hold_up_winners(connection: sqlite3.Connection) -> None:
-    commits = Commits(connection)
-    rows: list[Any] = commits.run(a_grant("a"), a_grant("b"))
-    assert [(head.key, head.fence) for head in (sql.head_of(PlainCodec(), row) for row in rows)] == [
-        (key("a"), 1),
-        (key("b"), 1),
-    ]
-    job = JobWrite(STORE_KEY, lambda connection: connection.execute("SELECT 42").fetchone()[0])
-    outcomes = commits.run(an_append("a"), an_append("b", fence=7), a_grant("c", 3), job)
-    assert outcomes[0] is None and outcomes[3] == 42
-    assert isinstance(outcomes[1], Fenced) and isinstance(outcomes[2], Fenced)
-    assert connection.execute("SELECT session, count(*) FROM events GROUP BY session").fetchall() == [("a", 1)]
-    assert commits.marks == [3], "after each commit that is on the disk, and before it is acknowledged"
-
-
 def test_a_store_that_another_process_opened_takes_nothing(connection: sqlite3.Connection) -> None:
     commits = Commits(connection)
     commits.run(a_grant("a"))
@@ -98,25 +77,6 @@ def test_an_incarnation_that_does_not_go_on_raises_every_fence(connection: sqlit
     assert connection.execute("SELECT fence FROM heads WHERE session = 'a'").fetchone() == (1,)
     begin_incarnation("two", 3, 6, False, connection)
     assert connection.execute("SELECT fence > 1 FROM heads WHERE session = 'a'").fetchone() == (1,)
-
-
-def test_a_purge_goes_in_steps_and_only_while_it_is_due(
-    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("persistence.sqlite.transaction.PURGE_ROWS", 2)
-    commits = Commits(connection)
-    commits.run(a_grant("a"))
-    for top in range(3):
-        commits.run(an_append("a", top=top, commands=(a_command(top),), head=patch(deleted_at=UnixMs(NOW - 9))))
-    step = purge_step(key("a"), Due(deleted_before=NOW), SEALER, NOW)
-    assert purge_step(key("a"), Due(deleted_before=UnixMs(0)), SEALER, NOW)(connection) is False
-    assert [step(connection), step(connection), step(connection)] == [None, True, False]
-    assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)
-    assert connection.execute("SELECT count(*) FROM audit").fetchone() == (1,)
-    commits.run(a_grant("b"))
-    commits.run(an_append("b", commands=tuple(a_command(n) for n in range(3))))
-    forget = purge_commands_step(NOW + 1)
-    assert [forget(connection), forget(connection)] == [True, False]
 
 
 def test_first_grants_wait_for_no_disk_and_move_no_marker(connection: sqlite3.Connection) -> None:

@@ -54,19 +54,6 @@ def relay(usage: UsageStore, sink: Taken, *, batch: int = 3, poll_s: float = 0.0
     return UsageRelay(usage, sink, now_ms=lambda: UnixMs(NOW), metrics=Metrics(), batch=batch, poll_s=poll_s)
 
 
-async def test_rows_go_in_order_and_are_marked_after_they_were_taken(store: MemoryStore) -> None:
-    sink = Taken(refuse=[2])
-    passing = relay(store.usage, sink)
-    assert await passing.relay_batch() is True
-    with pytest.raises(Unavailable):
-        await passing.relay_batch()
-    assert [entry.row.response_id for entry in await store.usage.unrelayed(limit=9)] == NAMES[3:]
-    while await passing.relay_batch():
-        pass
-    assert [entry.row.response_id for entry in sink.rows] == [*NAMES[:3], "r3", *NAMES[3:]]
-    assert await store.usage.unrelayed(limit=9) == []
-
-
 async def test_a_relay_without_the_lock_passes_nothing_on(store: MemoryStore) -> None:
     sink = Taken()
     sink.locked = False

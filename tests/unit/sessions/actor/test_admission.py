@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.actor.admission import CALM, PATIENCE, RETRY_MAX_MS, STRETCH_S, TRIAL, Admission, Brownout, admitted
-from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target, TenantLimits
+from sessions.limits import BrownoutStep, Forecast, Limits, Share, Target
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Overloaded
@@ -70,13 +70,6 @@ def say(**fields: Any) -> Command:
     return Command(LOCAL_PRINCIPAL, command, b"", prepared=Prepared(b"\0" * 40, "f"))
 
 
-def test_one_that_is_served_well_is_let_in_and_counted_on() -> None:
-    admission, engine, _, _ = made(forecast(0.5))
-    input = say()
-    assert admitted(admission, KEY, input) == input
-    assert engine.asked == [(Share(), 10)] and len(engine.expected) == 1
-
-
 def test_one_that_waits_is_told_its_place() -> None:
     admission, _, _, _ = made(forecast(0.5, position=3))
     assert admitted(admission, KEY, say()).service == {"queue_position": 3, "expected_wait_ms": 500}
@@ -130,19 +123,6 @@ def test_the_level_of_brownout_falls_while_nobody_asks() -> None:
     assert admission.level == 0 and admission.gives_extras
 
 
-def test_the_smaller_model_takes_none_that_it_would_have_to_catch_up_on_for_too_long() -> None:
-    admission, engine = browned(200, SMALLER)
-    engine.told = forecast(9.0)
-    engine.with_smaller(Forecast(position=0, wait_s=0.0, ttft_s=9.0, tpot_s=0.0, idle=True))
-    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded), "the model will be there for it later"
-
-
-def test_each_priority_has_its_own_target() -> None:
-    tenants = {"local": TenantLimits(priority=2)}
-    admission, _, _, _ = made(forecast(3.0), tenants=tenants)
-    assert admitted(admission, KEY, say()).refused is None
-
-
 def test_what_begins_no_answer_or_is_refused_already_is_not_asked() -> None:
     admission, engine, _, _ = made(forecast(99.0))
     wrong = Command(LOCAL_PRINCIPAL, say().command, b"", refused=BadInput("invalid_request", "no"))
@@ -152,31 +132,6 @@ def test_what_begins_no_answer_or_is_refused_already_is_not_asked() -> None:
     assert not engine.asked
     assert admitted(None, KEY, say()) == say()
     assert admitted(made(None)[0], KEY, say()) == say(), "an engine that makes no forecast lets all in"
-
-
-def test_brownout_goes_down_by_steps_while_too_many_are_refused_and_up_again_when_it_is_calm() -> None:
-    brownout, now = Brownout(), 0.0
-    levels = []
-    for refused in [True] * 4 + [False] * (3 * CALM + 2):
-        for _ in range(20):
-            brownout.seen(now, 2, refused=refused)
-        now += STRETCH_S
-        levels.append(brownout.level)
-    assert levels[:5] == [0, 1, 2, 2, 2]
-    assert levels[-1] == 0
-    ups = [index for index, (a, b) in enumerate(itertools.pairwise(levels)) if b < a]
-    assert len(ups) == 2 and ups[1] - ups[0] == CALM, "no faster than that"
-
-
-def test_a_silence_is_calm_too() -> None:
-    brownout, now = Brownout(), 0.0
-    for _ in range(5):
-        for _ in range(20):
-            brownout.seen(now, 3, refused=True)
-        now += STRETCH_S
-    assert brownout.level == 3
-    brownout.seen(now + 3600.0, 3, refused=False)
-    assert brownout.level == 0, "nobody was refused for an hour"
 
 
 def browned(*steps: int | BrownoutStep) -> tuple[Admission, FakeEngine]:
@@ -200,13 +155,6 @@ def test_extras_go_where_the_step_says_so_and_that_is_told() -> None:
     assert isinstance(input.command, cm.MessageCreate) and input.command.max_output_tokens == 400
     assert not input.command.logprobs and input.command.top_logprobs is None
     assert admitted(admission, KEY, say()).service == {"brownout": 2}, "it asked for none"
-
-
-def test_a_step_that_has_gone_from_the_file_holds_no_more() -> None:
-    admission, _ = browned(BrownoutStep(extras=False), BrownoutStep(output_tokens=9, extras=False))
-    limits = Limits(targets=TARGETS, brownout=(BrownoutStep(extras=False),))
-    assert limits.browned(admission.brownout.level) == (1, BrownoutStep(extras=False))
-    assert Limits().browned(admission.brownout.level) == (0, BrownoutStep())
 
 
 def test_what_is_cut_short_is_told_so() -> None:
@@ -234,15 +182,6 @@ def test_the_smaller_model_takes_what_the_model_would_be_too_late_for_and_nothin
     assert len(engine.expected) == before and len(engine.expected_smaller) == 1
 
 
-def test_what_the_smaller_one_is_too_late_for_too_is_refused_with_the_earlier_time() -> None:
-    admission, engine = browned(200, SMALLER)
-    engine.told = forecast(9.0)
-    engine.with_smaller(forecast(3.0))
-    error = admitted(admission, KEY, say()).refused
-    assert isinstance(error, Overloaded) and error.retry_after_ms == 3_000
-    assert not engine.expected_smaller
-
-
 def test_a_turn_that_the_model_might_be_too_slow_for_goes_to_the_smaller_one_if_that_is_faster() -> None:
     admission, engine = browned(200, SMALLER)
     engine.told = forecast(0.1, tpot_s=0.09)  # of 0.1: a mean, so that half of the answers are slower
@@ -251,13 +190,6 @@ def test_a_turn_that_the_model_might_be_too_slow_for_goes_to_the_smaller_one_if_
     engine.with_smaller(forecast(0.1, tpot_s=0.09))
     input = admitted(admission, KEY, say())
     assert (input.model, input.refused) == ("", None), "nobody is surer"
-
-
-def test_a_step_that_does_not_name_it_leaves_it_alone() -> None:
-    admission, engine = browned(200, BrownoutStep(extras=False))
-    engine.told = forecast(9.0)
-    engine.with_smaller(forecast(0.1))
-    assert isinstance(admitted(admission, KEY, say()).refused, Overloaded)
 
 
 def test_where_there_is_none_the_step_holds_without_it_and_each_file_is_told_so_once() -> None:

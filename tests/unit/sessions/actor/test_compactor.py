@@ -13,9 +13,9 @@ from sessions.actor.compactor import INSTRUCTION, PRIORITY, cleaned
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput, NotFound
+from sessions.model.errors import NotFound
 from sessions.model.generation import EngineInfo, GenerationRequest
-from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId, Tool
+from sessions.model.types import ContextPolicy, ItemId, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
@@ -123,32 +123,6 @@ async def test_a_full_conversation_is_summarised_between_turns_and_its_new_head_
 
 
 @virtual
-async def test_no_summary_where_the_policy_is_another() -> None:
-    for policy in ("truncate", "off"):
-        async with Place() as place:
-            engine, replica, reader = await filled(place, "Four.", "Five.", policy=policy)
-            await turn(replica, reader, "third" + LONG[:30])
-            await advance(5.0)
-            assert not engine.summaries and not events(place, ev.ContextCompacted)
-            fourth = await turn(replica, reader, "fourth" + LONG)
-            assert bool(events(place, ev.ContextFitted)) == (policy == "truncate")
-            ended = [each.response for each in events(place, ev.Terminal)][-1]  # type: ignore[arg-type]
-            assert ended.id == fourth.response_id and (ended.status == "failed") == (policy == "off")
-
-
-@virtual
-async def test_a_turn_breaks_it_off_at_once_and_the_next_answer_tries_again() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "A summary that nobody waits for", "Four.", "Ana is 7.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)  # the model is at it
-        assert len(engine.summaries) == 1
-        await turn(replica, reader, "fourth")
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
-
-
-@virtual
 async def test_until_its_prompts_are_prefilled_turns_go_on_from_the_whole_conversation() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "Ana is 7.", "Four.", "Five.")
@@ -192,25 +166,6 @@ async def test_a_prefill_that_takes_long_or_has_no_slot_leaves_the_next_turn_not
 
 
 @virtual
-async def test_one_that_did_not_wait_is_prefilled_as_soon_as_the_engine_is_idle() -> None:
-    async with Place() as place:
-        engine = Small("One.", "Two.", "Ana is 7.", "Three.")
-        replica, reader = await at_work(place, engine, "truncate")
-        for word in ("first", "second"):
-            await turn(replica, reader, word)
-        engine.idle = False
-        await replica.do(cm.SessionCompact(id=place.name(), session=SESSION))
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        await advance(60.0)
-        assert not engine.warmed
-        engine.idle = True
-        await advance(60.0)
-        await turn(replica, reader, "third")
-        (head,) = engine.warmed
-        assert list(engine.requests[-1].prompt[: len(head)]) == head
-
-
-@virtual
 async def test_a_summary_waits_for_no_prefill_once_the_window_is_all_but_full() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "Ana is 7.", "Four" + LONG[:60])
@@ -221,20 +176,6 @@ async def test_a_summary_waits_for_no_prefill_once_the_window_is_all_but_full() 
         await turn(replica, reader, "4" + LONG[:30])
         await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
         assert len(engine.summaries) == 1 and not events(place, ev.ContextFitted)
-
-
-@virtual
-async def test_a_summary_that_waits_is_dropped_with_what_it_has_read() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
-        engine.prefills.clear()
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(1.0)
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
-        engine.prefills.set()
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
 
 
 @virtual
@@ -323,19 +264,6 @@ async def test_one_that_the_filters_withhold_says_what_it_took() -> None:
 
 
 @virtual
-async def test_what_is_taken_back_meanwhile_is_in_no_summary_and_another_is_made() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemDelete(id=place.name(), session=SESSION, item_id=item))
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Nothing of it."]
-        assert "first" not in engine.prompts[-1]
-
-
-@virtual
 async def test_what_is_taken_back_later_takes_the_summary_with_it() -> None:
     async with Place() as place:
         engine, replica, reader = await filled(place, "The secret is out.", "Nothing of it.", "Four.", "And this.")
@@ -385,71 +313,6 @@ async def test_a_command_requests_one_that_keeps_as_many_turns_as_it_says() -> N
         assert "Ana" not in engine.prompts[-1] and "first" in engine.prompts[-1]
 
 
-@virtual
-@pytest.mark.parametrize("refused", [False, True])
-async def test_a_requested_one_comes_all_the_same_where_a_message_begins_no_answer(refused: bool) -> None:
-    async with Place() as place:
-        engine, filters = Small("One.", "Ana is 7.", "Unused."), KeywordFilterSet(input_phrases=["forbidden"])
-        replica, reader = await at_work(place, engine, "truncate", filters=filters)
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)  # the model is at it
-        assert not events(place, ev.ContextCompacted)
-        if refused:
-            assert isinstance(await outcome(replica.say("a forbidden word")), BadInput)
-        else:
-            await replica.say("a note", respond=False)
-        await advance(5.0)
-        (compacted,) = events(place, ev.ContextCompacted)
-        assert compacted.summary.id == ok.compaction_id and compacted.summary.text == "Ana is 7."
-
-
-@virtual
-async def test_what_was_left_out_meanwhile_is_summarised_and_what_has_room_is_back() -> None:
-    async with Place() as place:
-        scripts = ("Too late.", "Four.", "Ana is 7.", "Five.")
-        engine, replica, reader = await filled(place, *scripts)
-        await turn(replica, reader, "third" + LONG[:30])
-        await turn(replica, reader, "fourth" + LONG)  # breaks the summary off, and does not fit
-        assert events(place, ev.ContextFitted)
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        (compacted,) = events(place, ev.ContextCompacted)
-        assert "first" in engine.prompts[-1]  # the model has read what was left out
-        await turn(replica, reader, "fifth")
-        assert len(engine.requests[-1].prompt) == compacted.tokens_after + len("fifth") + 2
-        assert "Ana is 7." in engine.prompts[-1] and len(events(place, ev.ContextFitted)) == 1
-
-
-@virtual
-async def test_a_kill_costs_at_most_the_summary() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "A summary that dies", "Four.", "Ana is 7.", "Five.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await advance(0.05)  # the model is at it
-        replica.crash()
-        await advance(7.0)
-        other, again = await at_work(place, engine)
-        await turn(other, again, "fourth")
-        await again.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        assert [each.summary.text for each in events(place, ev.ContextCompacted)] == ["Ana is 7."]
-        assert len(engine.summaries) == 2
-
-
-@virtual
-async def test_a_request_is_given_up_when_the_session_leaves() -> None:
-    async with Place() as place:
-        engine = Small("One.", "A summary that nobody waits for")
-        replica, reader = await at_work(place, engine, "truncate")
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)
-        actor = replica.runtime.actor(KEY)
-        assert actor is not None
-        await actor.passivate()
-        (failed,) = events(place, ev.CompactionFailed)
-        assert failed.compaction_id == ok.compaction_id and failed.error["code"] == "compaction_failed"
-
-
 def outcomes(place: Place) -> list[tuple[type[Any], ItemId]]:
     summaries = [(ev.ContextCompacted, each.summary.id) for each in events(place, ev.ContextCompacted)]
     return summaries + [(ev.CompactionFailed, each.compaction_id) for each in events(place, ev.CompactionFailed)]
@@ -490,55 +353,12 @@ async def test_a_request_that_is_taken_while_the_session_leaves_is_given_up() ->
 
 
 @virtual
-async def test_a_request_comes_behind_a_turn_whose_tools_give_nothing() -> None:
-    async with Place() as place:
-        call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-        engine = Small("One.", "Unused.", call, "Ana is 7.")
-        replica, reader = await at_work(place, engine, "truncate")
-        tools = (Tool(name="look", parameters={"type": "object"}),)
-        await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, tools=tools))
-        await turn(replica, reader, "first")
-        ok = await replica.do(cm.SessionCompact(id=place.name(), session=SESSION, keep_turns=0))
-        await advance(0.05)  # the model is at it
-        await turn(replica, reader, "second")
-        assert place.state().awaiting
-        await advance(3_600.0)
-        assert not place.state().awaiting and outcomes(place) == [(ev.ContextCompacted, ok.compaction_id)]
-
-
-@virtual
-async def test_pinned_messages_stay_word_by_word() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "Ana is 7.", "Four.")
-        (item, *_) = [each.item.id for each in events(place, ev.ItemCreated)]
-        await replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=item))
-        await turn(replica, reader, "third" + LONG[:30])
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        await turn(replica, reader, "and now?")
-        prompt = engine.prompts[-1]
-        assert prompt.index("Ana is 7.") < prompt.index("first") < prompt.index("third") and "One" not in prompt
-
-
-@virtual
 async def test_a_pin_of_an_item_that_is_not_there_is_refused_as_such() -> None:
     async with Place() as place:
         _, replica, _ = await filled(place, "Ana is 7.", "Four.")
         pin = replica.do(cm.ItemPin(id=place.name(), session=SESSION, item_id=ItemId("msg_deleted")))
         refused = await outcome(pin)
         assert isinstance(refused, NotFound) and refused.code == "item_not_found"
-
-
-@virtual
-async def test_a_branch_from_before_its_end_goes_on_without_it() -> None:
-    async with Place() as place:
-        engine, replica, reader = await filled(place, "Ana is 7.", "Another.")
-        await turn(replica, reader, "third" + LONG[:30])
-        await reader.sees(lambda record: isinstance(record.event, ev.ContextCompacted))
-        third = [each.item.id for each in events(place, ev.ItemCreated)][2]
-        edit = cm.MessageEdit(id=place.name(), session=SESSION, item_id=third, content="not so")
-        answer = await replica.do(edit)
-        await reader.ended(answer.response_id)
-        assert "Ana is 7." not in engine.prompts[-1] and "first" in engine.prompts[-1]
 
 
 @pytest.mark.parametrize(

@@ -106,24 +106,10 @@ async def test_a_turn_has_tokens_beside_each_item_but_for_answers_with_calls() -
 
 
 @virtual
-async def test_titles_and_instructions_are_texts_like_any_other() -> None:
-    made = await prepared(cm.SessionUpdate(id=ID, session=SESSION, title="red", instructions=None))
-    assert isinstance(made.command, cm.SessionUpdate)
-    assert (made.command.title, made.command.instructions) == ("~", None)
-
-
-@virtual
 async def test_an_appeal_is_blocked_where_filters_refuse_its_text() -> None:
     appeal = cm.ReviewAppeal(id=ID, session=SESSION, content="black", note="")
     assert (await prepared(appeal)).blocked
     assert not (await prepared(msgspec.structs.replace(appeal, content="white"))).blocked
-
-
-@virtual
-async def test_other_commands_pass_as_they_are() -> None:
-    command = cm.SessionDelete(id=ID, session=SESSION)
-    made = await prepared(command)
-    assert made.command is command and made.refused is None
 
 
 @virtual

@@ -21,7 +21,7 @@ from sessions.model.errors import BadInput, Overloaded, SessileError
 from sessions.model.journal_types import Append
 from sessions.model.types import SessionId, SessionKey, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
+from tests.support.cluster.replicas import KEY, Place, Reader, Replica
 from tests.support.virtual_time import advance, outcome, passed, virtual
 
 OPTIONS = SimulatedOptions(answer_tokens_mean=30)
@@ -106,30 +106,6 @@ def overloaded(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Callable[[b
 
     monkeypatch.setattr(replica.journal, "append", refusing)
     return switch
-
-
-@virtual
-async def test_a_full_journal_makes_an_answer_wait_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Place(OPTIONS) as place:
-        replica = await place.replica()
-        reader = place.read(replica)
-        await replica.create()
-        switch = overloaded(replica, monkeypatch)
-        answer = await replica.say("where is the river")
-        await reader.delta(answer.response_id, 3)
-        actor = replica.runtime.actor(KEY)
-        switch(True)
-        waiting = asyncio.create_task(
-            outcome(replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, title="x")))
-        )
-        await advance(5.0)
-        assert not waiting.done(), "nobody is told that the journal is away"
-        assert replica.runtime.actor(KEY) is actor
-        switch(False)
-        await reader.ended(answer.response_id)
-        assert isinstance(await waiting, cm.Ok)
-        assert replica.runtime.actor(KEY) is actor and reader.records == place.records()
-        assert not [r for r in place.records() if isinstance(r.event, ev.SessionMigrated)]
 
 
 @virtual

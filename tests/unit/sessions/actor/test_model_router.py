@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.actor.model_router import Directed, ModelRouter, tokens_before, with_receipt
-from sessions.machine.inputs_and_effects import Command, ModelChosen
-from sessions.machine.routed_turns import ROUTING
+from sessions.actor.model_router import Directed, ModelRouter, tokens_before
+from sessions.machine.inputs_and_effects import ModelChosen
 from sessions.model import commands as cm
-from sessions.model.errors import Conflict, Forbidden, Overloaded, Unavailable
+from sessions.model.errors import Conflict, Forbidden, Unavailable
 from sessions.model.generation import EngineInfo, KVPlace
 from sessions.model.request import Request, request_of
 from sessions.model.types import LOCAL_PRINCIPAL, SessionKey, UnixMs
@@ -66,21 +65,6 @@ def receipt(directed: Directed | None) -> dict[str, Any]:
     return directed.receipt
 
 
-def test_without_a_file_or_for_a_named_model_nothing_is_said() -> None:
-    assert Routed("").direct(HARD) is None
-    assert Routed(alias="", model="sim").direct(HARD) is None
-    routed = Routed()
-    warm = request_of(LOCAL_PRINCIPAL, cm.SessionWarm(id=routed.ground.name(), session=SESSION))
-    assert routed.router.direct(routed.ground.machine, warm) is None
-
-
-def test_a_turn_that_stays_gets_a_receipt() -> None:
-    routed = Routed()
-    said = receipt(routed.direct("Hello"))
-    assert (said["alias"], said["model"], said["why"], said["tokens"]) == ("auto", "sim", "first_turn", 0)
-    assert said["version"] == routed.pools.version and not routed.counted
-
-
 def test_a_turn_for_another_model_sends_the_session_there_with_its_reason_and_its_home() -> None:
     routed = Routed()
     routed.engine.tokens = 40
@@ -130,23 +114,6 @@ def test_a_named_models_session_that_is_elsewhere_goes_home_or_waits() -> None:
     del routed.states["big"]
     waits = routed.direct("Hello")
     assert waits is not None and isinstance(waits.refused, Unavailable) and waits.refused.code == "no_replica"
-
-
-def test_creating_a_session_only_names_its_alias() -> None:
-    routed, fresh = Routed(), Ground()
-    create = cm.SessionCreate(id=fresh.name(), session=SESSION, model="auto")
-    directed = routed.router.direct(fresh.machine, request_of(LOCAL_PRINCIPAL, create))
-    assert directed == Directed(alias="auto")
-
-
-def test_a_receipt_stands_beside_what_else_is_said_of_the_response() -> None:
-    command = cm.SessionWarm(id=Ground().name(), session=SESSION)
-    input = Command(LOCAL_PRINCIPAL, command, b"", service={"brownout": 1})
-    assert with_receipt(input, None) is input
-    said = with_receipt(input, Directed(receipt={"why": "steady"}))
-    assert said.service == {"brownout": 1, ROUTING: {"why": "steady"}} and said.refused is None
-    error = Overloaded("overloaded", "Later.")
-    assert with_receipt(input, Directed(refused=error)).refused is error
 
 
 def test_how_long_a_conversation_is_is_read_from_its_last_answer() -> None:

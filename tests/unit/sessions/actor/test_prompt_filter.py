@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessions.actor.prompt_filter import Neighbours, PromptFilter, strings_of
+from sessions.actor.prompt_filter import Neighbours, PromptFilter
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
@@ -67,11 +67,6 @@ async def test_prose_of_a_tool_is_redacted_and_nothing_else(filter: PromptFilter
     assert await refused(filter.tools((Tool(name="red"),))) == "tools"
 
 
-async def test_tools_that_a_session_has_are_not_judged_again(filter: PromptFilter) -> None:
-    tools = (Tool(name="red"),)
-    assert await filter.tools(tools, present=tools) is tools
-
-
 async def test_the_schema_of_an_answer_is_never_changed(filter: PromptFilter) -> None:
     await filter.format(None)
     await filter.format(TextOptions({"type": "json_object"}))
@@ -92,8 +87,3 @@ async def test_what_stands_before_is_read_to_a_bound() -> None:
     ends = dict.fromkeys(each.end for each in near.ends(by_model=True))
     assert {len(end) for end in ends} == {NEIGHBOURS_REACH, 1}
     assert all(end.endswith("y") for end in ends)
-
-
-def test_every_string_of_a_value_is_read_in_its_order() -> None:
-    value = {"a": ["b", {"c": None, "d": 4111111111111111}], "e": True}
-    assert list(strings_of(value)) == ["a", "b", "c", "d", "4111111111111111", "e"]

@@ -35,21 +35,6 @@ def an_end(offset: int = 7, kind: Any = ev.ResponseCompleted, **more: Any) -> ev
     return ev.Record(offset, NOW, kind(response_id=RESPONSE, sequence_number=offset, response=body))
 
 
-def test_an_answer_that_has_ended_is_told() -> None:
-    for kind in (ev.ResponseCompleted, ev.ResponseFailed, ev.ResponseIncomplete):
-        notice = push_notice(Step(records=[an_end(6, kind), an_end(7, kind)]), a_state())
-        assert notice is not None
-        assert (notice.user, notice.cause, notice.response_id, notice.offset) == ("ana", "answer", RESPONSE, 7)
-
-
-def test_tools_that_wait_are_told_as_such() -> None:
-    waiting = Awaiting(
-        response_id=RESPONSE, sampling=Sampling(), missing=[CallId("call_1")], last=ItemId("i"), since=NOW
-    )
-    notice = push_notice(Step(records=[an_end()]), a_state(awaiting={RESPONSE: waiting}))
-    assert notice is not None and notice.cause == "tool_call"
-
-
 def a_wait(*calls: str, missing: tuple[str, ...]) -> Awaiting:
     """For outputs, of which the server itself carries `calls` out."""
     ana = Principal(tenant=KEY.tenant, key_id="ana", user="ana")

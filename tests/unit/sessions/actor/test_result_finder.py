@@ -17,7 +17,7 @@ from sessions.model import events as ev
 from sessions.model.errors import Overloaded
 from sessions.model.generation import GENERATE
 from sessions.model.journal_types import Append
-from sessions.model.types import Message, Principal, SessionId, SessionKey, TenantId
+from sessions.model.types import Message, Principal, SessionKey, TenantId
 from sessions.turn import result_cache
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
@@ -74,53 +74,6 @@ async def question(replica: Replica, reader: Reader, **more: Any) -> ev.Response
     ended = await reader.ended(answer.response_id)
     await settled()
     return ended.response
-
-
-@virtual
-async def test_an_answer_is_given_again_and_the_log_says_so() -> None:
-    async with Place() as place:
-        cache = PlainCache()
-        replica, reader = await at_work(place, cache, "In France.")
-        first, again = await question(replica, reader), await question(replica, reader)
-        assert [body.service for body in (first, again)] == [{"cache": "miss"}, {"cache": "hit"}]
-        assert text_of(first) == text_of(again) == "In France."
-        assert again.usage is not None and first.usage is not None
-        assert again.usage["output_tokens_details"]["cached_tokens"] == first.usage["output_tokens"]
-        created = [each.event for each in place.records() if isinstance(each.event, ev.ResponseCreated)]
-        assert [event.response.service for event in created] == [{"cache": "miss"}, {"cache": "hit"}]
-        assert len(replica.engine.prompts) == 1  # type: ignore[attr-defined]
-        (texts,) = cache.texts
-        assert "Where is Paris?" in texts and "In France." in texts
-
-
-@virtual
-async def test_drawn_answers_and_tenants_without_a_cache_are_not_looked_up() -> None:
-    async with Place() as place:
-        cache = PlainCache()
-        replica, reader = await at_work(place, cache, "One.", "Two.", "Three.")
-        assert (await question(replica, reader, temperature=1.0)).service is not None or not cache.lookups
-        assert not cache.lookups
-        await question(replica, reader, temperature=1.0, seed=4)
-        assert len(cache.lookups) == 1
-        cache.on = False
-        await question(replica, reader)
-        assert len(cache.lookups) == 1
-
-
-@virtual
-async def test_what_did_not_end_by_itself_is_not_kept() -> None:
-    async with Place() as place:
-        cache = PlainCache()
-        replica, reader = await at_work(place, cache, "A long answer.", "Cut at its limit.", "Stopped here and on.")
-        answer = await replica.say("Where is Paris?", parent_id=None, temperature=0)
-        await reader.delta(answer.response_id)
-        await replica.cancel(answer.response_id)
-        assert (await reader.ended(answer.response_id)).response.status == "incomplete"
-        await settled()
-        assert not cache.kept
-        stopped = await question(replica, reader, stop=" at")
-        assert stopped.status == "completed" and len(cache.kept) == 1
-        assert text_of(await question(replica, reader, stop=" at")) == "Cut"
 
 
 @virtual
@@ -237,31 +190,6 @@ async def test_an_answer_that_is_here_is_one_append() -> None:
         appended.clear()
         assert text_of(await question(replica, reader, seed=7)) == "In Texas."
         assert len(appended) > 1, "what an engine writes is shown as it comes"
-
-
-@virtual
-async def test_a_turn_that_begins_its_session_is_one_append_too() -> None:
-    async with Place() as place:
-        cache = PlainCache()
-        replica = await place.replica(engine=Scripted(["In France."], {}), results=cache)
-        appended = counted_appends(place)
-        for name in ("a", "b"):
-            key = SessionKey(KEY.tenant, SessionId(name))
-            reader = place.read(replica, key)
-            appended.clear()
-            answer = await replica.do(
-                cm.TurnCreate(
-                    id=place.name(),
-                    session=key.session,
-                    create=cm.SessionSettings(instructions="Be brief."),
-                    items=(cm.NewMessage(content="Where is Paris?"),),
-                    temperature=0,
-                )
-            )
-            assert text_of((await reader.ended(answer.response_id)).response) == "In France."
-            await settled()
-        assert [lookup.outcome for lookup in cache.lookups] == ["miss", "hit"]
-        assert appended == [place.head(key).top]
 
 
 async def prompts_of_a_long_session(place: Place, replica: Replica, temperatures: Sequence[float]) -> list[str]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import structlog
-from structlog.testing import capture_logs
 
-from sessions.actor.step_observer import observed_step, record_cases
+from sessions.actor.step_observer import observed_step
 from sessions.machine import event_writer, inputs_and_effects
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
@@ -43,16 +42,6 @@ def observed() -> Observed:
     return Observed()
 
 
-def test_findings_of_a_message_are_counted_logged_without_text_and_audited(observed: Observed) -> None:
-    with capture_logs() as logs:
-        step = observed.command(observed.message(), findings=(FLAG,))
-    assert observed.metrics.verdicts.values == {("input", "flag", "c"): 1}
-    (line,) = logs
-    assert line["event"] == "filter_matched" and "gun" not in str(line)
-    (row,) = step.audit
-    assert (row.action, row.by, row.detail["outcome"]) == ("verdict", LOCAL_PRINCIPAL, "accepted")
-
-
 def test_a_refused_message_is_audited_with_its_code(observed: Observed) -> None:
     step = observed.command(observed.message(), findings=(FLAG,), refused=BadInput("content_filter", "no"))
     assert [row.detail["outcome"] for row in step.audit] == ["content_filter"]
@@ -76,23 +65,6 @@ def test_a_retraction_and_its_finding_are_audited_as_the_servers(observed: Obser
     assert [(row.action, row.by) for row in step.audit] == [("verdict", None), ("content.retracted", None)]
     assert {row.response for row in step.audit} == {response_id}
     assert observed.metrics.verdicts.values == {("output", "flag", "c"): 1}
-
-
-def test_a_deletion_is_audited_and_a_plain_delta_is_not(observed: Observed) -> None:
-    response_id = observed.ground.say().response_id
-    assert response_id is not None
-    generation = observed.ground.running[response_id]
-    plain = inputs_and_effects.Output(response_id, generation, (event_writer.Text("hi"),), b"")
-    assert observed.step(plain).audit == []
-    step = observed.command(cm.SessionDelete(id=observed.ground.name(), session=SESSION))
-    assert [row.action for row in step.audit] == ["session.deleted"]
-
-
-def test_cases_are_counted_when_they_are_durable(observed: Observed) -> None:
-    step = observed.command(observed.message(), findings=(FLAG,))
-    assert observed.metrics.reviews_opened.total == 0
-    record_cases(step.reviews, observed.metrics, structlog.get_logger())
-    assert observed.metrics.reviews_opened.values == {("policy", "input", "flag", "c"): 1}
 
 
 def test_a_call_of_a_server_tool_is_audited_and_what_it_says_like_a_users_words(observed: Observed) -> None:

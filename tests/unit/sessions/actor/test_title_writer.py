@@ -14,7 +14,7 @@ from sessions.model import events as ev
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.cluster.replicas import SESSION, TERMINAL, Place, Reader, Replica
+from tests.support.cluster.replicas import SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
 from tests.support.virtual_time import advance, settled, virtual
 
@@ -64,17 +64,6 @@ async def test_the_model_names_a_session_after_its_first_answer() -> None:
 
 
 @virtual
-async def test_no_title_where_there_is_one_or_titles_are_off() -> None:
-    for on, made in ((True, {"title": "mine"}), (False, {})):
-        async with Place() as place:
-            replica, reader = await at_work(place, Recording("An answer.", "A title"), on=on)
-            await replica.create(**made)
-            await reader.ended((await replica.say()).response_id)
-            await settled()
-            assert named(place) == []
-
-
-@virtual
 async def test_requests_over_openais_api_give_no_title() -> None:
     async with Place() as place:
         replica, reader = await at_work(place, Recording("An answer.", "A title"))
@@ -99,20 +88,6 @@ async def test_a_title_that_a_user_gave_meanwhile_stands() -> None:
         await replica.do(cm.SessionUpdate(id=place.name(), session=SESSION, title="mine"))
         await advance(5.0)
         assert named(place) == ["mine"] and place.head().title == "mine"
-
-
-@virtual
-async def test_a_turn_that_comes_breaks_it_off_and_the_next_answer_tries_again() -> None:
-    async with Place() as place:
-        engine = Recording("One.", "A title that nobody waits for", "Two.", "Bread")
-        replica, reader = await at_work(place, engine)
-        await replica.create()
-        await reader.ended((await replica.say()).response_id)
-        await advance(0.05)  # the model is at it
-        assert len(engine.requests) == 2 and replica.engine is engine
-        await reader.ended((await replica.say()).response_id)
-        await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
-        assert named(place) == ["Bread"]
 
 
 @virtual
@@ -160,27 +135,6 @@ async def test_what_is_no_title_or_is_filtered_leaves_the_first_words(script: st
         await replica.say("how do  I\nbake bread")
         await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
         assert named(place) == ["how do I bake bread"]
-
-
-@virtual
-async def test_no_title_after_a_withheld_answer_or_in_a_session_that_leaves() -> None:
-    async with Place() as place:
-        filters = KeywordFilterSet(output_phrases=["forbidden"])
-        replica, reader = await at_work(place, Recording("A forbidden word.", "A title"), filters=filters)
-        await replica.create()
-        await reader.ended((await replica.say()).response_id)
-        await advance(5.0)
-        assert named(place) == []
-    async with Place() as place:
-        replica, reader = await at_work(place, Recording("An answer.", "A title that comes too late"))
-        await replica.create()
-        await reader.ended((await replica.say()).response_id)
-        await advance(0.05)
-        await replica.delete()
-        await advance(5.0)
-        assert named(place) == []
-        assert [type(each.event) for each in place.records()][-1] is ev.SessionDeleted
-        assert sum(isinstance(each.event, TERMINAL) for each in place.records()) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,12 @@ from actors.hosting.runtime import RuntimeLimits
 from sessions.actor.actor_context import ActorLimits
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import Unavailable
-from sessions.model.types import FunctionCallOutput, Principal, ResponseId, TenantId, Tool
-from sessions.model.verdicts import PASS, Verdict
+from sessions.model.types import FunctionCallOutput, ResponseId, TenantId, Tool
 from sessions.ports import FilterSet
 from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.replicas import KEY, SESSION, Place, Reader, Replica
-from tests.support.input_filter_set import InputFilterSet
 from tests.support.scripted import Scripted
-from tests.support.virtual_time import advance, settled, virtual
+from tests.support.virtual_time import advance, virtual
 
 LOOK = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}}, server=True)
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "the sea"}}</tool_call>'
@@ -72,39 +69,6 @@ def outputs(place: Place) -> list[FunctionCallOutput]:
 
 
 @virtual
-async def test_what_a_tool_says_goes_on_with_the_turn() -> None:
-    async with Place() as place:
-        looks = Looks()
-        _, reader, response_id = await begun(place, looks, CALL, "It is blue.")
-        await advance(5.0)
-        (asked,) = looks.asked
-        assert asked.arguments == '{"at": "the sea"}' and asked.execution_id.startswith("call_")
-        (output,) = outputs(place)
-        assert output.output == "blue" and not output.is_error and not place.head().open
-        continued = place.state().answers[response_id].continued_by
-        assert continued is not None and reader.text(continued) == "It is blue."
-
-
-class AwayForOutputs(InputFilterSet):
-    """Judges all but what the tool says."""
-
-    async def check(self, principal: Principal, text: str) -> Verdict:
-        if text == "blue":
-            raise Unavailable("filters_unavailable", "Nobody judges it now.")
-        return PASS
-
-
-@virtual
-async def test_an_output_that_nothing_could_judge_is_not_shown_and_the_turn_goes_on() -> None:
-    async with Place() as place:
-        await begun(place, Looks(), CALL, "Sorry.", filters=AwayForOutputs())
-        await advance(5.0)
-        (output,) = outputs(place)
-        assert output.is_error and output.output == "filters_unavailable: Nobody judges it now."
-        assert not place.head().open
-
-
-@virtual
 async def test_a_tool_that_is_gone_or_breaks_costs_its_call_alone() -> None:
     async with Place() as place:
         looks = Looks()
@@ -112,32 +76,6 @@ async def test_a_tool_that_is_gone_or_breaks_costs_its_call_alone() -> None:
         await begun(place, looks, CALL, "Sorry.")
         await advance(5.0)
         assert outputs(place)[0].output.startswith("outcome_unknown") and not place.head().open
-
-
-@virtual
-async def test_a_stopped_turn_stops_its_tool() -> None:
-    async with Place() as place:
-        looks = Looks()
-        looks.hold = asyncio.Event()
-        replica, _, response_id = await begun(place, looks, CALL)
-        await advance(1.0)
-        assert len(looks.asked) == 1 and place.head().open
-        await replica.cancel(response_id)
-        await settled()
-        assert looks.cancelled == 1 and not place.head().open
-        assert outputs(place)[0].output.startswith("outcome_unknown") and outputs(place)[0].status == "incomplete"
-
-
-@virtual
-async def test_a_tool_that_never_answers_is_left_behind_at_the_deadline() -> None:
-    async with Place() as place:
-        looks = Looks()
-        looks.hold = asyncio.Event()
-        await begun(place, looks, CALL, "Never mind.")
-        await advance(31.0)
-        assert looks.cancelled == 1 and not place.head().open
-        kinds = [type(record.event) for record in place.records()]
-        assert kinds.count(ev.ToolCallStarted) == 1 and kinds.count(ev.ResponseCompleted) == 2
 
 
 @virtual

@@ -97,12 +97,6 @@ def test_an_appeal_waits_for_the_end_of_the_answer(ground: Ground) -> None:
     assert isinstance(answer, SessileError) and (answer.code, answer.retryable) == ("response_in_progress", True)
 
 
-def test_a_message_that_filters_refuse_can_be_appealed_for(ground: Ground) -> None:
-    command = appeal(ground, content="a gun")
-    (case,) = step(ground, command, blocked=True, findings=(BLOCKED,)).reviews
-    assert (case.direction, case.cause) == ("input", "appeal")
-
-
 def test_a_session_has_a_limit_of_appeals(ground: Ground) -> None:
     for _ in range(APPEALS_MAX):
         answer = step(ground, appeal(ground, content="a gun"), blocked=True, findings=(BLOCKED,)).answer

@@ -8,7 +8,7 @@ import pytest
 
 from sessions.machine import compaction, event_writer, inputs_and_effects, item_tree
 from sessions.machine.client_state import client_state
-from sessions.machine.state import State, apply, compaction_of, empty, pack_state, unpack_state
+from sessions.machine.state import State, apply, empty
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Internal, SessileError
@@ -64,19 +64,6 @@ def written(ground: Ground, *, items: int = 2, at: int | None = None, read: Item
     return name if name in ground.state.compactions else None
 
 
-def test_a_summary_is_in_the_log_and_in_the_snapshot(ground: Ground) -> None:
-    name = written(ground)
-    event = ground.records[-1].event
-    assert isinstance(event, ev.ContextCompacted) and event.summary.id == name
-    path = item_tree.branch(ground.state, ground.state.newest)
-    assert (event.first_item_id, event.last_item_id) == (path[0].id, path[1].id)
-    assert event.usage["input_tokens"] == 100 and not ground.usage[3:]  # three answers' rows and no more
-    (shown,) = client_state(ground.state)["compactions"]
-    assert shown["summary"].id == name and shown["items"] == 2
-    again = unpack_state(pack_state(ground.state))
-    assert again is not None and again.compactions == ground.state.compactions
-
-
 def test_one_that_comes_too_late_is_nothing(ground: Ground) -> None:
     top = ground.state.top
     first = item_tree.branch(ground.state, ground.state.newest)[0]
@@ -110,28 +97,6 @@ def test_what_it_has_read_takes_it_back_words_and_all(ground: Ground, how: str) 
     for record in ground.records:
         apply(state, record)
     assert state == ground.state
-
-
-def test_what_it_has_not_read_leaves_it_in_force(ground: Ground) -> None:
-    name = written(ground)
-    last = answered(ground)
-    do(ground, cm.ResponseErase, response_id=last)
-    assert list(ground.state.compactions) == [name]
-
-
-def test_it_holds_on_branches_that_go_on_from_what_it_read(ground: Ground) -> None:
-    path = item_tree.branch(ground.state, ground.state.newest)
-    name = written(ground)
-    answered(ground)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == name
-    assert compaction_of(ground.state, path[-2].id) is None
-    newer = written(ground, items=4)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == newer
-    do(ground, cm.CompactionUndo)
-    found = compaction_of(ground.state, ground.state.newest)
-    assert found is not None and found.id == name
 
 
 def test_undo_names_one_or_means_the_newest_in_force(ground: Ground) -> None:

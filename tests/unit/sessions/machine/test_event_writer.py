@@ -30,9 +30,3 @@ def test_only_text_behind_text_takes_the_short_way_and_becomes_the_same_event() 
         assert event_writer.going_on(open_, pieces) is None
     ground.write(response_id, CallBegin("f"))
     assert event_writer.going_on(open_, (more,)) is None, "a call is being written"
-
-
-def test_tokens_stand_beside_the_event_that_shows_their_text() -> None:
-    _, _, events = written(Text("a"), CallBegin("f"))
-    for piece, carrier in ((Text("a"), ev.OutputTextDelta), (CallBegin("f"), ev.OutputItemAdded)):
-        assert {type(event) for event in events if event_writer.carries(piece, event)} == {carrier}

@@ -19,7 +19,7 @@ from sessions.machine.state import pack_state, unpack_state
 from sessions.metrics import Metrics
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, ResponseId, unpack_tokens
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, ItemId, Message, ResponseId
 from sessions.ports import ChatMessage
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
@@ -105,39 +105,6 @@ async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_befor
     assert whole[: len(plan.prompt)] == list(plan.prompt), "and what is warmed has it"
     back = await desk.ledger.whole(leaf)
     assert (await desk.say_and_fit(parent_id=leaf)).prompt[: len(back)] == back, "the first line keeps its cut"
-
-
-async def test_another_answer_that_needed_a_cut_does_not_change_one_that_is_being_written() -> None:
-    desk = Fork(window=54)
-    await desk.say_and_fit()
-    await desk.say_and_fit()
-    first = await desk.ask(TEXT, max_output_tokens=10)
-    plan = await desk.fit(first)
-    assert plan.dropped == 0
-    other = desk.again(desk.state.open[first].body.parent_id, max_output_tokens=60)
-    cut = await desk.fit(other)
-    assert cut.dropped > 0
-    for _ in range(2):
-        assert await desk.ledger.plan(desk.state.open[first]) == plan
-        again = await desk.ledger.plan(desk.state.open[other])
-        assert (again.prompt, again.cut) == (cut.prompt, None)
-        desk.reload()
-
-
-async def test_an_answer_that_never_came_leaves_its_cut_to_what_follows() -> None:
-    desk = Fork(window=120)
-    while True:
-        response = await desk.ask(TEXT)
-        plan = await desk.fit(response)
-        if plan.cut is not None:
-            break
-        await desk.says(response, "seven eight")
-        desk.finish(response)
-    desk.cancel(response)
-    whole = await desk.ledger.whole(desk.state.newest)
-    assert plan.prompt[: len(whole)] == whole
-    following = await desk.say_and_fit("and")
-    assert following.cut is None and following.prompt[: len(whole)] == whole
 
 
 async def test_a_snapshot_that_does_not_tell_whose_its_cuts_are_is_folded_anew() -> None:
@@ -237,22 +204,3 @@ async def test_an_output_names_the_call_of_its_own_branch(how: str) -> None:
         desk.reload(Counting("other-vocabulary"))
     prompt = await desk.prompt(answer)
     assert _holds(prompt, await _tool("find")) == 1 and _holds(prompt, await _tool("look")) == 0
-
-
-@pytest.mark.parametrize("anew", [False, True])
-async def test_of_two_calls_with_one_id_an_output_names_the_nearest_above_it(anew: bool) -> None:
-    desk = Fork()
-    answer = await desk.turn(*_called("look"), OUTPUT, *_called("find"), OUTPUT, parent=None)
-    if anew:
-        desk.reload(Counting("other-vocabulary"))
-    prompt = await desk.prompt(answer)
-    assert _holds(prompt, await _tool("find")) == 1 and _holds(prompt, await _tool("look")) == 1
-
-
-async def test_an_output_whose_call_stands_elsewhere_has_no_name() -> None:
-    desk = Fork()
-    desk.finish(await desk.turn(*_called("look"), OUTPUT, parent=None))
-    answer = await desk.turn(OUTPUT, parent=None)
-    stored = desk.state.item_tokens[desk.state.open[answer].body.parent_id or ItemId("")]
-    bare = ChatMessage(role="tool", text="here", call_id=CallId("call_0"))
-    assert list(unpack_tokens(stored[1])) == list(await SimulatedTokenizer().message(bare))

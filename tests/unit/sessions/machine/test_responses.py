@@ -7,13 +7,11 @@ import pytest
 from msgspec import UNSET
 
 from sessions.machine import event_writer
-from sessions.machine.inputs_and_effects import GenerationFailed
 from sessions.machine.state import pack_state, replay, unpack_state
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput
 from sessions.model.journal_types import Loaded
-from sessions.model.types import ResponseId, Tool, Usage
+from sessions.model.types import ResponseId, Tool
 from tests.support.machine.machine_fixture import SESSION, TERMINAL, Ground
 
 SMALL = "sim-small"
@@ -25,15 +23,6 @@ def ground() -> Ground:
     made = Ground(smaller_model=SMALL)
     made.create(tools=(TOOL,))
     return made
-
-
-def choose(ground: Ground) -> None:
-    """From now on turns are let in at the smaller model."""
-    ground.model, ground.service = SMALL, {"brownout": 2, "queue_position": 3, "expected_wait_ms": 40}
-
-
-def usual(ground: Ground) -> None:
-    ground.model, ground.service = "", None
 
 
 def bodies(ground: Ground, response_id: ResponseId | None) -> list[ev.ResponseBody]:
@@ -50,23 +39,6 @@ def writes(ground: Ground, response_id: ResponseId | None) -> str:
     """Whom the machine would have write a response, "" for the session's own model."""
     assert response_id is not None
     return ground.machine.other_model(ground.state.open[response_id])
-
-
-def test_the_response_its_bill_and_the_log_name_the_model_and_the_session_keeps_its_own(ground: Ground) -> None:
-    choose(ground)
-    response = ground.say().response_id
-    assert response is not None and writes(ground, response) == SMALL
-    ground.answer(response)
-    assert models(ground, response) == [SMALL, SMALL]
-    service = {"brownout": 2, "queue_position": 3, "expected_wait_ms": 40, "smaller_model": SMALL}
-    assert [body.service for body in bodies(ground, response)] == [service, service]
-    assert ground.usage[-1].model == SMALL
-    assert ground.state.info is not None and ground.state.info.model == "sim"
-    assert ground.patch is not None and ground.patch.model == "sim"
-    usual(ground)
-    later = ground.say().response_id
-    assert models(ground, later) == ["sim"] and writes(ground, later) == ""
-    ground.check()
 
 
 def test_a_log_from_before_there_were_smaller_models_is_read_as_it_was() -> None:
@@ -112,15 +84,3 @@ def test_deltas_carry_the_usage_so_far_where_the_request_says_so() -> None:
         shown = [(each.usage.cached_tokens, each.usage.output_tokens) for each in deltas if each.usage is not UNSET]
         assert shown == ([(3, 2), (3, 3), (3, 4)] if counted else [])
         assert all(each.usage.input_tokens == 5 for each in deltas if each.usage is not UNSET)
-
-
-def test_an_answer_that_its_engine_cannot_go_on_with_is_incomplete_and_keeps_its_words(ground: Ground) -> None:
-    response = ground.say().response_id
-    assert response is not None
-    ground.text(response)
-    error = BadInput("recovery_incompatible", "This answer cannot be continued.")
-    ground.input(GenerationFailed(response, ground.running.pop(response), error, Usage(3, 2)))
-    ended = bodies(ground, response)[-1]
-    assert (ended.status, ended.incomplete_details) == ("incomplete", {"reason": "recovery_incompatible"})
-    assert ended.error is None and ended.output
-    ground.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sessions.machine.event_writer import CallArguments, CallBegin
-from sessions.machine.inputs_and_effects import RunTools, ToolAnswered, ToolStarting
+from sessions.machine.inputs_and_effects import RunTools, ToolAnswered
 from sessions.machine.responses import TOOL_ROUNDS_MAX
 from sessions.model.types import CallId, ResponseId, Tool
 from tests.support.machine.machine_fixture import Ground
@@ -31,21 +31,8 @@ def call(ground: Ground, response_id: ResponseId, *names: str) -> list[CallId]:
     return list(ground.state.awaiting[response_id].missing)
 
 
-def start(ground: Ground, response_id: ResponseId, call_id: CallId) -> list[Any]:
-    return ground.input(ToolStarting(response_id, call_id, "x1")).effects
-
-
 def answer(ground: Ground, response_id: ResponseId, call_id: CallId) -> None:
     ground.input(ToolAnswered(response_id=response_id, call_id=call_id, output="booked"))
-
-
-def test_another_activation_goes_on_with_what_the_log_says() -> None:
-    ground, response_id, (first, *_) = called("book", "book")
-    start(ground, response_id, first)
-    step = ground.activate()
-    assert RunTools(response_id) in step.effects
-    waiting = ground.state.awaiting[response_id].server
-    assert waiting is not None and [each.execution_id for each in waiting.calls.values()] == ["x1", ""]
 
 
 def test_after_so_many_rounds_no_tool_may_be_called() -> None:

@@ -6,34 +6,12 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine.client_state import client_state
-from sessions.machine.event_writer import Text
 from sessions.machine.inputs_and_effects import TitleWritten
 from sessions.model import commands as cm
-from sessions.model import events as ev
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Tool
+from sessions.model.types import Tool
 from tests.support.machine.machine_fixture import SESSION, Ground
 
 TOOL = Tool(name="look", parameters={"type": "object"})
-
-
-def test_a_session_is_created_once_and_seen_by_its_owner_only() -> None:
-    ground, again = Ground(), cm.SessionCreate(id=CommandId("again"), session=SESSION)
-    ground.create(title="mine")
-    ground.refused(again, "session_exists")
-    stranger = msgspec.structs.replace(LOCAL_PRINCIPAL, key_id="other", user="other", role="user")
-    ground.refused(again, "session_not_found", stranger)
-
-
-def test_an_update_changes_what_it_names_and_null_clears() -> None:
-    ground = Ground()
-    ground.create(title="mine", tools=(TOOL,), metadata={"a": "b"})
-    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, title="new", tools=None))
-    info = ground.state.info
-    assert info is not None
-    assert (info.title, info.tools, info.metadata) == ("new", (), {"a": "b"})
-    ground.ok(cm.SessionUpdate(id=ground.name(), session=SESSION, metadata=None, title=None))
-    info = ground.state.info
-    assert info is not None and (info.title, info.metadata) == (None, {})
 
 
 def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> None:
@@ -47,30 +25,6 @@ def test_tools_that_the_model_cannot_call_are_refused_and_write_nothing() -> Non
     turn = cm.TurnCreate(id=ground.name(), session=SESSION, tools=(TOOL,), items=items, respond=False)
     ground.refused(turn, "unsupported_parameter")
     ground.ok(msgspec.structs.replace(turn, tool_choice="none"))
-
-
-def test_an_item_that_is_deleted_is_out_of_the_tree_and_its_text_out_of_the_log() -> None:
-    ground = Ground()
-    ground.create()
-    first = ground.say("hello").response_id
-    assert first is not None
-    ground.write(first, Text("an answer"))
-    question = next(iter(ground.state.items))
-    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question), "response_in_progress")
-    ground.finish(first)
-    (answer,) = ground.state.answers[first].items
-    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=question))
-    assert list(ground.state.items) == [answer] and ground.state.items[answer].parent_id is None
-    ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer))
-    state = ground.state
-    assert not state.items and state.newest is None and not state.made_by and state.answers[first].items == ()
-    retracted = [record.event for record in ground.records if isinstance(record.event, ev.ContentRetracted)]
-    assert [(each.response_id, each.end, each.category) for each in retracted] == [
-        ("", 5, ev.ITEM_DELETED),
-        (first, 9, ev.ITEM_DELETED),
-    ]
-    ground.refused(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=answer), "item_not_found")
-    ground.say("again")
 
 
 def test_a_title_of_what_was_taken_back_meanwhile_is_refused() -> None:
@@ -105,24 +59,3 @@ def test_a_sessions_own_settings_hold_for_answers_that_name_none() -> None:
     assert info is not None and info.temperature is UNSET and info.max_output_tokens == 7
     shown = client_state(ground.state)
     assert (shown["temperature"], shown["max_output_tokens"]) == (None, 7)
-
-
-def test_a_snapshot_says_what_each_answer_was_made_by_and_took() -> None:
-    ground = Ground()
-    ground.create()
-    response_id = ground.say().response_id
-    assert response_id is not None
-    assert client_state(ground.state)["answers"] == {}
-    ground.finish(response_id)
-    (ended,) = [record for record in ground.records if isinstance(record.event, ev.ResponseCompleted)]
-    assert isinstance(ended.event, ev.ResponseCompleted)
-    body = ended.event.response
-    assert client_state(ground.state)["answers"] == {
-        response_id: {
-            "status": "completed",
-            "model": body.model,
-            "created_at": body.created_at,
-            "completed_at": ended.at,
-            "usage": body.usage,
-        }
-    }

@@ -5,12 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sessions.machine.client_state import client_state
-from sessions.machine.event_writer import CallArguments, CallBegin, Text
-from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, scrub, unpack_state
-from sessions.model import events as ev
+from sessions.machine.state import STATE_VERSION, apply, empty, pack_state, replay, unpack_state
 from sessions.model.journal_types import Loaded, Snapshot
-from sessions.model.types import ItemId, Message, OutputText, ResponseId, Tool, UnixMs
+from sessions.model.types import Tool
 from tests.support.machine.machine_fixture import KEY, Ground
 
 
@@ -19,18 +16,6 @@ def ground() -> Ground:
     made = Ground()
     made.create(tools=(Tool(name="look", parameters={"type": "object"}),))
     return made
-
-
-def retracted(response_id: ResponseId, item_id: ItemId, start: int, end: int) -> ev.ContentRetracted:
-    return ev.ContentRetracted(
-        response_id=response_id,
-        item_id=item_id,
-        content_index=0,
-        start=start,
-        end=end,
-        replacement="~",
-        category="c",
-    )
 
 
 def test_records_apply_in_order_only(ground: Ground) -> None:
@@ -57,53 +42,3 @@ def test_a_log_whose_snapshot_cannot_be_read_needs_its_beginning(ground: Ground)
     with pytest.raises(ValueError, match="nothing stands behind"):  # idle, as most are
         replay(Loaded(ground.head(), Snapshot(len(records), b"?"), (), (), True))
     assert replay(Loaded(ground.head(), Snapshot(2, b"?"), records, (), True)).top == len(records)
-
-
-def test_drafts_are_shown_as_output_and_not_as_items(ground: Ground) -> None:
-    answer = ground.say()
-    assert answer.response_id is not None
-    ground.text(answer.response_id, "half an ans")
-    shown = client_state(ground.state)
-    assert [item.id for item in shown["items"]] == [answer.item_id]
-    (draft,) = shown["open"][0]["output"]
-    assert draft.content == (OutputText(text="half an ans"),)
-    ground.finish(answer.response_id)
-    shown = client_state(ground.state)
-    assert len(shown["items"]) == 2 and shown["open"] == [] and shown["head"] == draft.id
-
-
-def test_a_retraction_scrubs_a_draft_and_drops_its_ledger(ground: Ground) -> None:
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.text(response_id, "a secret word")
-    open_ = ground.state.open[response_id]
-    assert open_.tokens
-    apply(
-        ground.state, ev.Record(ground.state.top + 1, UnixMs(1), retracted(response_id, open_.drafts[0].item.id, 2, 8))
-    )
-    assert open_.drafts[0].so_far().content == (OutputText(text="a ~ word"),)  # type: ignore[union-attr]
-    assert not open_.tokens and open_.tail == "a ~ word"
-
-
-def test_a_retraction_scrubs_a_final_item_and_its_ledger(ground: Ground) -> None:
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.answer(response_id, "a secret word")
-    (item_id,) = ground.state.answers[response_id].items
-    apply(ground.state, ev.Record(ground.state.top + 1, UnixMs(1), retracted(response_id, item_id, 2, 8)))
-    item = ground.state.items[item_id]
-    assert isinstance(item, Message) and item.content == (OutputText(text="a ~ word"),)
-    assert ground.state.answers[response_id].tokens == b""
-
-
-def test_scrub_replaces_a_span() -> None:
-    assert scrub("0123456", retracted(ResponseId("r"), ItemId("i"), 2, 4)) == "01~456"
-
-
-def test_text_in_an_open_item_is_kept_apart_by_kind(ground: Ground) -> None:
-    response_id = ground.say().response_id
-    assert response_id is not None
-    ground.write(response_id, Text("let me look"), CallBegin("look"), CallArguments('{"a": 1}'))
-    message, call = ground.state.open[response_id].drafts
-    assert message.done and not call.done
-    assert call.so_far().arguments == '{"a": 1}'  # type: ignore[union-attr]

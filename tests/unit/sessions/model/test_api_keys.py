@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessions.model.api_keys import USUAL_SCOPES, ApiKeyRequest, digest_of, make_api_key, parse_key, secret_matches
+from sessions.model.api_keys import ApiKeyRequest, digest_of, make_api_key, parse_key, secret_matches
 from sessions.model.errors import BadInput
-from sessions.model.types import Authority, UnixMs
+from sessions.model.types import UnixMs
 
 NOW = UnixMs(1_750_000_000_000)
 
@@ -38,20 +36,6 @@ def test_near_misses_are_none() -> None:
         assert parse_key(wrong) is None
 
 
-def test_a_users_key_without_a_user_is_a_user_of_its_own() -> None:
-    one, _ = make_api_key(ApiKeyRequest(tenant="acme"), bytes(40), now=NOW)
-    two, _ = make_api_key(ApiKeyRequest(tenant="acme"), bytes([1]) * 40, now=NOW)
-    assert one.principal.user == one.id != two.principal.user
-    named, _ = make_api_key(ApiKeyRequest(tenant="acme", user="ana"), bytes(40), now=NOW)
-    assert named.principal.user == "ana"
-
-
-@pytest.mark.parametrize("role", get_args(Authority))
-def test_a_role_has_its_usual_scopes(role: Authority) -> None:
-    key, _ = make_api_key(ApiKeyRequest(tenant="acme", role=role), bytes(40), now=NOW)
-    assert key.scopes == USUAL_SCOPES[role] and (key.user is None) == (role != "user")
-
-
 @pytest.mark.parametrize(
     ("wanted", "param"),
     [
@@ -70,9 +54,3 @@ def test_what_cannot_be_is_refused_by_name(wanted: ApiKeyRequest, param: str) ->
     with pytest.raises(BadInput) as refused:
         make_api_key(wanted, bytes(40), now=NOW)
     assert refused.value.param == param
-
-
-def test_a_key_ends() -> None:
-    key, _ = make_api_key(ApiKeyRequest(tenant="acme", expires_at=NOW + 10), bytes(40), now=NOW)
-    assert key.state(NOW) == "active" and key.state(UnixMs(NOW + 10)) == "expired"
-    assert key.principal.expires_at == NOW + 10

@@ -10,7 +10,6 @@ import pytest
 from sessions.model.authorization import (
     acting_for,
     allows,
-    demand,
     demand_administrator,
     demand_operator,
     demand_visible,
@@ -43,11 +42,6 @@ def test_a_scope_allows_itself_and_chat_also_reading() -> None:
     allowed = {have: {want for want in SCOPES if allows(principal(have), want)} for have in SCOPES}
     assert allowed == {scope: {scope} for scope in SCOPES} | {"chat": {"chat", "read"}}
     assert not any(allows(principal(), want) for want in SCOPES)
-
-
-def test_what_is_missing_is_said() -> None:
-    with pytest.raises(Forbidden, match="`chat`"):
-        demand(principal("read"), "chat")
 
 
 @pytest.mark.parametrize("role", get_args(Authority))

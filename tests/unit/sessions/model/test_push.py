@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from sessions.model.errors import BadInput
 from sessions.model.push import (
     ApnsTarget,
     FcmTarget,
@@ -13,9 +10,8 @@ from sessions.model.push import (
     address_hash,
     kind_of,
     push_id,
-    subscriber_of,
 )
-from sessions.model.types import Principal, TenantId
+from sessions.model.types import TenantId
 
 ACME = TenantId("acme")
 
@@ -35,9 +31,3 @@ def test_a_token_is_of_its_kind() -> None:
     assert [kind_of(each) for each in (apple, google)] == ["apns", "fcm"]
     assert address_hash(apple) != address_hash(google) and push_id(ACME, "ana", apple) != push_id(ACME, "ana", google)
     assert address_hash(apple) == address_hash(other), "a device is of one of Apple's servers"
-
-
-def test_a_key_that_speaks_for_nobody_has_no_devices() -> None:
-    assert subscriber_of(Principal(tenant=ACME, key_id="k", user="ana")) == "ana"
-    with pytest.raises(BadInput):
-        subscriber_of(Principal(tenant=ACME, key_id="k"))

@@ -45,7 +45,3 @@ def test_neighbours_share_the_end_of_the_one_before() -> None:
     made = list(chunks(text, spans_of(text), Chunking(24, 8)))
     assert all(first.end > second.start > first.start for first, second in pairwise(made))
     assert all(text[each.start :].startswith("Sentence") for each in made)
-
-
-def test_a_text_without_words_has_no_chunks() -> None:
-    assert list(chunks(" \n ", spans_of(" \n "), Chunking())) == []

@@ -207,16 +207,6 @@ async def test_a_scope_names_what_its_client_sees_and_its_turns_may_search(
             await search.check_search(principal, SearchScope(vector_store_ids=(*may_name, other)))
 
 
-async def test_a_store_that_a_turn_may_not_search_is_missing(made: Retrieval) -> None:
-    for user, may_search in ((None, {"vs_0"}), ("ann", {"vs_0", "vs_1"})):
-        for other in {"vs_0", "vs_1", "vs_2", "vs_9"} - may_search:
-            both = SearchScope(vector_store_ids=("vs_0", other))
-            result = await tool(made).call(msgspec.structs.replace(asked(user, query="fox"), search=both))
-            output = json.loads(result.output)
-            assert len(output["results"]) == 1 and output["skipped"] == [SKIPPED, "vectors"]
-            assert output["reasons"] == {"vectors": "missing"}
-
-
 async def test_a_scope_counts_as_unchecked_while_the_index_does_not_answer(made: Retrieval) -> None:
     class Away:
         async def stores_of_ids(self, *_: object) -> list[VectorStore]:

@@ -96,14 +96,3 @@ async def test_a_file_that_is_removed_while_it_is_read_leaves_nothing(world: Wor
     world.embedder.hold.set()
     assert await reading
     assert (await world.stores.search.search([STORE], "number")).passages == []
-
-
-async def test_run_reads_what_comes(world: World) -> None:
-    running = asyncio.create_task(world.stores.reader.run())
-    await world.add("f1", LONG)
-    world.stores.reader.wake()
-    async with asyncio.timeout(60):
-        while (await world.file("f1")).status != "completed":
-            await asyncio.wait((asyncio.ensure_future(asyncio.Event().wait()),), timeout=0.02)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)

@@ -7,7 +7,7 @@ import pytest
 
 from sessions.model.errors import Forbidden
 from sessions.model.types import TenantId
-from sessions.routing.models_file import NO_POOLS, ModelChoice, head_model, read_models, split_head_model
+from sessions.routing.models_file import NO_POOLS, ModelChoice, read_models
 
 FILE = """
 default = "auto"
@@ -81,8 +81,3 @@ def test_a_version_is_of_what_a_file_says_and_not_of_how() -> None:
 def test_a_wrong_file_is_refused_with_what_is_wrong(text: str, why: str) -> None:
     with pytest.raises((ValueError, msgspec.ValidationError), match=why):
         read_models(text)
-
-
-def test_a_head_names_alias_and_model() -> None:
-    assert split_head_model(head_model("auto", "small")) == ("auto", "small")
-    assert split_head_model(head_model("", "small")) == ("", "small")

@@ -12,13 +12,13 @@ from sessions.machine.event_writer import CallBegin, Text, Thought
 from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks, continuation_seed
+from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import Json, SessionKey, TextOptions, Tool
 from sessions.model.verdicts import Verdict
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.channels import END, FINAL, START, THOUGHT
-from sessions.turn.generation_task import ATTEMPTS_MAX, Attempts, AttemptsEnd, GenerationRun
+from sessions.turn.generation_task import Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.tool_call_parser import MisfitCall
@@ -27,7 +27,6 @@ from tests.support.machine.generation_fixture import (
     GivenFilters,
     GivenLedger,
     KeptInbox,
-    Replacing,
     open_response,
 )
 from tests.support.machine.machine_fixture import KEY
@@ -91,22 +90,6 @@ class Attempted:
         ended = await self.attempts.generate(plan)
         self.output.flush()
         return ended
-
-
-@virtual
-async def test_one_run_is_enough_for_a_plain_answer() -> None:
-    made = Attempted(GivenEngine("well"))
-    assert await made.end() == AttemptsEnd("stop")
-    assert made.inbox.text == "well" and made.inbox.prompts == [(5, 1)]
-    usage = made.attempts.counts.usage()
-    assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (5, 4, 1)
-
-
-@virtual
-async def test_an_engine_that_ran_into_its_limit_says_so_unless_a_stop_string_came_first() -> None:
-    assert (await Attempted(GivenEngine("well", finish="length")).end()).reason == "max_output_tokens"
-    stopped = Attempted(GivenEngine("we.ll", finish="length"), stop=".")
-    assert (await stopped.end()).reason == "stop" and stopped.inbox.text == "we"
 
 
 @virtual
@@ -219,36 +202,6 @@ async def test_thoughts_before_a_call_that_does_not_fit_are_dropped_with_it() ->
     assert [request.max_tokens for request in engine.requests] == [200, 200]
 
 
-@virtual
-async def test_a_redaction_begins_another_run_from_the_released_text() -> None:
-    engine = GivenEngine("a bad word", " word")
-    made = Attempted(engine, filters=GivenFilters(lambda: Replacing("bad", "good")))
-    assert await made.end() == AttemptsEnd("stop")
-    assert made.inbox.text == "a good word"
-    first, second = engine.requests
-    assert bytes(list(second.prompt)) == b"helloa good" and bytes(list(second.emitted)) == b"a good"
-    assert second.seed == continuation_seed(first.seed, made.run.open_.id, len(b"a good")) != first.seed
-    assert second.max_tokens == first.max_tokens - len(b"a bad")
-    counts = made.attempts.counts
-    assert (counts.recomputed, counts.withheld) == (len(second.prompt) - 1, 3)
-
-
-@virtual
-async def test_a_filter_that_rewrites_every_run_ends_the_answer() -> None:
-    engine = GivenEngine(*["bad"] * (ATTEMPTS_MAX + 1))
-    made = Attempted(engine, filters=GivenFilters(lambda: Replacing("bad", "good")))
-    assert (await made.end()).reason == "content_filter"
-    assert len(engine.requests) == ATTEMPTS_MAX
-
-
-@virtual
-async def test_a_filter_that_blocks_ends_the_answer_with_its_message() -> None:
-    made = Attempted(GivenEngine("a bad word"), filters=KeywordFilterSet(output_phrases=["bad"]))
-    ended = await made.end()
-    assert ended.reason == "content_filter" and ended.refusal
-    assert made.inbox.text == "a " and made.attempts.counts.withheld == 3
-
-
 MISFIT = '<tool_call>{"name": "look", "arguments": {"at": "here"}}</tool_call>'
 AT = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}}, strict=True)
 
@@ -273,32 +226,6 @@ async def test_a_grammar_that_the_engine_cannot_follow_is_no_reason_to_blame_the
     with pytest.raises(MisfitCall) as caught:
         await Attempted(engine, ledger=GivenLedger(tools=(AT,))).end()
     assert caught.value.code == "tool_call_invalid"
-
-
-@virtual
-async def test_a_call_that_was_cut_short_is_none() -> None:
-    engine = GivenEngine("I look. " + MISFIT[:-20], finish="length", tool_format="hermes", sampling=("text",))
-    made = Attempted(engine, ledger=GivenLedger(tools=(AT,)))
-    assert (await made.end()).reason == "max_output_tokens" and made.inbox.text == "I look."
-
-
-@virtual
-async def test_calls_are_parsed_where_the_model_can_make_any() -> None:
-    for tool_format, calls in (("hermes", True), ("none", False), ("engine", True)):
-        made = Attempted(GivenEngine(LOOK_CALL, tool_format=tool_format), ledger=GivenLedger(tools=(LOOK,)))
-        await made.end()
-        assert made.inbox.text == ("{}" if calls else LOOK_CALL[0])
-
-
-@virtual
-async def test_a_required_call_constrains_the_engine() -> None:
-    engine = GivenEngine(['{"name": "look", "arguments": {}}'], tool_format="hermes")
-    made = Attempted(engine, ledger=GivenLedger(tools=(LOOK,)), tool_choice="required")
-    assert made.attempts.must_call == (LOOK,)
-    await made.end()
-    text = engine.requests[0].sampling.text
-    assert text is not None and text.format is not None and text.format["type"] == "json_schema"
-    assert made.inbox.text == "{}"
 
 
 @virtual
@@ -349,15 +276,6 @@ async def test_thoughts_are_pieces_of_their_own_and_counted() -> None:
         usage = made.attempts.counts.usage()
         assert usage.reasoning_tokens == len(script.removeprefix("<think>").removesuffix("\n\nFour"))
         assert usage.output_tokens == len(script)
-
-
-@virtual
-async def test_an_answer_that_is_held_to_a_format_or_asked_for_none_has_no_thoughts() -> None:
-    script = "<think>x"
-    for sampling in ({"thinking": False}, {"text": TextOptions({"type": "json_object"})}):
-        made = Attempted(GivenEngine(script, thoughts=THINK), **sampling)
-        await made.end()
-        assert made.inbox.text == script and made.attempts.counts.usage().reasoning_tokens == 0
 
 
 @virtual

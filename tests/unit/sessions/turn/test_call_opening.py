@@ -48,29 +48,6 @@ def test_only_one_function_decides_how_its_call_begins() -> None:
 
 
 @virtual
-async def test_the_engine_writes_what_comes_behind_and_its_reader_gets_all() -> None:
-    engine = GivenEngine([" {}", "}"])
-    first, second, finish = await run(engine)
-    (given,) = engine.requests
-    assert bytes(list(given.prompt)) == b"hello" + OPENING.encode() and bytes(list(given.emitted)) == OPENING.encode()
-    assert given.max_tokens == 100 - len(OPENING) and given.seed == 3
-    assert isinstance(first, Chunk) and first.text == OPENING + " {}" and bytes(first.tokens) == first.text.encode()
-    assert isinstance(second, Chunk) and second.text == "}"
-    assert finish == Finish("stop", len("hello"), 1)
-
-
-@virtual
-async def test_no_more_counts_as_cached_than_the_prompt_had() -> None:
-    class Warm(GivenEngine):
-        async def generate(self, request: GenerationRequest) -> Any:
-            for text in (" {}", "}"):
-                yield Chunk(tuple(text.encode()), text, cached_tokens=len(request.prompt))
-            yield Finish("stop", len(request.prompt), len(request.prompt))
-
-    assert [part.cached_tokens for part in await run(Warm())] == [len("hello")] * 3
-
-
-@virtual
 async def test_with_little_room_the_engine_writes_all_of_it() -> None:
     engine = GivenEngine([OPENING + " {}}"])
     parts = await run(engine, len(OPENING) + LEFT_MIN - 1)

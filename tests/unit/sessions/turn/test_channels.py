@@ -184,11 +184,6 @@ def test_an_answer_that_ends_anywhere_shows_no_mark(name: str) -> None:
                 assert piece.text in words["thought" if isinstance(piece, event_writer.Thought) else "text"]
 
 
-def test_a_call_that_the_limit_cuts_is_a_call_that_is_cut() -> None:
-    _, pieces = read(HARMONY, [HARMONY_CALL.partition("ancisco")[0]], "max_output_tokens")
-    assert said(pieces)[1:] == [("call", "get_current_weather"), ("arguments", '{"location":"San Fr')]
-
-
 def test_a_call_of_a_checked_function_goes_on_once_it_is_whole() -> None:
     strict = msgspec.structs.replace(WEATHER, strict=True)
     for parts in cut_at_every_byte(HARMONY_CALL):
@@ -201,17 +196,6 @@ def test_a_call_of_a_checked_function_goes_on_once_it_is_whole() -> None:
             parser = ToolCallParser((strict,), **HARMONY)
             parser.accept(Release(wrong, b"", ""))
             parser.finish("stop")
-
-
-def test_calls_are_text_where_none_may_be_made() -> None:
-    pieces = read({**HARMONY, "calls": False}, [HARMONY_CALL])[1]
-    assert said(pieces)[1] == ("text", '{"location":"San Francisco"}')
-
-
-def test_an_answer_ends_behind_its_first_call_where_it_may_make_one() -> None:
-    two = f"{HARMONY_CALL}{NEXT}<|channel|>final<|message|>more"
-    parser, pieces = read({**HARMONY, "parallel": False}, [two])
-    assert parser.ended and said(pieces)[-1] == ("arguments", '{"location":"San Francisco"}')
 
 
 def test_thoughts_are_counted_without_what_stands_around_them() -> None:

@@ -129,16 +129,6 @@ def test_a_cut_of_another_branch_means_nothing() -> None:
     assert fit(segments, opening=0, closing=0, window=100, answer=None, cut=ItemId("elsewhere")) == Fit(0, False, 0)
 
 
-def test_a_turn_that_alone_is_too_long_is_refused_with_its_size() -> None:
-    segments = [Segment(ItemId("a"), 10, True), Segment(ItemId("b"), 90, True)]
-    with pytest.raises(BadInput, match="takes 93 tokens of context and 75 are there"):
-        fit(segments, opening=2, closing=1, window=100, answer=None, cut=None)
-
-
-def test_an_empty_branch_fits() -> None:
-    assert fit([], opening=5, closing=1, window=100, answer=None, cut=None) == Fit(0, False, 0)
-
-
 @given(
     branches(),
     st.integers(60, 900),

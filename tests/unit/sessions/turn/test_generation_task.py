@@ -7,7 +7,7 @@ from typing import Any
 
 from sessions.machine.inputs_and_effects import GenerationFailed, GenerationFinished, GenerationStopped, Output
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput, Overloaded
+from sessions.model.errors import BadInput
 from sessions.model.types import Tool
 from sessions.model.verdicts import Finding, Verdict
 from sessions.schemas import InlineSchemaChecker
@@ -55,25 +55,6 @@ async def test_an_answer_that_is_shown_whole_is_withheld_whole() -> None:
     (end,) = inbox.inputs
     assert isinstance(end, GenerationFinished) and end.refusal == "no"
     assert (end.usage.output_tokens, end.withheld_tokens) == (0, 4)
-
-
-@virtual
-async def test_a_failure_keeps_what_was_released_and_what_it_cost() -> None:
-    inbox = KeptInbox()
-    error = Overloaded("overloaded", "full")
-    await task(GivenEngine(["we", error]), inbox).run()
-    end = inbox.inputs[-1]
-    assert inbox.text == "we" and isinstance(end, GenerationFailed)
-    assert end.error is error and (end.usage.input_tokens, end.usage.output_tokens) == (5, 2)
-
-
-@virtual
-async def test_an_unknown_exception_is_an_engine_failure() -> None:
-    inbox = KeptInbox()
-    await task(GivenEngine([ZeroDivisionError()]), inbox).run()
-    (end,) = inbox.inputs
-    assert isinstance(end, GenerationFailed) and end.error.code == "engine_failed"
-    assert isinstance(end.error.__cause__, ZeroDivisionError)
 
 
 @virtual

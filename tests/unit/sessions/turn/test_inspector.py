@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.simulated import SimulatedEngine, SimulatedOptions, decode
-from sessions.model.errors import BadInput, TooLarge
+from inference.simulated import SimulatedEngine, SimulatedOptions
+from sessions.model.errors import TooLarge
 from sessions.model.inspection import (
     JudgedTexts,
     Judgements,
@@ -13,7 +13,6 @@ from sessions.model.inspection import (
     PromptTokens,
     Question,
     TextTokens,
-    TokenIds,
 )
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.turn.inspector import Inspector
@@ -23,36 +22,11 @@ BYTES_MAX = 100
 ENGINE = SimulatedEngine(SimulatedOptions(context_window=512))
 
 
-async def tokens(question: TextTokens | PromptTokens) -> tuple[int, ...]:
-    found = await Inspector(ENGINE, KeywordFilterSet(), BYTES_MAX).inspect(LOCAL_PRINCIPAL, question)
-    assert isinstance(found, TokenIds) and found.context_window == 512
-    return found.tokens
-
-
-async def test_a_text_has_its_own_tokens_and_a_start_where_that_is_requested() -> None:
-    plain = await tokens(TextTokens("the river"))
-    assert decode(plain) == "the river"
-    assert await tokens(TextTokens("the river", starts=True)) == (*ENGINE.tokenizer.starts, *plain)
-
-
-async def test_a_prompt_ends_where_the_answer_begins() -> None:
-    said = (PromptMessage(role="user", text="the river"),)
-    whole = await tokens(PromptTokens(instructions="Be brief.", messages=said))
-    bare = await tokens(PromptTokens(instructions="Be brief.", messages=said, answer=False))
-    assert whole == (*bare, *ENGINE.tokenizer.answer_opening) and "Be brief." in decode(bare)
-
-
 async def test_judgements_are_the_findings_of_the_filters_for_messages() -> None:
     inspector = Inspector(ENGINE, KeywordFilterSet(input_phrases=["night"]), BYTES_MAX)
     found = await inspector.inspect(LOCAL_PRINCIPAL, JudgedTexts(("by night", "by day")))
     assert isinstance(found, Judgements) and found.detectors == ("keywords",)
     assert [each.scores for each in found.texts] == [{"keyword": 1.0}, {}]
-
-
-async def test_no_filters_are_no_judgement() -> None:
-    with pytest.raises(BadInput) as caught:
-        await Inspector(ENGINE, KeywordFilterSet(), BYTES_MAX).inspect(LOCAL_PRINCIPAL, JudgedTexts(("x",)))
-    assert caught.value.code == "moderation_unavailable"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from copy import copy
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -22,7 +21,6 @@ from sessions.machine.item_tree import branch
 from sessions.machine.state import apply
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import BadInput
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -42,72 +40,6 @@ from sessions.turn.ledger import Ledger
 from tests.support.machine.ledger_fixture import Counting, Desk
 from tests.support.machine.machine_fixture import SESSION
 from transport.protocol.retraction import Scrubber
-
-
-async def test_a_prompt_is_the_branch_and_each_piece_is_tokenised_once() -> None:
-    desk = Desk(instructions="be brief", tools=(Tool(name="look"),))
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-    await desk.says(second, "far away")
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert desk.tokenizer.asked == ["where is the river", "and the sea"]
-
-
-async def test_what_was_emitted_ends_the_prompt_with_its_tail() -> None:
-    desk = Desk()
-    response = await desk.ask("go on")
-    await desk.says(response, "one two", tail=" thr")
-    plan = await desk.ledger.plan(desk.state.open[response])
-    assert list(plan.prompt) == await desk.expected(response)
-    assert list(plan.emitted) == list(await desk.tokenizer.text("one two")) + list(await desk.tokenizer.text(" thr"))
-    assert plan.max_tokens == 1_000 - len(plan.prompt)
-
-
-async def test_an_answer_that_ended_inside_a_token_is_remembered_as_released() -> None:
-    desk = Desk()
-    first = await desk.ask("go on")
-    await desk.says(first, "one two", tail=" thr")
-    desk.finish(first)
-    second = await desk.ask("and now")
-    assert await desk.prompt(second) == await desk.expected(second)
-    asked = len(desk.tokenizer.asked)
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert len(desk.tokenizer.asked) == asked, "the tail is tokenised once"
-
-
-async def test_branches_share_what_is_common_and_nothing_else() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    await desk.says(second, "far away")
-    desk.finish(second)
-    question = desk.state.items[desk.state.answers[second].items[0]].parent_id
-    assert question is not None
-    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=question, content="and the sun")
-    edited = (await desk.send(edit)).response_id
-    again = desk.ok(cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=question)).response_id
-    assert edited is not None and again is not None
-    for each in (edited, again):
-        assert await desk.prompt(each) == await desk.expected(each)
-    await desk.says(again, "close")
-    assert await desk.prompt(again) == await desk.expected(again)
-
-
-async def test_an_edit_is_rendered_in_the_role_of_what_it_replaces() -> None:
-    desk = Desk()
-    made = await desk.send(
-        cm.MessageCreate(id=desk.name(), session=SESSION, content="be brief", role="system", respond=False)
-    )
-    assert made.item_id is not None
-    edit = cm.MessageEdit(id=desk.name(), session=SESSION, item_id=made.item_id, content="be long")
-    edited = await desk.send(edit)
-    assert edited.response_id is not None
-    assert await desk.prompt(edited.response_id) == await desk.expected(edited.response_id)
 
 
 async def test_calls_and_their_outputs() -> None:
@@ -150,40 +82,6 @@ async def test_a_branch_from_the_middle_of_an_answer_does_not_shorten_the_answer
     desk.reload(Counting("other-vocabulary"))  # so that both are rendered anew
     assert await desk.prompt(short) == await desk.expected(short)
     assert await desk.prompt(long) == await desk.expected(long)
-
-
-async def test_a_prompt_that_ended_in_the_middle_of_an_answer_is_not_taken_over_by_one_that_holds_it_whole() -> None:
-    desk = Desk(tools=(Tool(name="look"),))
-    first = await desk.ask("where")
-    await desk.says(first, "a moment")
-    (call,) = await desk.calls(first, "{}")
-    output = await desk.send(cm.ToolOutput(id=desk.name(), session=SESSION, call_id=call, output="here"))  # type: ignore[arg-type]
-    assert output.response_id is not None
-    desk.finish(output.response_id)
-    leaf = desk.state.newest
-    again = cm.ResponseCreate(id=desk.name(), session=SESSION, parent_id=desk.state.answers[first].items[0])
-    short = desk.ok(again).response_id
-    assert short is not None
-    assert await desk.prompt(short) == await desk.expected(short)
-    desk.finish(short)
-    long = await desk.ask("thank you", parent_id=leaf)
-    taken_over = await desk.prompt(long)
-    desk.reload()
-    assert taken_over == await desk.prompt(long)
-
-
-async def test_another_tokenizer_renders_what_the_first_one_had_written() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    desk.reload(Counting("other-vocabulary"))
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert desk.tokenizer.asked == ["and the sea", "where is the river", "over the hill"]
-    asked = len(desk.tokenizer.asked)
-    assert await desk.prompt(second) == await desk.expected(second)
-    assert len(desk.tokenizer.asked) == asked, "and only once"
 
 
 @pytest.mark.parametrize("tail", ["", " ow"])
@@ -233,101 +131,6 @@ async def test_the_arguments_of_calls_are_erased_with_their_answer() -> None:
     desk.answer(answer.response_id)
     desk.check()
     desk.check_folding(len(desk.records) // 2)
-
-
-async def test_warming_while_an_answer_is_written_does_not_make_it_forgotten() -> None:
-    desk = Desk()
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the")
-    await desk.ledger.whole(desk.state.newest)
-    await desk.says(first, " hill")
-    desk.finish(first)
-    second = await desk.ask("and the sea")
-    assert await desk.prompt(second) == await desk.expected(second)
-
-
-async def test_the_whole_of_a_branch_is_what_its_next_prompt_begins_with() -> None:
-    desk = Desk(instructions="be brief")
-    first = await desk.ask("where is the river")
-    await desk.says(first, "over the hill")
-    desk.finish(first)
-    whole = list(await desk.ledger.whole(desk.state.newest))
-    second = await desk.ask("and the sea")
-    assert (await desk.prompt(second))[: len(whole)] == whole
-
-
-async def test_the_whole_of_a_branch_begins_at_its_cut() -> None:
-    desk = Desk(window=60)
-    for text in ("one two three four five six seven", "eight nine ten") * 3:
-        response = await desk.ask(text)
-        plan = await desk.ledger.plan(desk.state.open[response])
-        if plan.cut is not None:
-            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
-        await desk.says(response, "one two three")
-        desk.finish(response)
-        whole = list(await desk.ledger.whole(desk.state.newest))
-        assert whole[: len(plan.prompt)] == list(plan.prompt)
-    assert desk.state.cuts
-
-
-async def test_a_cut_is_journaled_once_and_kept_over_turns_and_failures() -> None:
-    desk = Desk(window=120)
-    cuts: list[ItemId | None] = []
-    dropped: list[int] = []
-    for _ in range(12):
-        response = await desk.ask("one two three four five six")
-        plan = await desk.ledger.plan(desk.state.open[response])
-        assert len(plan.prompt) + plan.max_tokens == 120
-        cuts.append(plan.cut)
-        dropped.append(plan.dropped)
-        if plan.cut is not None:
-            desk.input(inputs_and_effects.Fitted(response, desk.running[response], plan.dropped, plan.cut))
-        desk.reload()
-        again = await desk.ledger.plan(desk.state.open[response])
-        assert (list(again.prompt), again.cut, again.dropped) == (list(plan.prompt), None, plan.dropped)
-        await desk.says(response, "seven eight")
-        desk.finish(response)
-    moved = [number for number, cut in enumerate(cuts) if cut is not None]
-    assert moved and dropped == sorted(dropped)
-    assert all(later - earlier >= 3 for earlier, later in pairwise(moved))
-
-
-async def test_a_limit_on_the_answer_counts_what_was_emitted() -> None:
-    desk = Desk()
-    response = await desk.ask("count", max_output_tokens=5)
-    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 5
-    await desk.says(response, "one two")
-    assert (await desk.ledger.plan(desk.state.open[response])).max_tokens == 3
-
-
-async def test_an_answer_without_a_limit_of_its_own_has_the_servers() -> None:
-    desk = Desk()
-    ledger = Ledger(desk.state, SimulatedTokenizer(), desk.ledger._engine, answer_tokens=7)
-    response = await desk.ask("count")
-    assert (await ledger.plan(desk.state.open[response])).max_tokens == 7
-    await desk.says(response, "one two")
-    assert (await ledger.plan(desk.state.open[response])).max_tokens == 5
-    desk.finish(response)
-    longer = await desk.ask("count", max_output_tokens=9)
-    assert (await ledger.plan(desk.state.open[longer])).max_tokens == 9
-
-
-async def test_a_message_that_could_never_fit_is_refused_before_it_is_journaled() -> None:
-    desk = Desk(window=20)
-    with pytest.raises(BadInput) as refused:
-        await desk.send(cm.MessageCreate(id=desk.name(), session=SESSION, content="zzzzzzzzzzzzzzzzzzzzzzzz"))
-    assert refused.value.code == "context_length_exceeded"
-
-
-async def test_new_instructions_open_the_next_prompt() -> None:
-    desk = Desk(instructions="be brief")
-    first = await desk.ask("where")
-    desk.finish(first)
-    desk.ok(cm.SessionUpdate(id=desk.name(), session=SESSION, instructions="be long"))
-    second = await desk.ask("and then")
-    assert await desk.prompt(second) == await desk.expected(second)
-    plan = await desk.ledger.plan(desk.state.open[second])
-    assert plan.shared_prefix == len(await desk.tokenizer.opening("be long", ()))
 
 
 async def test_what_a_tenants_sessions_share_ends_before_their_users_memories() -> None:

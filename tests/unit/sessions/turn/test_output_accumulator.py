@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from sessions.machine.event_writer import CallArguments, CallBegin, Piece, Text
 from sessions.model.verdicts import Finding, Verdict
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import ParsedRelease
 from tests.support.machine.generation_fixture import KeptInbox, open_response
 from tests.support.virtual_time import passed, virtual
 
@@ -25,34 +23,6 @@ def released(text: str, tail: str = "") -> Release:
 
 
 @virtual
-async def test_the_first_delta_goes_at_once_and_later_ones_are_rolled_up() -> None:
-    inbox = KeptInbox()
-    output = accumulator(inbox)
-    for text in "abc":
-        output.accept(released(text))
-    assert inbox.text == "a"
-    await passed(1.5)
-    assert inbox.text == "abc" and inbox.notified == 2
-    output.accept(released("d"))
-    output.accept(released("e" * 8))
-    assert inbox.text == "abcd" + "e" * 8, "enough bytes do not wait"
-    assert len(output.written) == 4 * len(inbox.text)
-
-
-@virtual
-async def test_a_busy_actor_is_notified_once_and_takes_everything() -> None:
-    inbox = KeptInbox(busy=True)
-    output = accumulator(inbox)
-    for text in ("a", "b" * 9, "c" * 9):
-        output.accept(released(text, tail="t"))
-    assert inbox.notified == 1
-    taken = output.take()
-    assert taken is not None and taken.tail == "t"
-    assert taken.pieces == (Text("a" + "b" * 9 + "c" * 9),) and len(taken.tokens) == 4 * 19
-    assert output.take() is None
-
-
-@virtual
 async def test_findings_go_with_what_is_taken_or_are_left_for_the_end() -> None:
     inbox = KeptInbox(busy=True)
     output = accumulator(inbox)
@@ -63,34 +33,6 @@ async def test_findings_go_with_what_is_taken_or_are_left_for_the_end() -> None:
     assert taken is not None and taken.findings == (FINDING,)
     output.findings.append(FINDING)
     assert output.take_last_findings() == (FINDING,) and output.findings == []
-
-
-@virtual
-async def test_pieces_of_one_kind_are_laid_together() -> None:
-    inbox = KeptInbox(busy=True)
-    output = accumulator(inbox)
-
-    def parsed(*pieces: Piece) -> ParsedRelease:
-        return ParsedRelease(pieces, b"", "")
-
-    output.accept_parsed(parsed(Text("a")))
-    output.accept_parsed(parsed(Text("b"), CallBegin("f"), CallArguments("{")))
-    assert not output.in_text
-    output.accept_parsed(parsed(CallArguments("}")))
-    taken = output.take()
-    assert taken is not None
-    assert taken.pieces == (Text("ab"), CallBegin("f"), CallArguments("{}"))
-
-
-@virtual
-async def test_a_whole_answer_waits_for_its_end() -> None:
-    for withheld in (False, True):
-        inbox = KeptInbox()
-        output = accumulator(inbox, whole=True)
-        output.accept(released("a" * 20))
-        assert inbox.notified == 0
-        assert output.complete(withheld=withheld) is withheld
-        assert inbox.text == ("" if withheld else "a" * 20)
 
 
 @virtual
@@ -115,14 +57,3 @@ async def test_a_retraction_waits_until_the_actor_has_taken_it() -> None:
     assert taken is not None and taken.retracted is verdict
     await retracting
     assert output.written == b""
-
-
-@virtual
-async def test_nothing_is_flushed_after_disarming() -> None:
-    inbox = KeptInbox()
-    output = accumulator(inbox)
-    output.accept(released("a"))
-    output.accept(released("b"))
-    output.disarm()
-    await passed(5.0)
-    assert inbox.text == "a"

@@ -9,15 +9,13 @@ import msgspec
 import pytest
 
 from sessions.machine.state import Open
-from sessions.model.generation import Chunk, EngineInfo, Finish, drawn_seed
+from sessions.model.generation import Chunk, EngineInfo, drawn_seed
 from sessions.model.types import Sampling, SessionId, SessionKey, TenantId, TextOptions, Tool
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import (
     ANSWER_BYTES_MAX,
-    CachedAnswer,
     ResultLookup,
     is_deterministic,
-    replay,
     request_name,
 )
 from tests.support.machine.generation_fixture import open_response
@@ -84,22 +82,6 @@ def test_what_it_depends_on_besides_changes_the_name(change: dict[str, Any]) -> 
     assert request_name(open_, PLAN, **CONTEXT) != request_name(open_, PLAN, **{**CONTEXT, **change})
 
 
-@pytest.mark.parametrize(
-    "change", [{"prompt": array("I", [1, 2, 4])}, {"prompt": array("I", [1, 2])}, {"max_tokens": 49}]
-)
-def test_the_prompt_changes_the_name(change: dict[str, Any]) -> None:
-    open_ = greedy()
-    assert request_name(open_, PLAN, **CONTEXT) != request_name(
-        open_, msgspec.structs.replace(PLAN, **change), **CONTEXT
-    )
-
-
-def test_a_bare_prompt_has_another_name_than_a_conversation() -> None:
-    open_ = greedy()
-    bare = msgspec.structs.replace(open_, body=msgspec.structs.replace(open_.body, request={"raw_prompt": True}))
-    assert request_name(open_, PLAN, **CONTEXT) != request_name(bare, PLAN, **CONTEXT)
-
-
 def test_no_field_runs_into_the_next() -> None:
     """However names are cut, two different requests have two names."""
     names = set()
@@ -131,23 +113,6 @@ def test_greedy_answers_and_those_of_a_chosen_seed_are_deterministic(
     sampling: dict[str, Any], deterministic: bool
 ) -> None:
     assert is_deterministic(open_response(**sampling)) is deterministic
-
-
-async def test_what_was_recorded_is_replayed_as_it_was_made() -> None:
-    recorder = ResultLookup(KEY, b"name", PLAN, None)
-    chunks = [Chunk((number,), f"{number} ", ({"logprob": -0.5},)) for number in range(200)]
-    for chunk in chunks:
-        recorder.record(chunk)
-    assert recorder.recorded is None
-    recorder.close()
-    assert recorder.recorded is not None
-    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(recorder.recorded), type=CachedAnswer)
-    *parts, finish = [part async for part in replay(stored, 12)]
-    assert [(part.tokens, part.text, part.logprobs) for part in parts if isinstance(part, Chunk)] == [
-        (chunk.tokens, chunk.text, chunk.logprobs) for chunk in chunks
-    ]
-    assert {part.cached_tokens for part in parts} == {12}
-    assert finish == Finish("stop", 12, 12)
 
 
 def test_what_is_discarded_or_too_long_is_not_kept() -> None:

@@ -12,7 +12,7 @@ from sessions.machine import event_writer
 from sessions.model.types import Json, Sampling, Tool, pack_tokens, unpack_tokens
 from sessions.schemas import InlineSchemaChecker
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser, constrained_output, forced_tools
+from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser, constrained_output
 
 WEATHER = Tool(
     name="weather",
@@ -180,16 +180,6 @@ def test_a_run_that_continues_makes_each_call_once() -> None:
         assert laid(pieces) == run(text, 1000), crash
 
 
-def test_tokens_stay_out_of_the_ledger_until_the_call_is_over() -> None:
-    calls = ToolCallParser((CLOCK,))
-    half, rest = SECOND[:30], SECOND[30:]
-    assert calls.accept(Release("ab", pack_tokens([1, 2]), "")).tokens == pack_tokens([1, 2])
-    inside = calls.accept(Release(half, pack_tokens([3]), ""))
-    assert inside.tokens == b"" and SECOND.startswith(inside.tail)
-    over = calls.accept(Release(rest, pack_tokens([4]), ""))
-    assert (over.tokens, over.tail) == (pack_tokens([3, 4]), "")
-
-
 def test_references_to_a_tools_own_definitions_hold_in_the_schema_of_a_call() -> None:
     again: Json = {"$ref": "#/$defs/node"}
     node: Json = {"type": "object", "properties": {"next": again, "const": again, "$ref": {"const": {"$ref": "#/x"}}}}
@@ -213,34 +203,3 @@ def test_references_to_a_tools_own_definitions_hold_in_the_schema_of_a_call() ->
         assert not validator.is_valid(value)
         value["arguments"] = {"next": {"next": {}}}
         assert validator.is_valid(value)
-
-
-def test_a_call_that_must_be_made_has_no_tags() -> None:
-    sampling = Sampling(tool_choice={"type": "function", "name": "clock"})
-    assert forced_tools(sampling, (WEATHER, CLOCK)) == (CLOCK,)
-    assert forced_tools(Sampling(tool_choice="required"), (WEATHER, CLOCK)) == (WEATHER, CLOCK)
-    assert forced_tools(Sampling(tool_choice="auto"), (WEATHER, CLOCK)) == ()
-    nothing = constrained_output(sampling, (Tool(name="now"),)).format
-    assert nothing is not None and nothing["schema"]["properties"]["arguments"]["additionalProperties"] is False
-    schema = constrained_output(sampling, (WEATHER, CLOCK)).format
-    assert schema is not None and len(schema["schema"]["anyOf"]) == 2
-    said = run('{"name": "clock", "arguments": {"zone": [1]}}', 3, bare=True)
-    assert said == [("call", "clock"), ("arguments", '{"zone": [1]}')]
-
-
-def test_without_parallel_calls_the_answer_ends_behind_the_first() -> None:
-    calls = ToolCallParser((CLOCK,), parallel=False)
-    pieces = calls.accept(Release(SECOND + SECOND, b"", "")).pieces
-    assert calls.ended and laid(list(pieces)) == [("call", "clock"), ("arguments", "{}")]
-
-
-def test_without_parallel_calls_what_is_no_call_ends_nothing() -> None:
-    calls = ToolCallParser((CLOCK,), parallel=False)
-    pieces = calls.accept(Release("<tool_call>no call</tool_call> So:" + SECOND, b"", "")).pieces
-    assert calls.ended and laid(list(pieces))[-2:] == [("call", "clock"), ("arguments", "{}")]
-
-
-def test_white_space_behind_what_is_no_call_is_text_as_behind_any_text() -> None:
-    text = "<tool_call>no call</tool_call>\nso"
-    assert "".join(piece for _, piece in run(text, 1000)) == text
-    assert run(text, 1) == run(text, 1000)

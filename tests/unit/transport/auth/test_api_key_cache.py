@@ -161,18 +161,6 @@ async def test_a_key_expires_while_it_is_used() -> None:
 
 
 @virtual
-async def test_a_ticket_of_a_revoked_key_opens_nothing() -> None:
-    world = World()
-    ring, access = world.process()
-    await ring.refresh()
-    key, written = await ring.create(ApiKeyRequest(tenant="acme"), created_by="")
-    ticket = await access.issue_ticket(access.authenticate(written))
-    await ring.revoke(key.id, revoked_by="")
-    with pytest.raises(Unauthorized):
-        await access.redeem_ticket(ticket)
-
-
-@virtual
 async def test_a_restored_backup_is_what_is_true_now() -> None:
     world = World()
     ring, access = world.process()
@@ -187,18 +175,3 @@ async def test_a_restored_backup_is_what_is_true_now() -> None:
     await ring.refresh()
     assert access.authenticate(kept) and len(ear.heard) == 1
     assert refused(access, lost) == "This key is not known here."
-
-
-@virtual
-async def test_who_stops_watching_hears_nothing_and_nothing_is_kept() -> None:
-    world = World()
-    ring, access = world.process()
-    await ring.refresh()
-    key, written = await ring.create(ApiKeyRequest(tenant="acme"), created_by="")
-    ear = Ear()
-    unwatch = access.watch(access.authenticate(written), ear)
-    unwatch()
-    unwatch()
-    assert access._watched == {}
-    await ring.revoke(key.id, revoked_by="")
-    assert ear.heard == []

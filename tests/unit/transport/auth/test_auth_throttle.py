@@ -48,21 +48,6 @@ def test_a_forgiven_failure_does_not_count() -> None:
         assert [limited(throttle, address) for _ in range(4)] == [False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("2001:db8::1", "2001:db8::ffff:1", True),  # one customer's /64
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("::ffff:192.0.2.1", "192.0.2.1", True),
-        (None, "", True),
-    ],
-)
-def test_what_counts_as_one_address(one: str | None, other: str, same: bool) -> None:
-    throttle = AuthThrottle(clock=Clock(), limits=AuthThrottleLimits(failures=1))
-    assert not limited(throttle, one)
-    assert limited(throttle, other) == same
-
-
 def test_a_crowd_of_addresses_is_forgotten_in_order() -> None:
     throttle = AuthThrottle(clock=Clock(), limits=LIMITS)
     for number in range(1000):

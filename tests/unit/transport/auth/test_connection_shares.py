@@ -33,14 +33,6 @@ def test_an_upgraded_connection_is_no_plain_one_and_still_a_strangers() -> None:
     assert not shares.plain and not shares.unauthenticated
 
 
-def test_a_connection_of_another_principal_changes_sides() -> None:
-    shares = ConnectionShares(LIMITS)
-    place = shares.open(None, plain=True)
-    for name in ("k", "l", "k"):
-        place.authenticated(Principal(tenant=TenantId("acme"), key_id=name))
-        assert dict(shares.principals) == {("acme", name): 1}
-
-
 def test_the_greedy_are_refused_and_nobody_else() -> None:
     shares = ConnectionShares(LIMITS)
     places = [shares.open("2001:db8::1", plain=True), shares.open("2001:db8::2", plain=False)]

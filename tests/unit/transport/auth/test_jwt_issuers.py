@@ -223,27 +223,6 @@ async def test_dots_lead_to_a_claim_inside_another_unless_one_has_that_very_name
 
 
 @virtual
-async def test_a_set_is_read_again_when_its_issuer_takes_new_keys() -> None:
-    world = World()
-    world.clock = asyncio.get_running_loop().time
-    await world.issuers.load()
-    old = token()
-    world.issuers.principal_of(old)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(world.issuers.run())
-        await settled()
-        world.data = jwks(jwk(EC2, "e2"))
-        new = token(EC2, "e2")
-        assert world.refused(new).retryable  # it is being looked up: come back
-        await settled()
-        assert world.fetched == 2
-        assert world.issuers.principal_of(new).user == "ana"
-        assert world.issuers.known(old) is None  # and the key that was taken out vouches for nobody any more
-        assert world.refused(old).code == "unauthorized"
-        running.cancel()
-
-
-@virtual
 async def test_strangers_with_unknown_key_ids_do_not_make_us_ask_more_often() -> None:
     world = World()
     world.clock = asyncio.get_running_loop().time

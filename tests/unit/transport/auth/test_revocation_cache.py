@@ -7,12 +7,11 @@ import pytest
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.revocations import MemoryRevocations
 from sessions.model.audit import INSTALLATION
-from sessions.model.errors import Unauthorized, Unavailable
+from sessions.model.errors import Unauthorized
 from sessions.model.revocations import Revocation, make_revocation, revocation_audit
 from sessions.model.types import Principal, TenantId, TokenRef, UnixMs
 from transport.auth.authenticator import Authenticator, Issuance
 from transport.auth.revocation_cache import RevocationCache
-from transport.auth.store_follower import STALE_S
 
 ISSUER = "https://login.example"
 ANA = TokenRef(ISSUER, "ana", "t1", UnixMs(1000))
@@ -71,18 +70,6 @@ async def test_what_has_expired_is_forgotten() -> None:
     await cache.refresh()
     assert cache.all() == []
     cache.check(ANA)
-
-
-async def test_nothing_is_trusted_that_cannot_be_checked() -> None:
-    time = Time()
-    cache = RevocationCache(MemoryRevocations(MemoryDatabase()), time.now_ms, time.clock)
-    with pytest.raises(Unavailable):
-        cache.check(ANA)
-    await cache.refresh()
-    cache.check(ANA)
-    time.s += STALE_S + 0.1
-    with pytest.raises(Unavailable):
-        cache.check(ANA)
 
 
 async def test_a_restored_backup_brings_no_token_back() -> None:

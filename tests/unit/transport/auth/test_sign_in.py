@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 import pytest
 
 from persistence.at_rest.server_keys import MemoryServerKeys
@@ -154,19 +153,3 @@ async def test_only_our_own_page_changes_anything() -> None:
     ):
         with pytest.raises(Forbidden):
             sign_in.check_page(origin=origin, site=site, header=header)
-
-
-async def test_signing_out_takes_every_cookie_and_needs_none() -> None:
-    scripted = ScriptedProvider(refresh_token="r")
-    sign_in = await a_sign_in(scripted)
-    done = await signed_in(sign_in, scripted)
-    principal, cookies = sign_in.end(pairs(done.cookies))
-    assert principal == msgspec.structs.replace(done.principal, expires_at=principal.expires_at if principal else None)
-    assert principal is not None and principal.expires_at == (NOW_S + 1000) * 1000
-    assert len(cookies) == 3 and all("Max-Age=0" in each for each in cookies)
-    only_refresh, _ = sign_in.end(pairs(done.cookies[1:]))
-    assert only_refresh == principal
-    assert sign_in.end([])[0] is None
-    url, cookie = sign_in.end_session_url(pairs(done.cookies))
-    assert url.startswith("https://login.example/end?") and "Max-Age=0" in cookie
-    assert sign_in.end_session_url([])[0] == PAGE + "/"

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from transport.cli import commands
-from transport.cli.audit import ListRows, VerifyChain
-from transport.cli.cluster import DrainReplica, ListSessions
 from transport.cli.commands import COMMANDS, PROGRAM, Parsed, command_line, parse
-from transport.cli.keys import CreateKey, RevokeKey
 from transport.cli.settings import FIELDS, GROUPS, BadSetting, Settings
-from transport.cli.users import EraseUser
 
 ROOT = Path(__file__).resolve().parents[4]
 CLUSTER = ("--directory", "redis://x", "--journal", "postgresql://x/y")
@@ -130,23 +126,6 @@ def test_the_list_of_commands_and_the_version(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.strip() == "1.2.3"
     family = help_of(capsys, "keys")
     assert all(re.search(rf"^│ {action} +\S", family, re.MULTILINE) for action in ("create", "list", "show", "revoke"))
-
-
-def test_options_and_settings_are_parsed() -> None:
-    options, settings, _ = parsed("sessions", *CLUSTER, "--state", "idle", "--limit", "7", "--after", "a/b", "--json")
-    assert options == ListSessions(state="idle", limit=7, after="a/b", as_json=True)
-    assert settings == Settings(directory="redis://x", journal="postgresql://x/y")
-    assert parsed("drain", "r1", *CLUSTER).options == DrainReplica("r1")
-    assert parsed("keys", "revoke", "abc", "--json").options == RevokeKey("abc", as_json=True)
-    assert parsed("keys", "create", "--tenant", "a", "--role", "operator").options == CreateKey(
-        tenant="a", role="operator"
-    )
-    assert parsed("audit", "list", "--tenant", "").options == ListRows(tenant="")
-    verify = parsed("audit", "verify", "--tenant", "a", "--anchor", f"2:{'0' * 64}", "--anchor", f"3:{'1' * 64}")
-    assert isinstance(verify.options, VerifyChain) and verify.options.anchors == {2: "0" * 64, 3: "1" * 64}
-    assert parsed("users", "erase", "mary", "--tenant", "a", "--wait", "1.5").options == EraseUser(
-        "mary", tenant="a", wait=1.5
-    )
 
 
 def test_every_command_accepts_every_setting_and_the_last_of_two_counts() -> None:
@@ -283,11 +262,3 @@ def test_a_flag_of_another_engine_is_refused(engine: str, flags: tuple[str, ...]
 def test_settings_of_one_engine_alone_say_so() -> None:
     assert {name for name in FIELDS if name.startswith(("sim_", "vllm_"))} > {"sim_tools", "vllm_args"}
     assert commands.READERS.keys() <= FIELDS.keys()
-
-
-def test_a_file_of_settings_that_is_missing_is_named_as_it_was_set(tmp_path: Path) -> None:
-    missing = str(tmp_path / "none.toml")
-    with pytest.raises(BadSetting, match=r"^SESSILE_CONFIG = .*none.toml.: No such file.*name a TOML file"):
-        parsed("serve", SESSILE_CONFIG=missing)
-    with pytest.raises(BadSetting, match=r"^--config .*none.toml: No such file"):
-        parsed("serve", "--config", missing)

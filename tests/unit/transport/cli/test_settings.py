@@ -127,11 +127,6 @@ def test_a_secret_is_taken_from_anywhere_but_the_command_line(name: str, value: 
         assert getattr(read, name) == value and secrets_in(read)
 
 
-def test_an_address_without_a_password_may_be_a_flag() -> None:
-    flags = {"journal": "postgresql://ana@h/db", "directory": "redis://h:6379", "kv_redis": "unix:///run/v.sock"}
-    assert secrets_in(read_settings(flags, {}, None)) == []
-
-
 @pytest.mark.parametrize(
     ("text", "variables", "sentence"),
     [

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from persistence.memory.store import MemoryStore
-from sessions.model.audit import public
 from sessions.model.types import TenantId
 from sessions.store import Store
 from tests.support.stores.journals import NOW
@@ -21,21 +20,6 @@ async def store() -> Store:
     store = MemoryStore()
     await store.open()
     return store
-
-
-def test_a_user_is_of_a_tenant() -> None:
-    with pytest.raises(BadSetting, match="tenant: name whose user"):
-        ExportUser("mary")
-    assert EraseUser("mary", url="http://127.0.0.1:1").tenant == ""
-
-
-async def test_an_export_is_lines_in_a_file_and_a_row_of_the_audit_log(store: Store, tmp_path: Path) -> None:
-    command = ExportUser("mary", tenant="acme", out=str(tmp_path / "mary.jsonl"))
-    assert await run_on_journal(store, command, lambda: NOW, shared=False) == 0
-    lines = [json.loads(line) for line in (tmp_path / "mary.jsonl").read_text().splitlines()]
-    assert lines and all(isinstance(line, dict) for line in lines)
-    rows = await store.audit.rows(TenantId("acme"), after=0, limit=9)
-    assert [public(row)["action"] for row in rows] == ["user.exported"]
 
 
 async def test_an_export_is_its_owners_alone_also_where_a_file_was(store: Store, tmp_path: Path) -> None:

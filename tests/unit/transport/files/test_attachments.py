@@ -11,8 +11,8 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
-from sessions.model.types import CommandId, InputFile, InputText, Principal, ResponseId, SessionId, TenantId
-from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile, shown_text
+from sessions.model.types import CommandId, InputFile, InputText, Principal, SessionId, TenantId
+from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile
 from transport.history_index import Unit
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
@@ -37,14 +37,6 @@ def a_message(*parts: Any, **more: Any) -> cm.MessageCreate:
     return cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content=parts, **more)
 
 
-async def test_texts_stand_where_their_files_were_named() -> None:
-    command = a_message(InputText(text="Look: "), STORED, InputText(text="?"))
-    made = await READER.command(ANA, command)
-    assert isinstance(made, cm.MessageCreate)
-    assert [part.text for part in cm.content_parts(made.content)] == ["Look: ", READ, "?"]
-    assert made.content[1] == InputFile(file_id="file-1", filename="a.txt", media_type="text/plain", size=9, text=READ)
-
-
 async def test_what_names_no_file_stays_as_it_is() -> None:
     for command in (
         a_message(InputText(text="x")),
@@ -55,30 +47,10 @@ async def test_what_names_no_file_stays_as_it_is() -> None:
         assert await READER.command(ANA, command) is command
 
 
-async def test_every_command_with_a_message() -> None:
-    about: dict[str, Any] = {"id": CommandId("c"), "session": SessionId("s"), "content": (STORED,)}
-    edit = await READER.command(ANA, cm.MessageEdit(item_id="i", **about))  # type: ignore[arg-type]
-    steer = await READER.command(ANA, cm.ResponseSteer(response_id=ResponseId("r"), **about))
-    item = cm.NewMessage(content=(STORED,))
-    turn = await READER.command(ANA, cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(item,)))
-    assert isinstance(edit, cm.MessageEdit) and isinstance(steer, cm.ResponseSteer)
-    assert isinstance(turn, cm.TurnCreate) and isinstance(turn.items[0], cm.NewMessage)
-    for content in (edit.content, steer.content, turn.items[0].content):
-        assert cm.content_parts(content)[0].text == READ
-
-
 async def test_a_clients_own_text_of_a_file_counts_for_nothing() -> None:
     forged = InputFile(file_id="file-1", filename="bank.pdf", text="forged", size=1)
     made = await READER.command(ANA, a_message(forged))
     assert isinstance(made, cm.MessageCreate) and cm.content_parts(made.content)[0].text == READ
-
-
-async def test_histories() -> None:
-    plain = Unit((cm.NewMessage(content="x"),))
-    assert await READER.units(ANA, [plain]) == [plain]
-    (unit,) = await READER.units(ANA, [Unit((cm.NewMessage(content=(STORED,)),))])
-    assert isinstance(unit.items[0], cm.NewMessage)
-    assert await READER.units(ANA, [unit]) == [unit], "what is read is not read again"
 
 
 async def test_bytes_in_the_message() -> None:
@@ -110,7 +82,3 @@ async def test_what_is_refused() -> None:
             await READER.command(ANA, command)
     with pytest.raises(BadInput):
         await READER.units(ANA, [Unit((cm.NewMessage(content=(STORED,)),))] * (8 * ATTACHMENTS_MAX + 1))
-
-
-def test_a_document_that_was_cut_says_so() -> None:
-    assert "goes on" in shown_text("a", DocumentText("", "x", cut=True)) and shown_text("a", DocumentText("", "x"))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessions.model.errors import BadInput
-from transport.grpc_api.service import _address, _metadata, session_of
+from transport.grpc_api.service import _address, _metadata
 
 
 class Context:
@@ -29,11 +28,3 @@ def test_the_address_of_a_caller(peer: str, address: str | None) -> None:
 def test_metadata_by_name_is_text() -> None:
     context: Any = Context((("a", "1"), ("b", "2"), ("a", b"bytes"), ("a", "3")))
     assert _metadata(context) == {"a": ["1", "3"], "b": ["2"]}
-
-
-def test_a_session_has_a_name() -> None:
-    assert session_of("ses_1") == "ses_1"
-    for wrong in ("", "a b", "x" * 65, "ä"):
-        with pytest.raises(BadInput) as caught:
-            session_of(wrong, "after")
-        assert caught.value.param == "after"

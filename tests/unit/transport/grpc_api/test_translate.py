@@ -13,8 +13,8 @@ import pytest
 from msgspec import UNSET
 
 from sessions.model import commands as cm
-from sessions.model.errors import BadInput, SessileError
-from sessions.model.events import AnyEvent, OutputTextDelta, Record, ResponseBody, ResponseFailed
+from sessions.model.errors import BadInput
+from sessions.model.events import AnyEvent, OutputTextDelta, Record
 from sessions.model.types import (
     CommandId,
     Epoch,
@@ -28,7 +28,7 @@ from sessions.model.types import (
 )
 from transport.errors import CODES
 from transport.grpc_api import sessile_pb2 as pb
-from transport.grpc_api import status, translate
+from transport.grpc_api import translate
 from transport.protocol.delta_merge import Span
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -76,18 +76,6 @@ def test_every_code_has_a_status() -> None:
         assert grpc.StatusCode[row.grpc] is not grpc.StatusCode.OK, code
 
 
-def test_an_error_goes_whole() -> None:
-    error = SessileError("overloaded", "Later.", retryable=True, retry_after_ms=700, param="x")
-    assert status.status_of(error) is grpc.StatusCode.UNAVAILABLE
-    told = dict(status.trailing_of(error))
-    assert told["grpc-retry-pushback-ms"] == "700"
-    body = told["sessile-error-bin"]
-    assert isinstance(body, bytes)
-    assert pb.Error.FromString(body) == pb.Error(
-        type="server_error", code="overloaded", message="Later.", param="x", retryable=True, retry_after_ms=700
-    )
-
-
 def test_a_delta_is_told_the_same_on_both_ways() -> None:
     """The short way for what is nearly all there is says what the long one says."""
     plain: dict[str, Any] = {"response_id": "r", "sequence_number": 4, "item_id": "i", "output_index": 0}
@@ -99,14 +87,6 @@ def test_a_delta_is_told_the_same_on_both_ways() -> None:
     logged = msgspec.structs.replace(event, logprobs=({"token": "a", "logprob": -0.5, "bytes": [97]},))
     told = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(9, 5, logged), None))  # type: ignore[arg-type]
     assert told.response_output_text_delta.logprobs[0].struct_value["token"] == "a"
-
-
-def test_when_to_ask_again_stands_in_the_error_of_an_answer() -> None:
-    error: dict[str, Any] = {"code": "overloaded", "message": "Busy.", "retry_after_ms": 7_000}
-    body = ResponseBody(id="r", created_at=1, status="failed", model="m", parent_id=None, error=error)  # type: ignore[arg-type]
-    told = pb.Event()
-    translate.fill(told.response_failed, ResponseFailed(response_id="r", sequence_number=1, response=body))  # type: ignore[arg-type]
-    assert told.response_failed.response.error == pb.ResponseError(**error)
 
 
 def test_what_proto_cannot_say_as_json_does() -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 from sessions.model.errors import BadInput, SessileError, TooLarge
 from sessions.model.types import UnixMs
-from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator
-from transport.http.compression import takes_gzip
 from transport.http.middleware import Message, Receive, RequestContextMiddleware, Scope, Send
 
 TEXT = b'{"text": "' + b"words " * 500 + b'"}'
@@ -115,25 +111,3 @@ async def test_an_answer_that_pays_is_packed_for_who_takes_it() -> None:
 async def test_every_other_answer_goes_as_it_is(headers: dict[str, str], accept: str, body: bytes) -> None:
     start, sent = await through(Echo(**headers), [body], accept_encoding=accept)
     assert sent["body"] == body and b"content-encoding" not in dict(start["headers"])
-
-
-def test_who_takes_gzip() -> None:
-    assert takes_gzip("gzip, deflate") and takes_gzip("*") and takes_gzip("gzip;q=0.5")
-    assert not takes_gzip("") and not takes_gzip("identity") and not takes_gzip("gzip;q=0")
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(gateway_over(await memory_sessions())) as made:
-        yield made
-
-
-async def test_the_doors_refuse_a_bomb_and_garbage_in_the_api_s_words(client: httpx.AsyncClient) -> None:
-    async def sent(content: bytes) -> Any:
-        headers = {"content-encoding": "gzip", "content-type": "application/json"}
-        answer = await client.post("/v1/chat/completions", content=content, headers=headers)
-        return answer.status_code, answer.json()["error"]["code"]
-
-    assert await sent(gzip.compress(b" " * 5_000_000)) == (413, "too_large")
-    assert await sent(b"{}") == (400, "invalid_request")
-    assert await sent(gzip.compress(b"{}")) == (400, "missing_required_parameter")

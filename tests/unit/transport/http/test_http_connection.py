@@ -13,9 +13,8 @@ from uvicorn.server import ServerState
 from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.cli.settings import Settings
 from transport.http import http_connection
-from transport.http_api.server import Server, ServerLimits
+from transport.http_api.server import Server
 
 
 @pytest.fixture
@@ -79,17 +78,6 @@ async def test_a_connection_that_has_shown_a_key_goes_on_after_a_refusal(keyed: 
     writer.close()
 
 
-async def test_a_head_in_pieces_is_judged_when_it_is_whole(keyed: int) -> None:
-    head = REFUSED_HEAD % (0, b"")
-    reader, writer = await asyncio.open_connection("127.0.0.1", keyed)
-    for place in range(0, len(head), 7):
-        writer.write(head[place : place + 7])
-        await writer.drain()
-    async with asyncio.timeout(60):
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
-    writer.close()
-
-
 @pytest.mark.parametrize("size", [200_000, 8_000_000], ids=["whole", "paused"])
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "WRITE_S", 0.05)
@@ -121,16 +109,4 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monke
         async with asyncio.timeout(60):
             await lost.wait()
     assert not state.connections
-    listener.close()
-
-
-async def test_an_idle_connection_is_kept_as_long_as_the_setting_says() -> None:
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    assert Settings().keep_alive_s == http_connection.KEEP_ALIVE_S == ServerLimits().keep_alive_s
-    listener = await http_connection.listen(app, ServerState(), ("127.0.0.1", 0), keep_alive_s=0.05)
-    port = listener.sockets[0].getsockname()[1]
-    assert (await answer(port, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     listener.close()

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any
-
-import pytest
-from starlette.requests import ClientDisconnect, Request
 
 from transport.http import sse
 
@@ -26,70 +22,3 @@ async def test_a_silent_stream_says_that_it_lives() -> None:
         if chunk.startswith(b":"):
             speak.set()
     assert seen[0] == b"a" and seen[-1] == b"b" and set(seen[1:-1]) == {b": still here\n\n"}
-
-
-async def test_every_stream_sends_its_headers_at_once_and_fills_its_silence() -> None:
-    sent: list[Any] = []
-    speak = asyncio.Event()
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        await speak.wait()
-        yield b"a"
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.Event().wait()
-        return {}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-        if message.get("body", b"").startswith(b":"):
-            speak.set()
-
-    await sse.EventStreamResponse(chunks(), keepalive_s=0.001)({"type": "http"}, receive, send)
-    assert sent[0]["type"] == "http.response.start" and sent[1]["body"] == b": still here\n\n"
-    assert [message["body"] for message in sent[-2:]] == [b"a", b""]
-
-
-async def test_work_whose_client_has_left_is_cancelled() -> None:
-    gone, ended, calls = asyncio.Event(), asyncio.Event(), []
-
-    async def receive() -> dict[str, Any]:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def work() -> None:
-        gone.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    request = Request({"type": "http", "headers": []}, receive)
-    with pytest.raises(ClientDisconnect):
-        await sse.cancel_on_disconnect(request, work(), lambda: calls.append("left"))
-    assert ended.is_set() and calls == ["left"]
-
-
-async def test_a_stream_whose_client_has_left_is_closed() -> None:
-    sent: list[dict[str, Any]] = []
-    gone, closed, calls = asyncio.Event(), asyncio.Event(), []
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        try:
-            yield b"a"
-            gone.set()
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-
-    async def receive() -> dict[str, Any]:
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    stream = sse.EventStreamResponse(chunks(), left=lambda: calls.append("left"), keepalive_s=60)
-    await stream({"type": "http"}, receive, send)
-    assert closed.is_set() and calls == ["left"]
-    assert [message.get("body") for message in sent] == [None, b"a"]

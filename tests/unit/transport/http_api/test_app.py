@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from sessions.model.errors import Limited
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
-from transport.http_api.app import error_response, invalid
+from transport.http_api.app import invalid
 
 
 @pytest.mark.parametrize(
@@ -31,12 +30,6 @@ def test_what_is_wrong_with_a_body_is_named(problem: dict[str, Any], code: str, 
     shallow = {"type": "int_type", "loc": (), "msg": "y"}
     error = invalid([shallow, problem])
     assert (error.code, error.param) == (code, param)
-
-
-def test_when_to_come_back_is_in_the_headers() -> None:
-    response = error_response(Limited("rate_limited", "Later.", retry_after_ms=1500), "/v1/models")
-    assert response.status_code == 429
-    assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("2", "1500")
 
 
 async def test_the_api_document_is_made_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.doors.transport import gateway_over, memory_sessions
 from tests.support.garbage import no_cycles
 from transport.auth.authenticator import Authenticator, key_digest
-from transport.auth.connection_shares import PLACE, ConnectionShares
 from transport.auth.origins import OriginPolicy
 from transport.http.request_head import plain_head
 from transport.http_api.app import make_gate
@@ -119,38 +118,6 @@ def test_a_handshake_is_judged_by_the_key_that_it_brings() -> None:
     assert judged("GET", "/v1/ws", upgrade=True, keyed=False, authorization="Bearer bad") == "passed"
 
 
-def test_a_connection_belongs_to_whom_it_has_shown_the_key_of() -> None:
-    shares = ConnectionShares()
-    state = {PLACE: shares.open("127.0.0.1", plain=True)}
-    judged("GET", "/v1/models", state=state)
-    assert shares.unauthenticated == {"127.0.0.1": 1} and not shares.principals
-    judged("GET", "/v1/models", state=state, authorization="Bearer good")
-    assert not shares.unauthenticated and shares.principals == {("acme", "k"): 1}
-    assert state["principal"] is ACME  # type: ignore[comparison-overlap]
-
-
-def test_an_answer_says_the_error_in_its_headers_too() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    scope = scope_of("POST", "/v1/responses", x_request_id="mine")
-    error = Limited("rate_limited", "Slowly.", retry_after_ms=1500)
-    head, _, body = gate.answer(scope, error, close=True).decode().partition("\r\n\r\n")
-    lines = head.split("\r\n")
-    assert lines[0] == "HTTP/1.1 429 Too Many Requests"
-    for line in ("retry-after: 2", "retry-after-ms: 1500", "x-request-id: mine", "connection: close"):
-        assert line in lines
-    assert f"content-length: {len(body)}" in lines and '"rate_limited"' in body
-    named = gate.answer(scope_of("HEAD", "/v1/x", x_request_id="a b"), Unauthorized("unauthorized", "No."), close=False)
-    assert named.endswith(b"\r\n\r\n") and b"x-request-id: req_1\r\n" in named
-
-
-def test_clients_of_openais_paths_are_told_of_a_wrong_key_by_its_own_code() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    wrong = Unauthorized("unauthorized", "No.")
-    for path in ("/v1/chat/completions", "/v1/responses/resp_1/cancel", "/v1/models", "/v1/embeddings"):
-        assert b'"code":"invalid_api_key"' in gate.answer(scope_of("POST", path), wrong, close=True)
-    assert b'"code":"unauthorized"' in gate.answer(scope_of("POST", "/v1/sessions"), wrong, close=True)
-
-
 @pytest.mark.parametrize("allowed", [(), ("https://chat.example",), ("*",)])
 @pytest.mark.parametrize("origin", [None, "https://chat.example"])
 async def test_a_refusal_has_the_headers_of_any_other_answer(allowed: tuple[str, ...], origin: str | None) -> None:
@@ -201,16 +168,6 @@ def test_a_plain_head_and_what_of_its_body_has_not_come() -> None:
     assert scope["headers"][1:] == [(b"content-length", b"10"), (b"x-a", b"b:c")] and not scope["upgrade"]
     chunked = plain_head(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
     assert chunked is not None and chunked["left"] > 1 << 32
-
-
-def test_a_first_head_is_refused_whole_or_let_pass() -> None:
-    gate = CredentialGate(authenticator(), lambda: "1")
-    head = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer %s\r\n\r\n"
-    bad, good = ({**(plain_head(head % key) or {}), "client": ("127.0.0.1", 1)} for key in (b"bad", b"good"))
-    refused = gate.refused(bad)
-    assert refused is not None and refused.startswith(b"HTTP/1.1 401 ")
-    assert gate.refused(good) is None
-    assert CredentialGate(authenticator(keyed=False), lambda: "1").refused(bad) is None
 
 
 def test_headers_are_found_as_starlette_finds_them() -> None:

@@ -42,30 +42,11 @@ def test_a_page_gets_the_hash_of_its_parts_and_of_what_they_import(folder: Path)
     assert '<link rel="icon" href="i.svg">' in html
 
 
-def test_a_page_changes_with_what_it_runs(folder: Path) -> None:
-    files = PageFiles(folder)
-    before = files.get("")
-    assert files.get("") == before
-    (folder / "c.js").write_text("changed")
-    after = files.get("")
-    assert after.etag != before.etag and sha384("changed") in after.body.decode()
-
-
 def test_a_page_without_one_of_its_parts_is_not_sent(folder: Path) -> None:
     (folder / "b.js").unlink()
     with pytest.raises(NotFound, match=r"/b\.js"):
         PageFiles(folder).get("")
     assert PageFiles(folder).get("s.css").media_type == "text/css; charset=utf-8"
-
-
-def test_a_file_is_kept_until_it_changes(tmp_path: Path) -> None:
-    page = tmp_path / "a.js"
-    page.write_text("1")
-    files = PageFiles(tmp_path)
-    first = files.get("a.js")
-    assert files.get("a.js") is first and "javascript" in first.media_type
-    page.write_text("22")
-    assert files.get("a.js").etag != first.etag
 
 
 async def test_a_file_is_kept_and_compressed_once_however_its_path_is_spelled(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from sessions.model.errors import Unauthorized, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.events import OutputTextDelta
 from sessions.model.types import LOCAL_PRINCIPAL, ResponseId
 from tests.support.doors.transport import begun, created, delta, gateway_over, key_of, memory_sessions, retracted
 from tests.support.virtual_time import advance, outcome, virtual
 from transport.gateway import GatewayServices
-from transport.openai.log_cursor import LogCursor, StaleCursor
+from transport.openai.log_cursor import LogCursor
 from transport.protocol.retraction import BLOT
 
 ONE, TWO = ResponseId("one"), ResponseId("two")
@@ -26,38 +24,6 @@ async def test_a_page_is_scrubbed_of_what_was_retracted_later() -> None:
         deltas = [r.event.delta async for r in cursor.records(4, live=False) if isinstance(r.event, OutputTextDelta)]
         assert deltas == [BLOT * 6, " rest"]
         assert cursor.retracted(ResponseId("resp_1"), "test") and not cursor.retracted(ONE, "test")
-
-
-async def test_it_is_the_sole_reader_of_what_nobody_else_follows() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created())
-    gateway = gateway_over(sessions)
-    mine = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[ONE])
-    assert mine.sole_reader
-    other = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[TWO])
-    assert mine.sole_reader
-    other.follow([ONE, TWO])
-    assert not mine.sole_reader
-    other.close()
-    with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s")):
-        assert not mine.sole_reader
-    mine.close()
-    assert len(gateway.feeds) == 0
-
-
-async def test_a_log_that_was_restored_or_a_key_that_ended_ends_it() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun())
-    with LogCursor(gateway_over(sessions), LOCAL_PRINCIPAL, key_of("s")) as cursor:
-        records = cursor.records(0)
-        assert (await anext(records)).offset == 1
-        await sessions.new_epoch("s")
-        await cursor.check(0)
-        with pytest.raises(StaleCursor):
-            [record async for record in records]
-        cursor._end(Unauthorized("unauthorized", "revoked"))
-        with pytest.raises(Unauthorized):
-            await anext(cursor.records(0))
 
 
 @virtual
@@ -79,19 +45,3 @@ async def test_an_answer_that_nobody_can_be_writing_is_not_awaited_for_ever() ->
                 error = waiting.result()
                 assert isinstance(error, Unavailable) and error.code == "session_unavailable" and error.retryable
             waiting.cancel()
-
-
-@virtual
-async def test_a_replica_that_comes_back_in_time_is_waited_for() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun())
-    attached = False
-    gateway = gateway_over(sessions, services=GatewayServices(is_attached=lambda key: attached))
-    with LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"), follows=[ONE]) as cursor:
-        records = cursor.records(4)
-        waiting = asyncio.ensure_future(outcome(anext(records)))
-        await advance(20.0)
-        attached = True
-        await advance(60.0)
-        assert not waiting.done()
-        waiting.cancel()

@@ -20,9 +20,8 @@ from transport.openai.parse_request import (
     input_units,
     response_sampling,
     response_tools,
-    stream_usage,
 )
-from transport.openai.request_models import ChatRequest, ChatStreamOptions, ResponsesRequest
+from transport.openai.request_models import ChatRequest, ResponsesRequest
 
 TOOL = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 
@@ -94,12 +93,6 @@ def test_sampling_that_contradicts_itself_is_refused(fields: dict[str, Any], par
     assert caught.value.param == param
 
 
-def test_sampling_takes_what_it_knows() -> None:
-    sampling = chat_sampling(chat(seed=-1, stop=["a"], max_tokens=3, response_format={"type": "json_object"}))
-    assert (sampling.seed, sampling.stop, sampling.max_output_tokens) == (None, ("a",), 3)
-    assert sampling.text is not None and sampling.text.format == {"type": "json_object"}
-
-
 def test_tools_have_one_name_each_and_take_objects() -> None:
     (tool,) = chat_tools(chat(tools=[{"type": "function", "function": TOOL}]).tools)
     assert tool.name == "add"
@@ -157,17 +150,6 @@ def test_a_response_format_needs_a_name_and_a_schema() -> None:
         request = ResponsesRequest.model_validate({"text": {"format": {"type": "json_schema", **given}}})
         with pytest.raises(BadInput):
             response_sampling(request, [])
-
-
-def test_stream_options_that_would_have_no_effect_are_refused() -> None:
-    both = ChatStreamOptions(include_usage=True, continuous_usage_stats=True)
-    assert stream_usage(both, stream=True) == (True, True)
-    assert stream_usage(ChatStreamOptions(include_usage=True), stream=True) == (True, False)
-    assert stream_usage(None, stream=False) == stream_usage(ChatStreamOptions(), stream=True) == (False, False)
-    with pytest.raises(BadInput, match="only allowed when 'stream'"):
-        stream_usage(both, stream=False)
-    with pytest.raises(BadInput, match="needs 'include_usage'"):
-        stream_usage(ChatStreamOptions(continuous_usage_stats=True), stream=True)
 
 
 FOREIGN: list[dict[str, Any]] = [
@@ -315,11 +297,6 @@ def test_seeds_of_64_bits_are_taken_and_differ_and_minus_one_is_none() -> None:
     assert len(set(folded)) == len(seeds) and all(0 <= seed <= INTEGER_MAX for seed in folded)
     assert folded[:3] == seeds[:3] and chat_sampling(chat(seed=2**31 + 7)).seed == 2**31 + 7
     assert chat_sampling(chat(seed=-1)).seed is None
-
-
-def test_no_part_of_the_likeliest_is_the_likeliest_token() -> None:
-    sampling = chat_sampling(chat(top_p=0, temperature=1.5))
-    assert (sampling.temperature, sampling.top_p) == (0.0, None)
 
 
 def test_a_file_search_that_is_sent_back_has_the_arguments_that_its_call_had() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sessions.model import commands as cm
 from sessions.model.commands import ActorCommand
-from sessions.model.errors import Limited, NotFound
+from sessions.model.errors import Limited
 from sessions.model.generation import ATTENDED
 from sessions.model.request import Request
 from sessions.model.types import (
@@ -18,7 +18,6 @@ from sessions.model.types import (
     CommandId,
     Json,
     Principal,
-    ResponseId,
     Sampling,
     SessionId,
     Tool,
@@ -72,35 +71,6 @@ async def test_a_key_remembers_the_place_that_its_history_led_to(world: World) -
     assert (await other.start(ASK, ANSWER, MORE, key="k")).responses == second.responses
 
 
-async def test_a_history_behind_a_response_is_looked_for_by_its_words_and_may_be_lost(world: World) -> None:
-    starter, other = world.starter, World(world.sessions).starter
-    first = await world.start(ASK)
-    (response,) = first.responses
-
-    def given(*units: Unit, instructions: str | None = None) -> TurnInput:
-        return TurnInput("m", None, instructions, (), list(units), Sampling())
-
-    second = await world.start(ASK, ANSWER, MORE)
-    resent = await starter.draft_behind(LOCAL_PRINCIPAL, given(MORE, ANSWER, ASK), response)
-    assert resent is not None and resent.resends
-    went_on = await starter.start_elsewhere(resent)
-    assert went_on is not None and went_on.cursor.key == second.cursor.key
-    assert [item.content for item in world.turns[-1].items if isinstance(item, cm.NewMessage)] == ["hi"]
-    begin = world.sessions.answer
-
-    def answer(principal: Principal, command: ActorCommand) -> Any:
-        if isinstance(command, cm.TurnCreate) and command.create is None:
-            raise NotFound("session_not_found", "It is gone.")
-        return begin(principal, command)
-
-    world.sessions.answer = answer
-    assert await starter.start_elsewhere(resent) is None, "a place that is lost is none"
-    only_new = await starter.draft_behind(LOCAL_PRINCIPAL, given(MORE), response)
-    assert only_new is not None and await starter.start_elsewhere(only_new) is None
-    assert await starter.draft_behind(LOCAL_PRINCIPAL, given(MORE, instructions="x"), response) is None
-    assert starter.knows_end(response) and not other.knows_end(response)
-
-
 @pytest.mark.parametrize("attended", [True, False])
 async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refused(attended: bool) -> None:
     """They went on to their ends, and nobody read them: of 12 × 16 at 32 turns at least 32 answers were left."""
@@ -128,20 +98,6 @@ async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refuse
     else:
         await starter.gateway.tasks.close()
         assert not any(isinstance(each, cm.ResponseCancel) for each in sessions.executed), "its repeat finds them"
-
-
-async def test_a_key_is_bound_to_one_session(world: World) -> None:
-    starter = world.starter
-    command_id = starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
-    assert command_id == starter.command_id(LOCAL_PRINCIPAL, "responses", "k")
-    assert command_id != starter.command_id(LOCAL_PRINCIPAL, "chat", "k")
-    await starter.bind(
-        LOCAL_PRINCIPAL, cm.TurnCreate(id=command_id, session=(await world.start(ASK)).cursor.key.session)
-    )
-    (pointer,) = [each for each in world.sessions.executed if isinstance(each, cm.TurnCreate) and not each.respond]
-    assert pointer.id == command_id
-    with pytest.raises(NotFound):
-        await starter.find_response(LOCAL_PRINCIPAL, ResponseId("resp_x"))
 
 
 class SharedHistory(MemoryHistory):

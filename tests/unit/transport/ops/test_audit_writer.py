@@ -34,13 +34,6 @@ async def rows(audit: AuditLog) -> list[dict[str, object]]:
     return [public(row) for row in await audit.rows(ACME, after=0, limit=99)]
 
 
-async def test_an_action_is_a_row() -> None:
-    writer = await opened(Clock())
-    await writer.record(ACME, "session.exported", by=ALICE, user="alice", session="s", detail={"offset": 3})
-    (row,) = await rows(writer.audit)
-    assert (row["action"], row["session"]) == ("session.exported", "s")
-
-
 async def test_refusals_are_written_once_a_minute_with_the_number_left_out() -> None:
     clock = Clock()
     writer = await opened(clock)

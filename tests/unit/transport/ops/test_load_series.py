@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sessions.load_history import STEP_S, LoadSample
 from sessions.metrics import Metrics
-from transport.ops.load_series import POINTS_MAX, RANGE_MAX_S, RANGE_MIN_S, series_of, step_of, times_of
+from transport.ops.load_series import RANGE_MIN_S, series_of, times_of
 
 NOW_S = 1_000_000_003
 
@@ -14,16 +14,6 @@ def sample(at: int, ttft_s: float | None = None, kv: dict[str, float] | None = N
     if ttft_s is not None:
         metrics.ttft_s.observe(ttft_s)
     return LoadSample(at, 10.0, tuple(metrics.ttft_s.counts), 30.0, 20.0, 1.0, 0.0, 2.0, 1, 2, 4, 5, kv or {})
-
-
-def test_a_range_has_whole_steps_that_are_over_and_few_enough_points() -> None:
-    for range_s in (RANGE_MIN_S, 3599, 3600, 3601, RANGE_MAX_S):
-        times, step_s = times_of(NOW_S, range_s), step_of(range_s)
-        assert step_s % STEP_S == 0 and 1 < len(times) <= POINTS_MAX
-        assert all(at % step_s == 0 for at in times)
-        assert NOW_S - step_s < times[-1] <= NOW_S
-        assert range_s - step_s <= times[-1] - times[0] + step_s <= range_s
-    assert (step_of(3600), step_of(RANGE_MAX_S)) == (10, 60)
 
 
 def test_columns_have_a_value_per_time_and_null_where_nobody_was() -> None:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from actors.peer.frames import Surveyed
 from actors.peer.links import LinkDown
 from sessions.model.errors import Conflict, NotFound
 from sessions.model.generation import EngineStats
 from sessions.model.types import ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
-from transport.ops.operator_api import ClusterOperatorApi, LocalOperatorApi, held_kv, member_shown
+from transport.ops.operator_api import ClusterOperatorApi, LocalOperatorApi
 from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
 
@@ -47,12 +46,3 @@ async def test_a_replica_that_is_away_is_named_with_the_reason() -> None:
     for action in (api.drain("r2"), api.measure("r2")):
         with pytest.raises(NotFound):
             await action
-
-
-def test_bytes_and_silence_are_kept_apart() -> None:
-    answers: dict[str, Any] = {
-        "r1": Surveyed(0, (), 0, has_more=False, kv_bytes=5),
-        "r2": LinkDown("keepalive", "no answer"),
-    }
-    assert held_kv(answers) == ({"r1": 5}, {"r2": "keepalive: no answer"})
-    assert member_shown(MEMBER)["slots"] is None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sessions.model.errors import BadInput
 from sessions.model.types import ResponseId, TenantId
 from sessions.tracing import trace_ids
-from transport.ops.otlp import OtelTracer, otlp
+from transport.ops.otlp import OtelTracer
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export")
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
@@ -26,9 +25,3 @@ def test_a_root_span_has_the_ids_of_its_response_and_the_rest_are_below_it() -> 
     assert below.context.trace_id == trace_id and below.parent.span_id == span_id
     assert below.attributes["tokens"] == 3 and below.attributes["sessile.tenant"] == "acme"
     assert root.end_time == root.start_time and root.status.description == "lost"
-
-
-def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(BadInput) as caught:
-        otlp("collector:4318", role="serve", name="local", version="1")
-    assert caught.value.param == "otlp"

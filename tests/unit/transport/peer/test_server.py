@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from actors.peer.links import Carrier, LinkDown
-from sessions.model.errors import BadInput
 from transport.addresses import joined
 from transport.peer.client import GrpcDialer
 from transport.peer.security import PeerSecurity
@@ -44,23 +43,6 @@ async def test_messages_go_both_ways_until_the_stream_ends() -> None:
         with pytest.raises(LinkDown) as closed:
             await carrier.receive()
         assert closed.value.reason == "closed"
-
-
-async def test_who_does_not_show_the_token_is_rejected() -> None:
-    async with listening() as address:
-        with pytest.raises(LinkDown) as caught:
-            await GrpcDialer(PeerSecurity(token="another-token-of-16")).dial(address)
-        assert caught.value.reason == "rejected"
-
-
-async def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
-    async with listening() as address:
-        pass
-    with pytest.raises(LinkDown) as caught:
-        await GrpcDialer(SECURITY).dial(address)
-    assert caught.value.reason == "refused"
-    with pytest.raises(BadInput):
-        await PeerServer(echo, security=PeerSecurity()).start("0.0.0.0", 0)
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

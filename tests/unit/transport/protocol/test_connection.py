@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.model.commands import SessionWarm
-from sessions.model.errors import Unauthorized
 from transport.protocol.connection import (
     Action,
     Close,
@@ -22,7 +21,7 @@ from transport.protocol.connection import (
     Send,
 )
 from transport.protocol.flow_control import Unacked
-from transport.protocol.frames import JSON, MSGPACK, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
+from transport.protocol.frames import JSON, Ack, ErrorFrame, Goaway, Hello, Ping, Pong, Subscribe
 
 HELLO = {"type": "hello"}
 
@@ -58,98 +57,12 @@ def warm(number: int) -> dict[str, Any]:
     return {"type": "session.warm", "id": f"c{number}", "session": "s"}
 
 
-def test_hello_comes_first_and_once() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 0.0)
-    assert said(send(connection, {"type": "subscribe", "id": "c", "session": "s"})) == ["hello_expected", "4400"]
-    assert connection.phase is ConnectionPhase.CLOSING
-    assert send(connection, HELLO) == []
-    connection = ready()
-    assert connection.accept("con_1").window_events == 1024
-    assert said(send(connection, HELLO)) == ["hello_repeated", "4400"]
-
-
 def test_a_hello_that_is_wrong_ends_the_connection() -> None:
     connection = Connection(JSON, ConnectionLimits(), 0.0)
     assert said(send(connection, {"type": "hello", "resume": 3})) == ["invalid_request", "4400"]
 
 
-def test_what_follows_hello_in_the_same_message_is_taken() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 0.0)
-    assert said(send(connection, {"type": "ping"}, HELLO, warm(1))) == ["pong", "Hello", "SessionWarm"]
-
-
-def test_credentials_that_are_refused_close_with_their_code() -> None:
-    connection = ready()
-    assert said(connection.refuse(Unauthorized("unauthorized", "No."), 0.0)) == ["unauthorized", "4401"]
-    connection = ready()
-    assert said(connection.refuse(Unauthorized("token_expired", "Old."), 0.0)) == ["token_expired", "4402"]
-
-
-def test_the_wrong_kind_of_message_closes_with_1003() -> None:
-    assert said(ready().received(b"{}", True, 0.0)) == ["1003"]
-    assert said(Connection(MSGPACK, ConnectionLimits(), 0.0).received(b"{}", False, 0.0)) == ["1003"]
-
-
-def test_a_bad_frame_ends_and_a_wrong_one_is_answered() -> None:
-    connection = ready()
-    assert said(send(connection, {"type": "ack", "session": "s"}, warm(1), {"type": "fly"})) == [
-        "invalid_request",
-        "SessionWarm",
-        "unknown_type",
-    ]
-    assert said(connection.received(b"{", False, 0.0)) == ["bad_frame", "4400"]
-    assert said(ready().received(b'"\xff"', False, 0.0)) == ["bad_frame", "1007"]
-
-
-def test_unanswered_commands_are_bounded_and_an_answer_makes_room() -> None:
-    connection = ready(ConnectionLimits(commands_max=2))
-    actions = send(connection, warm(1), warm(2), warm(3), {"type": "ack", "session": "s", "offset": 1})
-    assert said(actions) == ["SessionWarm", "SessionWarm", "rate_limited", "Ack"]
-    refusal = actions[2]
-    assert isinstance(refusal, Send) and isinstance(refusal.message, ErrorFrame)
-    assert refusal.message.id == "c3"
-    assert refusal.message.error["retry_after_ms"] > 0
-    connection.answered()
-    assert said(send(connection, warm(4), warm(5))) == ["SessionWarm", "rate_limited"]
-
-
 # -- time ----------------------------------------------------------------------------------------------------------
-
-
-def test_hello_must_come_in_time() -> None:
-    connection = Connection(JSON, ConnectionLimits(), 100.0)
-    assert connection.deadline() == 110.0
-    assert connection.tick(109.9) == []
-    assert said(connection.tick(110.0)) == ["hello_timeout", "4400"]
-
-
-def test_an_idle_connection_is_pinged_and_a_dead_one_closed() -> None:
-    connection = ready()
-    assert connection.deadline() == 25.0
-    assert said(connection.tick(25.0)) == ["ping"]
-    assert connection.deadline() == 35.0
-    assert connection.tick(30.0) == []
-    assert send(connection, {"type": "pong"}, at=31.0) == []
-    assert connection.deadline() == 50.0, "25 s after the ping was written nothing else was"
-    assert said(connection.tick(50.0)) == ["ping"]
-    assert said(connection.tick(66.0)) == ["4412"]
-
-
-def test_a_client_that_talks_is_pinged_when_we_are_silent() -> None:
-    connection = ready()
-    for second in range(5, 25, 5):
-        send(connection, {"type": "pong"}, at=float(second))
-    assert said(connection.tick(25.0)) == ["ping"], "the client must hear something every 25 s"
-
-
-def test_a_client_that_only_listens_is_pinged_too() -> None:
-    connection = ready()
-    for second in range(1, 25):
-        connection.wrote(float(second))
-    assert said(connection.tick(25.0)) == ["ping"]
-    for second in range(26, 36):
-        connection.wrote(float(second))
-    assert said(connection.tick(35.0)) == ["4412"]
 
 
 def test_a_window_left_full_for_30_s_ends_with_4408_and_progress_restarts_the_clock() -> None:
@@ -168,17 +81,6 @@ def test_a_window_left_full_for_30_s_ends_with_4408_and_progress_restarts_the_cl
     assert said(connection.tick(90.0)) == ["slow_reader", "4408"]
 
 
-def test_a_socket_that_takes_nothing_for_30_s_ends_with_4408() -> None:
-    connection = ready()
-    connection.stalled(1.0)
-    connection.flowing()
-    connection.stalled(5.0)
-    send(connection, {"type": "ping"}, at=20.0)
-    connection.wrote(20.0)
-    assert connection.deadline() == 35.0
-    assert said(connection.tick(35.0)) == ["slow_reader", "4408"]
-
-
 def test_goaway_is_said_once_and_then_done() -> None:
     connection = ready()
     (announced,) = connection.goaway("restart", 2000, 10.0)
@@ -189,15 +91,6 @@ def test_goaway_is_said_once_and_then_done() -> None:
     silent = Connection(JSON, ConnectionLimits(), 0.0)
     silent.goaway("restart", 500, 0.0)
     assert said(silent.tick(0.5)) == ["1012"]
-
-
-def test_a_peer_that_does_not_finish_closing_is_cut() -> None:
-    connection = ready()
-    connection.received(b"{", False, 3.0)
-    assert connection.deadline() == 8.0
-    assert connection.tick(7.0) == []
-    assert connection.tick(8.0) == [Drop()]
-    assert connection.goaway("late", 1, 8.0) == []
 
 
 FRAMES = st.one_of(

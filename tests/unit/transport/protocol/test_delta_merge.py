@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.model import events as ev
-from sessions.model.types import CallId, FunctionCall, ItemId, ResponseId, UnixMs
+from sessions.model.types import CallId, FunctionCall, ItemId, UnixMs
 from tests.support.doors.transport import ITEM, RESPONSE, delta
 from transport.protocol.delta_merge import MERGED_CHARS_MAX, merged
 
@@ -30,49 +30,6 @@ def refusal(text: str, number: int, content_index: int = 0) -> ev.RefusalDelta:
 
 def records(*events: ev.AnyEvent, start: int = 1) -> list[ev.Record]:
     return [ev.Record(offset, UnixMs(100 + offset), event) for offset, event in enumerate(events, start)]
-
-
-def test_neighbouring_deltas_of_one_text_become_one_event() -> None:
-    (span,) = merged(records(delta("a", 4), delta("b", 5), delta("c", 6), start=7))
-    assert span.first_offset == 7
-    assert (span.record.offset, span.record.at) == (9, 109)
-    assert span.record.event == delta("abc", 6)
-
-
-def test_other_items_other_parts_and_other_kinds_stay_apart() -> None:
-    events = (
-        delta("a", 1),
-        delta("b", 2, item="other"),
-        delta("c", 1, response="resp_2", item="other"),
-        refusal("d", 3),
-        refusal("e", 4, content_index=1),
-        arguments("f", 5),
-        arguments("g", 6, item="another"),
-        ev.ContextFitted(response_id=ResponseId("r"), dropped=1),
-    )
-    spans = list(merged(records(*events)))
-    assert [span.record.event for span in spans] == list(events)
-    assert all(span.first_offset is None for span in spans)
-
-
-def test_arguments_and_refusals_merge_and_log_probabilities_are_kept() -> None:
-    one = ev.OutputTextDelta(
-        response_id=RESPONSE,
-        sequence_number=1,
-        item_id=ITEM,
-        output_index=0,
-        content_index=0,
-        delta="x",
-        logprobs=({"token": "x"},),
-    )
-    spans = list(
-        merged(records(arguments('{"a"', 1), arguments(":1}", 2), refusal("no", 3), refusal(".", 4), one, one))
-    )
-    assert [span.first_offset for span in spans] == [1, 3, 5]
-    first, second, third = (span.record.event for span in spans)
-    assert isinstance(first, ev.ArgumentsDelta) and first.delta == '{"a":1}'
-    assert isinstance(second, ev.RefusalDelta) and second.delta == "no."
-    assert isinstance(third, ev.OutputTextDelta) and third.logprobs == ({"token": "x"}, {"token": "x"})
 
 
 def test_a_merged_event_is_bounded_and_one_long_delta_passes() -> None:

@@ -8,30 +8,6 @@ from hypothesis import strategies as st
 from transport.protocol.flow_control import Unacked, Window
 
 
-def test_it_is_full_by_events_or_by_bytes() -> None:
-    window, reader = Window(2, 100), Unacked()
-    window.sent(reader, 1, 10, 5.0)
-    assert (window.full, window.full_since) == (False, None)
-    window.sent(reader, 2, 10, 6.0)
-    assert (window.full, window.full_since) == (True, 6.0)
-    window = Window(9, 100)
-    window.sent(reader, 3, 500, 7.0)
-    assert (window.full, window.bytes_left) == (True, -400)
-
-
-def test_an_ack_that_frees_nothing_is_no_progress() -> None:
-    window, reader = Window(2, 100), Unacked()
-    assert not window.acked(reader, 5, 1.0)
-    window.sent(reader, 4, 10, 1.0)
-    window.sent(reader, 6, 10, 2.0)
-    assert not window.acked(reader, 3, 9.0)
-    assert (window.events, window.bytes, window.full_since) == (2, 20, 2.0)
-    assert window.acked(reader, 5, 9.0)
-    assert (window.events, window.bytes, window.full_since) == (1, 10, None)
-    assert window.acked(reader, 10**9, 9.0)
-    assert reader.sent is None
-
-
 @given(
     st.lists(
         st.tuples(

@@ -42,19 +42,6 @@ def deltas(records: list[ev.Record]) -> list[str]:
     return [record.event.delta for record in records if isinstance(record.event, ev.OutputTextDelta)]
 
 
-def test_the_span_is_blotted_out_code_point_for_code_point() -> None:
-    records = log_of(*begun(), delta("call 0é1", 3), delta("234 now", 4), retracted(5, 11, "[number]"))
-    shown = replayed(records)
-    assert deltas(shown) == [f"call {BLOT * 3}", f"{BLOT * 3} now"]
-    assert shown[-1] == records[-1]
-    assert [record.offset for record in shown] == [record.offset for record in records]
-
-
-def test_two_retractions_count_each_in_the_text_that_it_found() -> None:
-    records = log_of(*begun(), delta("aa SECRET bb HIDDEN cc", 3), retracted(3, 9, "-"), retracted(8, 14, "**"))
-    assert deltas(replayed(records)) == [f"aa {BLOT * 6} bb {BLOT * 6} cc"]
-
-
 def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_back_behind_it() -> None:
     def titled(title: str | None, **made: Any) -> ev.SessionUpdated:
         return ev.SessionUpdated(info=ev.SessionInfo(model="m", title=title, created_at=UnixMs(1), **made))
@@ -71,11 +58,6 @@ def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_b
     )
     titles = [record.event.info.title for record in replayed(records) if isinstance(record.event, ev.SessionUpdated)]
     assert titles == [BLOT * 6, "given by a person", BLOT * 5, None, "made since"]
-
-
-def test_what_came_after_a_retraction_is_not_touched_by_it() -> None:
-    records = log_of(*begun(), delta("secret", 3), retracted(0, 6, ""), delta("secret", 4))
-    assert deltas(replayed(records)) == [BLOT * 6, "secret"]
 
 
 def test_every_event_that_repeats_the_text_is_scrubbed() -> None:
@@ -153,19 +135,6 @@ def test_a_part_that_began_behind_the_reader_is_out_of_sight() -> None:
         replayed(records, after=4)
     records = log_of(*begun(), delta("se", 3), retracted(0, 2), delta("after", 4))
     assert deltas(replayed(records, after=4)) == ["after"], "nothing of it is still to be shown"
-
-
-def test_log_probabilities_go_with_the_text_that_they_spell_out() -> None:
-    event = ev.OutputTextDelta(
-        response_id=RESPONSE,
-        sequence_number=3,
-        item_id=ITEM,
-        output_index=0,
-        content_index=0,
-        delta="secret",
-        logprobs=({"token": "secret"},),
-    )
-    assert "secret" not in str(replayed(log_of(*begun(), event, retracted(0, 6))))
 
 
 HEAD = Head(

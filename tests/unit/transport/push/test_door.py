@@ -9,7 +9,7 @@ from sessions.model.errors import BadInput
 from sessions.model.push import ApnsTarget, FcmTarget, QuietHours, WebPushTarget
 from sessions.public_addresses import AddressRules
 from tests.support.doors.push_service import PushService, vapid_key
-from transport.push.door import PushDoor, decode_key
+from transport.push.door import PushDoor
 
 
 def test_keys_and_addresses_are_looked_at() -> None:
@@ -48,7 +48,3 @@ def test_tokens_of_apps_are_looked_at_and_only_kinds_that_are_sent_are_taken() -
     with pytest.raises(BadInput) as refused:
         door.check(WebPushTarget(endpoint="https://push.example/x", p256dh="", auth=""), None)
     assert refused.value.param == "kind" and "apns, fcm" in refused.value.public_message
-
-
-def test_base64url_without_padding() -> None:
-    assert decode_key("_-8") == b"\xff\xef"

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sessions.model.push import KEPT_MS, FcmTarget
+from sessions.model.push import FcmTarget
 from sessions.model.types import UnixMs
 from sessions.public_addresses import AddressRules
 from tests.support.doors.google_service import PROJECT, GoogleService, failure
-from tests.support.stores.journals import NOW
 from tests.support.stores.push_rows import a_delivery
-from transport.push.fcm import BUSY_S, Fcm, fcm_message
+from transport.push.fcm import BUSY_S, Fcm
 from transport.push.google_tokens import GoogleTokens, ServiceAccount
 from transport.push.outbound import OutboundClient
-from transport.push.send_result import topic_of
 
 DEVICE = FcmTarget(token="c:APA91b" + "x" * 140)
 
@@ -37,23 +35,6 @@ async def world() -> AsyncIterator[World]:
         about = {name: value for name, value in service.account().items() if name != "client_id"}
         tokens = GoogleTokens(ServiceAccount(**about), service.key, outbound)
         yield World(service, Fcm(tokens, PROJECT, outbound, url=service.url))
-
-
-async def test_a_message_has_ids_and_the_names_of_texts(world: World) -> None:
-    delivery, at = a_delivery(DEVICE), UnixMs(NOW + 3600_000)
-    assert (await world.fcm.send(delivery, DEVICE, now())).outcome == "sent"
-    (told,) = world.service.told
-    topic, ids = topic_of(delivery.key), {"v": 1, "id": "resp_1:7", "cause": "tool_call", "session": "sess_ünï"}
-    ids |= {"response": "resp_1", "offset": 7}
-    message = told.message
-    assert message["data"] == {name: str(value) for name, value in ids.items()}
-    assert message["android"]["collapse_key"] == topic and message["android"]["priority"] == "HIGH"
-    assert message["android"]["notification"] == {"body_loc_key": "sessile_tool_call", "tag": topic}
-    assert message["apns"]["headers"]["apns-collapse-id"] == topic and message["apns"]["payload"]["sessile"] == ids
-    assert set(message) == {"token", "data", "android", "apns"} and message["token"] == DEVICE.token
-    left_s = KEPT_MS // 1000 - 3600
-    assert f'"ttl":"{left_s}s"'.encode() in fcm_message(delivery, DEVICE, at)
-    assert b'"ttl":"0s"' in fcm_message(delivery, DEVICE, UnixMs(NOW + 2 * KEPT_MS))
 
 
 @pytest.mark.parametrize(
@@ -81,11 +62,3 @@ async def test_what_follows_of_an_answer(
     world.service.answer = lambda device: (status, said, headers)
     result = await world.fcm.send(a_delivery(DEVICE), DEVICE, now())
     assert (result.outcome, result.after_s) == (outcome, after_s)
-
-
-async def test_a_token_that_google_has_taken_back_is_exchanged_anew(world: World) -> None:
-    await world.fcm.send(a_delivery(DEVICE), DEVICE, now())
-    world.service.given.clear()
-    assert (await world.fcm.send(a_delivery(DEVICE), DEVICE, now())).outcome == "later"
-    assert (await world.fcm.send(a_delivery(DEVICE), DEVICE, now())).outcome == "sent"
-    assert world.service.exchanges == 2

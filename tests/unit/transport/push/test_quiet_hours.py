@@ -24,12 +24,6 @@ def test_a_night_ends_in_the_morning() -> None:
     assert quiet_until(night, at(4, 7, 30)) is None and quiet_until(night, at(3, 21, 59)) is None
 
 
-def test_an_afternoon_is_of_one_day() -> None:
-    nap = QuietHours(start=13 * 60, end=14 * 60, time_zone="Europe/Berlin")
-    assert quiet_until(nap, at(3, 13, 30)) == at(3, 14)
-    assert quiet_until(nap, at(3, 12, 59)) is None and quiet_until(nap, at(3, 14)) is None
-
-
 def test_no_hours_and_zones_that_are_not_known_any_more() -> None:
     assert quiet_until(None, at(3, 3)) is None
     assert quiet_until(QuietHours(start=60, end=60, time_zone="Europe/Berlin"), at(3, 1)) is None

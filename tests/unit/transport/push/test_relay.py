@@ -15,9 +15,9 @@ from sessions.metrics import Metrics
 from sessions.model.errors import Forbidden, Unavailable
 from sessions.model.push import GRACE_MS, KEPT_MS, SUBSCRIPTIONS_MAX, PushDelivery, PushSubscription, QuietHours
 from sessions.model.types import UnixMs
-from tests.support.stores.journals import ACME, NOW, key
+from tests.support.stores.journals import ACME, NOW
 from tests.support.stores.push_rows import a_device, noted
-from transport.push.relay import BATCH, CLAIM_MS, IN_FLIGHT_MAX, OF_ONE_USER_MAX, RETRY_MAX_MS, RETRY_MS, PushRelay
+from transport.push.relay import CLAIM_MS, IN_FLIGHT_MAX, OF_ONE_USER_MAX, RETRY_MAX_MS, RETRY_MS, PushRelay
 from transport.push.send_result import SendResult
 
 
@@ -66,12 +66,6 @@ async def test_retries_wait_longer_each_time_and_end() -> None:
     assert world.due == [] and len(world.sender.sent) == num_sent, "too old to be of use"
 
 
-async def test_what_a_service_asks_for_is_kept_to() -> None:
-    world = await World(SendResult("later", 900.0)).with_notice()
-    await world.relay.relay_batch()
-    assert world.due == [900_000]
-
-
 @pytest.mark.parametrize("failure", [Unavailable("push_service_away", "?"), SendResult("later")])
 async def test_a_service_that_is_away_costs_no_push(failure: SendResult | Exception) -> None:
     world = await World(failure).with_notice()
@@ -97,16 +91,6 @@ async def test_quiet_hours_put_it_off() -> None:
     world.now = UnixMs(world.now + world.due[0])
     await world.relay.relay_batch()
     assert len(world.sender.sent) == 1
-
-
-async def test_a_relay_that_died_after_its_claim_is_followed_by_another() -> None:
-    world = await World().with_notice()
-    (claimed,) = await world.push.claim(world.now, until=UnixMs(world.now + CLAIM_MS), limit=BATCH)
-    await world.relay.relay_batch()
-    assert world.sender.sent == []
-    world.now = UnixMs(world.now + CLAIM_MS)
-    await world.relay.relay_batch()
-    assert [row.notice for row in world.sender.sent] == [claimed.notice] and claimed.key == key("s")
 
 
 async def test_a_bug_with_one_row_costs_that_attempt_alone() -> None:

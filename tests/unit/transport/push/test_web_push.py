@@ -10,7 +10,7 @@ from sessions.model.push import PushDelivery, PushNotice, PushSubscription, WebP
 from sessions.model.types import ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.doors.push_service import PushService, vapid_key
 from transport.push.outbound import OutboundClient, parse_networks
-from transport.push.send_result import RETRY_AFTER_MAX_S, topic_of
+from transport.push.send_result import RETRY_AFTER_MAX_S
 from transport.push.web_push import WebPush
 
 NOW = UnixMs(1_800_000_000_000)
@@ -56,17 +56,3 @@ async def test_what_follows_of_an_answer(status: int, headers: dict[str, str], o
         subscription = a_subscription(target)
         result = await WebPush(vapid_key(), outbound).send(a_delivery(subscription), target, NOW)
         assert (result.outcome, result.after_s) == (outcome, after_s)
-
-
-async def test_a_tool_call_is_urgent_and_every_message_has_keys_of_its_own() -> None:
-    import time
-
-    async with PushService() as service, OutboundClient(parse_networks(["127.0.0.0/8"])) as outbound:
-        target, web_push = a_target(service.device("phone")), WebPush(vapid_key(), outbound)
-        subscription = a_subscription(target)
-        for _ in range(2):
-            now = UnixMs(time.time_ns() // 1_000_000)
-            await web_push.send(a_delivery(subscription), target, now)
-        first, second = service.pushes
-        assert first.said == second.said and first.said["cause"] == "tool_call"
-        assert first.headers["urgency"] == "high" and first.headers["topic"] == topic_of(KEY)

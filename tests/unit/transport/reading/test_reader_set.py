@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from sessions.model import events as ev
 from sessions.model.commands import Ok
-from sessions.model.errors import Unavailable
 from sessions.model.types import CallId, CommandId, Principal, ResponseId, SessionId
 from tests.support.doors.transport import (
     TENANT,
@@ -28,7 +27,6 @@ from tests.support.doors.transport import (
     retracted,
 )
 from transport.protocol.frames import JSON, MSGPACK, ResumePoint, event_frame
-from transport.protocol.retraction import BLOT
 from transport.reading import feeds
 from transport.reading.reader_set import RESUMES_AHEAD
 
@@ -47,63 +45,6 @@ def types(frames: list[dict[str, Any]]) -> list[str]:
 
 
 # -- how a resume is answered ----------------------------------------------------------------------------------------
-
-
-async def test_from_the_start_everything_is_replayed_and_then_live() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 3)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    frames = await rig.run()
-    assert frames[0] == {
-        "type": "resumed",
-        "session": "s",
-        "mode": "replay",
-        "epoch": "ep_s",
-        "from": 1,
-        "top": 7,
-    }
-    assert types(frames) == ["resumed", "event", "event", "event", "event", "event", "caught_up"]
-    merged = frames[5]
-    assert (merged["first_offset"], merged["offset"], merged["event"]["sequence_number"]) == (5, 7, 5)
-    assert merged["event"]["delta"] == "w1 w2 w3 "
-    await sessions.append("s", delta("live", 6))
-    (live,) = await rig.run()
-    assert (live["offset"], live["event"]["delta"]) == (8, "live")
-    assert "first_offset" not in live
-    assert "private" not in live
-
-
-async def test_without_an_offset_there_is_a_snapshot_with_its_tail() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 2)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point())
-    resumed, caught_up = await rig.run()
-    assert (resumed["mode"], resumed["at"], resumed["epoch"]) == ("snapshot", 6, "ep_s")
-    assert resumed["state"]["open"][0]["output"][0]["content"][0]["text"] == "w1 w2 "
-    assert caught_up == {"type": "caught_up", "session": "s", "offset": 6}
-    await sessions.append("s", delta("more", 5))
-    assert [frame["offset"] for frame in await rig.run()] == [7]
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        (point(3, "another"), "epoch_changed"),
-        (point(0, "another"), "epoch_changed"),
-        (point(99, "ep_s"), "offset_ahead"),
-        (point(3), "epoch_unknown"),
-    ],
-)
-async def test_a_position_that_is_not_of_this_log_is_reset(asked: ResumePoint, reason: str) -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions)
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(asked)
-    resumed, caught_up = await rig.run()
-    assert (resumed["mode"], resumed["reason"], resumed["at"]) == ("reset", reason, 14)
-    assert caught_up["offset"] == 14
 
 
 async def test_too_far_back_gets_a_snapshot_and_the_start_is_never_too_far() -> None:
@@ -162,32 +103,6 @@ async def test_what_becomes_durable_while_the_journal_is_read_is_neither_lost_no
     for frame in await rig.run():
         client.take(frame)
     assert (client.offset, client.text, client.caught_up) == (8, "w1 w2 xy", 1)
-
-
-async def test_a_journal_that_is_away_is_gone_for_now() -> None:
-    away = False
-
-    async def faulty(call: str, key: Any, effect: Callable[[], Any]) -> Any:
-        if away and call == "read":
-            raise Unavailable("journal_unavailable", "Away.", retry_after_ms=500)
-        return effect()
-
-    sessions = await memory_sessions(faulty)
-    await a_log(sessions, 2)
-    away = True
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    (gone,) = await rig.run()
-    assert gone["error"] == {
-        "type": "server_error",
-        "code": "journal_unavailable",
-        "message": "Away.",
-        "retryable": True,
-        "retry_after_ms": 500,
-    }
-    away = False
-    rig.channel.subscribe(point(0))
-    assert types(await rig.run())[-1] == "caught_up"
 
 
 async def test_a_reader_that_was_replaced_writes_nothing_more() -> None:
@@ -392,61 +307,7 @@ async def test_what_one_reader_finds_in_the_journal_its_neighbours_read_too() ->
     assert [frame["offset"] for frame in frames] == [8], "two deltas laid together"
 
 
-async def test_an_answer_that_overtook_its_event_wakes_the_neighbours_too() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 2)
-    source = Source(sessions)
-    asking, other = Rig(source), Rig(source)
-    for rig in (asking, other):
-        rig.channel.subscribe(point(0))
-        await rig.run()
-    sinks, sessions.sinks = sessions.sinks, {}
-    await sessions.append("s", delta("a", 5))
-    sessions.sinks = sinks
-    asking.channel.answer(Ok(id=CommandId("c"), offset=7), S, 7)
-    await asking.run()
-    frames = await other.run()
-    assert [frame["offset"] for frame in frames if frame["type"] == "event"] == [7]
-
-
 # -- the window ----------------------------------------------------------------------------------------
-
-
-async def test_a_full_window_stops_the_cursor_and_an_ack_moves_it_on() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=3)
-    rig.channel.subscribe(point(0))
-    client = Reading()
-    for frame in await rig.run():
-        client.take(frame)
-    assert client.offset == 3
-    assert rig.window.full_since == 0.0
-    for n in range(50):
-        await sessions.append("s", delta(f"{n},", 3 + n))
-    assert await rig.run() == []
-    assert rig.channel.readers[S].sent is not None
-    assert len(rig.channel.readers[S].sent or ()) == 3, "nothing is kept for a slow reader but what it was sent"
-    rig.now = 7.0
-    rig.channel.ack(S, 2, rig.now)
-    assert rig.window.full_since is None
-    for frame in await rig.run():
-        client.take(frame)
-    rig.channel.ack(S, client.offset or 0, rig.now)
-    for frame in await rig.run():
-        client.take(frame)
-    assert client.offset == 54, "what was missed came as few merged events"
-    assert client.text == "".join(f"{n}," for n in range(50))
-
-
-async def test_the_bytes_count_too_and_one_frame_may_overshoot() -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun(), delta("x" * 5000, 3), delta("y" * 5000, 4))
-    rig = Rig(Source(sessions), window_bytes=1200)
-    rig.channel.subscribe(point(4, "ep_s"))
-    frames = await rig.run()
-    assert types(frames) == ["resumed", "event"]
-    assert rig.window.bytes > 5000
 
 
 async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
@@ -464,31 +325,6 @@ async def test_unsubscribing_frees_what_was_never_acknowledged() -> None:
 
 
 # -- answers among events ----------------------------------------------------------------------------------------
-
-
-async def test_an_answer_waits_for_the_events_up_to_its_offset() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=3)
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    rig.channel.answer(Ok(id=CommandId("c"), offset=4), S, 4)
-    assert await rig.run() == []
-    rig.channel.ack(S, 3, 0.0)
-    assert types(await rig.run()) == ["event", "ok", "caught_up"]
-
-
-async def test_no_delta_follows_the_answer_to_a_cancel_that_came_too_late() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions), window_events=4)
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    await sessions.append("s", *(delta(f"{n}", 3 + n) for n in range(5)))
-    rig.channel.answer(Ok(id=CommandId("c"), noop=True), S, None)
-    assert await rig.run() == [], "the window is full: deltas of the response are still to come"
-    rig.channel.ack(S, 4, 0.0)
-    assert types(await rig.run()) == ["event", "ok"]
 
 
 async def test_an_answer_that_overtook_its_event_fetches_it() -> None:
@@ -531,36 +367,6 @@ async def test_a_new_epoch_under_a_live_reader_is_a_reset() -> None:
         client.take(frame)
     assert client.modes == ["replay", "reset"]
     assert (client.epoch, client.offset, client.text) == ("ep_s'", 7, "w1 w2 after")
-
-
-async def test_a_retraction_blots_out_what_is_replayed_and_keeps_every_offset() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    await sessions.append("s", delta("the code is ", 3), delta("4711, ", 4), delta("keep it", 5))
-    await sessions.append("s", retracted(12, 16, "[gone]"), delta("!", 6))
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(0))
-    client = Reading()
-    frames = await rig.run()
-    for frame in frames:
-        client.take(frame)
-    assert "4711" not in str(frames)
-    assert f"the code is {BLOT * 4}, keep it" in str(frames)
-    assert (client.text, client.offset) == ("the code is [gone], keep it!", 9)
-
-
-async def test_a_reader_that_stands_inside_a_retracted_part_gets_a_snapshot() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    await sessions.append("s", delta("se", 3), delta("cret", 4), retracted(0, 6, "-"))
-    rig = Rig(Source(sessions))
-    rig.channel.subscribe(point(5, "ep_s"))
-    client = Reading()
-    frames = await rig.run()
-    for frame in frames:
-        client.take(frame)
-    assert "cret" not in str(frames)
-    assert (client.modes, client.text, client.offset) == (["replay", "snapshot"], "-", 7)
 
 
 async def test_the_tail_never_holds_what_was_retracted() -> None:
@@ -630,21 +436,6 @@ async def test_deltas_wait_for_those_behind_them_the_first_never_and_other_event
     await sessions.append("s", retracted(0, 5))
     assert len(await rig.run()) == 2, "what is no delta is not held up, nor what stands before it"
     rig.channel.close()
-
-
-async def test_who_leaves_while_deltas_wait_leaves_no_timer() -> None:
-    sessions = await memory_sessions()
-    await a_log(sessions, 0)
-    rig = Rig(Source(sessions))
-    rig.channel.rollup_s = 0.2
-    rig.channel.subscribe(point(0))
-    await rig.run()
-    await sessions.append("s", delta("first ", 2))
-    await rig.run()
-    await sessions.append("s", delta("second ", 3))
-    assert await rig.run() == [] and rig.channel._rolling
-    rig.channel.unsubscribe(S)
-    assert not rig.channel._rolling
 
 
 async def test_what_a_device_read_by_the_journal_counts_as_read() -> None:

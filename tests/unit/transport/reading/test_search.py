@@ -11,7 +11,7 @@ import structlog
 from sessions.machine.state import State, apply, empty
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, Internal, Limited
-from sessions.model.types import LOCAL_PRINCIPAL, ItemId, Principal, SessionId, SessionKey, UnixMs
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionKey, UnixMs
 from tests.support.doors.transport import TENANT, FakeSessions, key_of, memory_sessions, message_created
 from transport.reading import search
 from transport.reading.log_reader import LogReader
@@ -32,15 +32,6 @@ def folded(*events: ev.AnyEvent) -> State:
 def searching(sessions: FakeSessions) -> ConversationSearch:
     logs = LogReader(sessions.journal, now_ms=lambda: UnixMs(1), replay_records_max=100)
     return ConversationSearch(sessions.journal, logs, asyncio.get_running_loop().time)
-
-
-def test_every_word_stands_in_the_same_text_in_any_case() -> None:
-    state = folded(named("Bread"), message_created("A RECIPE for bread", "a"), message_created("flour", "b", "a"))
-    (match,) = matches_of(state, words_of("recipe BREAD"))[0]
-    assert (match.item_id, match.snippet[match.start : match.end]) == ("a", "RECIPE")
-    assert matches_of(state, words_of("recipe flour"))[0] == ()
-    assert [match.item_id for match in matches_of(state, words_of("bread"))[0]] == [None, "a"]
-    assert matches_of(state, words_of("re.ipe"))[0] == ()  # a word, and no pattern
 
 
 @pytest.mark.parametrize(
@@ -73,73 +64,10 @@ def test_a_long_query_that_almost_matches_everywhere_is_not_found() -> None:
     assert words_of("a" * 255 + "b").snippet("a" * 2_000_000) is None
 
 
-def test_a_snippet_shows_what_stands_around_on_one_line() -> None:
-    text = "x" * 500 + " before\nthe Nadel\tbehind " + "y" * 500
-    (match,) = matches_of(folded(named(None), message_created(text, "a")), words_of("nadel"))[0]
-    assert match.snippet[match.start : match.end] == "Nadel"
-    assert match.snippet.startswith("…") and match.snippet.endswith("…") and "before the Nadel behind" in match.snippet
-    assert len(match.snippet) <= search.BEFORE + search.AFTER + 2
-
-
-def test_other_branches_and_what_the_system_says_are_not_searched() -> None:
-    state = folded(
-        named(None),
-        message_created("needle", "a"),
-        message_created("needle", "s", None, "system"),
-        message_created("thread", "b", "s"),
-        message_created("x", "c"),
-    )
-    assert matches_of(state, words_of("needle"))[0] == ()
-    assert matches_of(state, words_of("thread"))[0] == ()
-
-
-def test_what_was_taken_back_is_not_found() -> None:
-    taken = ev.ContentRetracted(
-        response_id="",  # type: ignore[arg-type]
-        item_id=ItemId("a"),
-        content_index=0,
-        start=0,
-        end=6,
-        replacement="",
-        category="deleted",
-    )
-    assert matches_of(folded(named(None), message_created("needle", "a"), taken), words_of("needle"))[0] == ()
-
-
 @pytest.mark.parametrize("query", ["", "  ", "x" * 257, " ".join("abcdefghijklmnopq")])
 def test_a_query_has_some_words_and_not_too_many(query: str) -> None:
     with pytest.raises(BadInput):
         words_of(query)
-
-
-async def test_sessions_are_found_in_the_order_of_their_list_page_by_page() -> None:
-    sessions = await memory_sessions()
-    for number in range(4):
-        await sessions.append(f"s{number}", named(None), message_created("needle" if number != 2 else "straw", "a"))
-    await sessions.append("gone", named(None), message_created("needle", "a"), deleted=True)
-    place: SessionId | None = None
-    found: list[str] = []
-    while True:
-        page = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=1, after=place)
-        found += [hit.head.key.session for hit in page.hits]
-        place = page.last_id
-        if not page.has_more:
-            break
-    listed = await sessions.journal.list_heads(TENANT, user=None, limit=10, after=None)
-    assert found == [head.key.session for head in listed if head.key.session != "s2"] and len(found) == 3
-
-
-async def test_a_search_is_bounded_and_says_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = await memory_sessions()
-    for number in range(5):
-        await sessions.append(f"s{number}", named(None), message_created("straw" if number < 4 else "needle", "a"))
-    monkeypatch.setattr(search, "SESSIONS_MAX", 2)
-    first = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=None)
-    assert first.hits == () and first.has_more and first.last_id is not None
-    monkeypatch.setattr(search, "SESSIONS_MAX", 64)
-    monkeypatch.setattr(search, "TEXT_MAX", 5)
-    second = await searching(sessions).search(LOCAL_PRINCIPAL, "needle", limit=20, after=first.last_id)
-    assert second.hits == () and second.has_more and second.last_id not in (None, first.last_id)
 
 
 async def test_a_session_that_cannot_be_read_is_passed_over_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,30 +42,3 @@ async def test_one_that_fails_in_a_flush_does_not_take_the_rest_along() -> None:
     assert not members[1].calls
     await asyncio.sleep(0)
     assert [member.calls for member in members] == [["flush", "abort"], ["flush"]]
-
-
-async def test_it_knows_how_many_there_are_and_when_all_have_left() -> None:
-    connections, first, second = await opened(), Member(), Member()
-    connections.opened(first)
-    assert not connections.over_limit and not connections.empty.is_set()
-    connections.opened(second)
-    assert connections.over_limit
-    connections.goaway("restart", 5)
-    connections.closed(first)
-    connections.closed(second)
-    assert connections.empty.is_set() and first.calls == ["goaway restart 5"]
-
-
-async def test_they_are_closed_one_after_the_other_where_that_is_wanted() -> None:
-    connections, members = await opened(4), [Member() for _ in range(4)]
-    for member in members:
-        connections.opened(member)
-    connections.goaway("restart", 250, 62.5)
-    assert sorted(member.calls[0] for member in members) == [f"goaway restart {250 + n}" for n in (0, 62, 125, 188)]
-
-
-async def test_what_is_left_is_cut() -> None:
-    connections, member = await opened(), Member()
-    connections.opened(member)
-    connections.abort()
-    assert member.calls == ["abort"]

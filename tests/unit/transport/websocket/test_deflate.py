@@ -14,7 +14,7 @@ from transport.protocol.connection import ConnectionLimits
 from transport.protocol.frames import JSON, Goaway
 from transport.websocket import upgraded
 from transport.websocket.connections import WebSocketConnections
-from transport.websocket.deflate import DEFLATED_BYTES_MAX, deflated, wants_deflate
+from transport.websocket.deflate import DEFLATED_BYTES_MAX, deflated
 from transport.websocket.websocket import WebSocketConnection
 
 
@@ -88,12 +88,6 @@ async def test_who_asks_gets_frames_that_share_one_window() -> None:
     connection.connection_lost(None)
 
 
-async def test_the_offer_of_every_browser_alone_is_not_taken() -> None:
-    client, connection, _ = await connected("/v1/ws")
-    assert client.extensions == [] and connection._ws.extensions == []
-    connection.connection_lost(None)
-
-
 async def test_a_large_frame_goes_as_it_is() -> None:
     _, connection, _ = await connected("/v1/ws?compress=deflate")
     large = JSON.frame(Goaway(reason="x" * DEFLATED_BYTES_MAX, after_ms=0))
@@ -112,11 +106,3 @@ async def test_over_its_bound_a_server_declines_and_who_leaves_makes_room(monkey
     for connection in (held, held, plain):
         connection.connection_lost(None)
     assert connections.deflating == 0
-
-
-@pytest.mark.parametrize(
-    ("path", "wanted"),
-    [("/v1/ws?compress=deflate", True), ("/v1/ws?compress=br", False), ("/v1/ws?ticket=compress", False)],
-)
-def test_the_address_asks(path: str, wanted: bool) -> None:
-    assert wants_deflate(path) is wanted

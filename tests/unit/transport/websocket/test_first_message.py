@@ -162,18 +162,6 @@ async def test_a_wrong_key_is_refused_in_one_write(size: int, pieces: int) -> No
     assert not stranger.connections.shares.unauthenticated and not stranger.connections.shares.plain
 
 
-async def test_a_good_key_gets_a_connection_with_all_that_came() -> None:
-    stranger = Stranger(await connections())
-    stranger.send(stranger.text(hello(KEY)) + stranger.text(b'{"type": "ping"}'))
-    await asyncio.sleep(0)
-    assert isinstance(stranger.transport.protocol, WebSocketConnection)
-    assert stranger.connections.connections == {stranger.transport.protocol}
-    assert b'"ready"' in stranger.transport.written[0] and b'"pong"' in stranger.transport.written[0]
-    assert not stranger.connections.shares.unauthenticated and stranger.connections.shares.principals.total() == 1
-    stranger.transport.protocol.connection_lost(None)
-    assert not stranger.connections.shares.principals
-
-
 @pytest.mark.parametrize(
     "frame",
     [

@@ -81,18 +81,6 @@ async def client(app: App) -> Client:
     return Client(WebSocketConnections(gateway, ConnectionLimits(), 10, app=app))
 
 
-async def test_events_leave_as_the_application_makes_them(client: Client, app: App) -> None:
-    client.send(CREATE)
-    app.go.release()
-    await settled()
-    assert client.kinds() == ["response.created"] and app.scopes[0]["path"] == "/v1/responses"
-    for _ in range(3):
-        app.go.release()
-    await settled()
-    assert client.kinds() == ["response.output_text.delta"] * 2 + ["response.completed"]
-    client.connection.connection_lost(None)
-
-
 @pytest.mark.parametrize(("steered", "followed"), [("resp_1", ["/v1/responses/resp_3"]), ("resp_2", [])])
 async def test_what_goes_on_from_another_response_is_not_written_here(
     client: Client, app: App, steered: str, followed: list[str]
@@ -120,16 +108,6 @@ async def test_a_cancel_right_behind_a_turn_ends_it(client: Client, app: App) ->
     app.go.release()
     await settled()
     assert app.scopes[-1]["path"] == "/v1/responses/resp_1/cancel"
-    client.connection.connection_lost(None)
-
-
-@pytest.mark.parametrize("turn", [{"input": "x", "generate": 1}, None])
-async def test_a_cancel_without_a_response_is_refused(client: Client, turn: dict[str, Any] | None) -> None:
-    if turn is not None:
-        client.send({"type": "response.create", **turn})
-    client.send({"type": "response.cancel"})
-    await settled()
-    assert client.kinds() == ["error"] * (1 if turn is None else 2)
     client.connection.connection_lost(None)
 
 
@@ -175,19 +153,6 @@ async def test_who_does_not_read_holds_the_stream_up_and_is_closed_in_time(clien
     (close,) = client.frames()
     assert close.opcode is Opcode.CLOSE and int.from_bytes(close.data[:2]) == 4408
     connection.connection_lost(None)
-
-
-async def test_a_lost_connection_is_noticed_by_the_application(client: Client, app: App) -> None:
-    client.send(CREATE)
-    app.go.release()
-    await settled()
-    client.connection.connection_lost(None)
-    await settled()
-    assert app.left.is_set()
-    for _ in range(3):
-        app.go.release()
-    await settled()
-    assert app.sent == 4  # the application decides what that ends
 
 
 async def test_a_silent_peer_is_pinged_and_then_closed(client: Client) -> None:

@@ -120,9 +120,3 @@ async def test_pings_cost_their_key_something_and_what_comes_behind_them_waits_i
         assert client.transport.reading
     assert [round(arrival.weight, 2) for arrival in arrivals] == [5.0, 0.01] * 3
     assert arrivals[0].cost > arrivals[1].cost
-
-
-async def test_the_end_of_the_peer_and_of_the_connection_are_passed_on(client: Client) -> None:
-    client.connection.data_received(bytes_of(Frame(Opcode.CLOSE, (1000).to_bytes(2))))
-    client.connection.connection_lost(None)
-    assert client.connection.ended == ["closing", "lost"]

@@ -13,7 +13,6 @@ from tests.support.doors.transport import gateway_over, memory_sessions
 from transport.protocol.connection import ConnectionLimits
 from transport.websocket import upgraded
 from transport.websocket.connections import WebSocketConnections
-from transport.websocket.upgraded import SLICE_BYTES
 from transport.websocket.websocket import WebSocketConnection
 
 
@@ -25,18 +24,6 @@ def client_of(connections: WebSocketConnections) -> SocketlessClient[WebSocketCo
 
 async def opened(limits: ConnectionLimits | None = None) -> WebSocketConnections:
     return WebSocketConnections(gateway_over(await memory_sessions()), limits or ConnectionLimits(), 10)
-
-
-async def test_a_flood_is_taken_in_by_slices() -> None:
-    client = client_of(await opened())
-    client.send({"type": "hello", "device": "x", "auth": "y" * 4000})
-    big = {"type": "message.create", "id": "c", "session": "s", "content": "x" * (3 * SLICE_BYTES)}
-    client.send(big)
-    assert not client.transport.reading
-    for _ in range(9):
-        await asyncio.sleep(0)
-    assert client.transport.reading
-    client.connection.connection_lost(None)
 
 
 async def test_while_the_peer_does_not_read_nothing_is_taken_in() -> None:

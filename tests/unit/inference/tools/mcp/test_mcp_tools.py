@@ -9,27 +9,11 @@ import pytest
 
 from sessions.model.errors import NotFound
 from sessions.model.types import McpSource, TenantId
-from sessions.server_tools import ToolProgress
 from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import ACME, opened_servers, request_of, stdio_table, tools_file, until, url_table
 
 LOOPBACK = 'networks = ["127.0.0.0/8"]\n'
 OTHER = TenantId("other")
-
-
-async def test_a_server_that_runs_here_is_called_and_ended(tmp_path: Path) -> None:
-    progress: list[ToolProgress] = []
-    (tmp_path / "quick").touch()
-    async with opened_servers(tmp_path, stdio_table(tmp_path)) as tools:
-        done = await tools.call(request_of("town__weather", city="Rome"))
-        assert (done.outcome, done.output) == ("done", "18 degrees in Rome")
-        await tools.call(request_of("town__slow", city="Rome"), progress.append)
-        assert progress[0] == ToolProgress(1.0, 4.0, "looking at Rome")
-        found = tools.find(ACME, "town__weather")
-        assert found is not None and found.read_only and not found.takes_keys, "what it says itself is not believed"
-        bad = await tools.call(request_of("town__weather", town=1))
-        assert bad.outcome == "failed" and "city" in bad.output
-        assert (await tools.call(request_of("town__other"))).outcome == "not_sent"
 
 
 async def test_who_gives_up_tells_the_server(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from inference.tools.mcp.server_table import McpServerTable
 from tests.support.mcp.opened import tools_file
 
 
@@ -29,11 +28,3 @@ from tests.support.mcp.opened import tools_file
 def test_wrong_tables(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         tools_file(tmp_path, text)
-
-
-def test_who_is_asked_and_what_may_be_sent_again() -> None:
-    table = McpServerTable(command=("x",), approve=("pay",), idempotent=("look",))
-    assert table.asks("pay") and not table.asks("look")
-    assert table.repeatable("look", hinted=False) and not table.repeatable("pay", hinted=True)
-    trusting = McpServerTable(command=("x",), approve=True, trust_hints=True)
-    assert trusting.asks("look") and trusting.repeatable("pay", hinted=True)

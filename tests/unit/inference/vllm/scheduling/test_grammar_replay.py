@@ -173,12 +173,6 @@ def test_a_count_beyond_the_prompt_fails_the_request_and_raises_nothing(replays:
         assert isinstance(going_on.structured_output_request.grammar, GrammarRefusal)
 
 
-def test_an_answer_that_was_whole_can_only_end(replays: GrammarReplays) -> None:
-    going_on = request([OPEN, CLOSE, END], Brackets(), 3)
-    replays.prepare(going_on)
-    assert going_on.structured_output_request.settled().is_terminated()
-
-
 def test_a_rollback_ends_where_the_replayed_part_does() -> None:
     grammar = Brackets()
     grammar.accept_tokens("r", [OPEN, OPEN])
@@ -207,15 +201,6 @@ def test_thoughts_are_not_replayed() -> None:
     thinking = request([7, 5, 6], grammar, 2)
     GrammarReplays(lambda _: reasoner, speculates=False).prepare(thinking)
     assert thinking.structured_output_request.grammar is grammar and grammar.tokens == []
-
-
-def test_a_parser_that_fails_fails_the_request_alone(replays: GrammarReplays) -> None:
-    def fails(_: Any) -> None:
-        raise RuntimeError("broken")
-
-    going_on = request([OPEN], Brackets(), 1)
-    GrammarReplays(fails, speculates=False).prepare(going_on)
-    assert isinstance(going_on.structured_output_request.grammar, RuntimeError)
 
 
 def test_one_that_is_closed_fails_what_comes_later(replays: GrammarReplays) -> None:

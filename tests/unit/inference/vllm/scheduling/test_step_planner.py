@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from inference.step_budget import LEAST_ALONE, LEAST_BESIDE, StepBudget
+from inference.step_budget import LEAST_ALONE, StepBudget
 from inference.vllm.scheduling.step_planner import StepPlan, StepPlanner
 
 
@@ -43,24 +43,6 @@ class Device:
         return self.planner
 
 
-def names(running: list[Any]) -> list[str]:
-    return [each.request_id for each in running]
-
-
-def test_decodes_come_first_then_short_rests_then_long_prompts_by_priority_and_arrival() -> None:
-    running = [
-        request("long", 4_000),
-        request("low", 900, priority=10),
-        request("other", 3_000),
-        request("rest", 71),
-        request("decode", 1),
-        request("short", 12),
-    ]
-    plan = Device().settled().plan(running, [])
-    assert names(running) == ["decode", "short", "rest", "long", "other", "low"]
-    assert plan == StepPlan(100, 0), "nobody waits: nothing is kept from the long ones"
-
-
 def test_a_step_is_what_is_computed_in_the_target_time_on_a_machine_ten_times_slower_too() -> None:
     device = Device()
     assert device.planner.plan([request("a", 4_000)], []).tokens == LEAST_ALONE
@@ -83,33 +65,6 @@ def test_steps_that_overlap_count_from_the_end_of_the_one_before() -> None:
     device.planner.ended(second)
     assert device.planner.plan([request("a", 4_000), request("b", 4_000)], []).tokens in (99, 100)
     device.planner.ended(SimpleNamespace(total_num_scheduled_tokens=5))  # that nobody saw begin
-
-
-def test_a_lone_prompt_has_longer_steps_until_another_request_comes() -> None:
-    planner, alone = Device().settled(), request("a", 4_000)
-    assert planner.plan([], [alone]).tokens == planner.plan([alone], []).tokens == 200
-    assert planner.plan([alone], [request("new", 71)]).tokens == 100
-    assert planner.plan([alone], [], num_unready=1).tokens == 100, "its KV may be there after the next step"
-    assert planner.plan([alone, request("b", 4_000)], []).tokens == 100
-    assert planner.plan([alone, request("d", 1)], []).tokens == 100
-    assert Device(overlaps=True).settled().plan([alone], []).tokens == 100, "whoever comes would wait for two of them"
-
-
-def test_who_decodes_always_fits_and_a_long_prompt_goes_on_beside() -> None:
-    running = [request("long", 4_000), *(request(f"d{number}", 1) for number in range(150))]
-    assert Device().settled().plan(running, []).tokens == 150 + LEAST_BESIDE
-    assert Device(most=120).settled().plan(running, []).tokens == 120
-
-
-def test_of_a_step_something_is_kept_for_who_waits_and_could_begin() -> None:
-    planner = Device().settled()
-    waiting = [request("new", 71)]
-    assert planner.plan([request("long", 4_000)], waiting) == StepPlan(100, 50)
-    assert planner.plan([request("long", 4_000), request("d", 1), request("rest", 39)], waiting) == StepPlan(100, 30)
-    assert planner.plan([request("d", 1)], waiting).long_max == 0, "it has the step for itself"
-    assert planner.plan([], [*waiting, request("cold", 3_000)]) == StepPlan(100, 50), "the first may be the long one"
-    drafting = Device(drafted=6)
-    assert drafting.settled().plan([request(f"{n}", 4_000) for n in range(40)], waiting).long_max == 7
 
 
 def test_who_waits_for_blocks_keeps_nothing_from_others_until_somebody_has_left() -> None:

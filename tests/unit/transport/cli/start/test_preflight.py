@@ -33,10 +33,6 @@ def test_a_taken_port_is_refused_by_its_setting() -> None:
     check_ports(Settings(port=port), PORTS)
 
 
-def test_a_port_that_is_picked_or_absent_is_fine() -> None:
-    check_ports(Settings(port=0, grpc_port=-1, metrics_port=0), PORTS)
-
-
 def test_a_model_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     with pytest.raises(BadSetting, match=r"model\.gguf': this file does not exist\. .* --model"):
@@ -125,11 +121,6 @@ def test_a_master_key_that_is_elsewhere_is_not_missed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("rows")
     check_journal_complete(Settings(data=str(tmp_path), master_key="elsewhere"))
     check_journal_complete(Settings(data=str(tmp_path), key_service="http://127.0.0.1/transit/k"))
-
-
-def test_a_data_folder_is_made(tmp_path: Path) -> None:
-    check_data_folder(Settings(data=str(tmp_path / "new" / "data")))
-    assert (tmp_path / "new" / "data").is_dir() and not list((tmp_path / "new" / "data").iterdir())
 
 
 def test_a_data_folder_that_cannot_be_written_to_is_called_that(tmp_path: Path) -> None:

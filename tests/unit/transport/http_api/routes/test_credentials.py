@@ -43,13 +43,6 @@ async def test_me_names_the_tenant_user_and_role_of_the_key(
     assert scopes is None or shown["scopes"] == scopes
 
 
-async def test_me_shows_the_user_that_a_service_speaks_for() -> None:
-    gateway = await gateway_with_keys()
-    async with http_client(gateway, authorization="Bearer service") as client:
-        shown = (await client.get("/v1/me", headers={"x-sessile-user": "zoe"})).json()
-    assert (shown["user"], shown["role"], shown["scopes"], shown["operator"]) == ("zoe", "user", ["chat"], False)
-
-
 async def test_me_answers_only_a_good_key() -> None:
     gateway = await gateway_with_keys()
     async with http_client(gateway) as client:

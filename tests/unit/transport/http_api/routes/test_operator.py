@@ -15,7 +15,6 @@ from sessions.service_totals import ServiceTotals
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices
-from transport.http_api.routes.operator import slo_summary
 from transport.ops.operator_requests import SessionPage, SessionQuery
 
 KEYS = {
@@ -90,14 +89,6 @@ async def test_series_are_of_the_time_and_the_replica_that_were_requested(gatewa
         assert (await client.get("/v1/operator/series")).status_code == 403
 
 
-async def test_sessions_are_listed_behind_a_place(gateway: Gateway, replicas: Replicas) -> None:
-    async with http_client(gateway, authorization="Bearer operator") as client:
-        page = (await client.get("/v1/operator/sessions?tenant=acme&after=acme/s&limit=3")).json()
-        assert page["silent"] == {"r2": "no answer"} and page["last_id"] is None
-        assert replicas.calls == [SessionQuery(tenant="acme", after="acme/s", limit=3)]
-        assert (await client.get("/v1/operator/sessions?after=s")).status_code == 400
-
-
 async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None:
     async with http_client(gateway, authorization="Bearer operator") as client:
         assert (await client.post("/v1/operator/replicas/r1/drain")).status_code == 202
@@ -113,8 +104,3 @@ async def test_actions_are_audited(gateway: Gateway, replicas: Replicas) -> None
         actions == ["replica.drain_asked", "replica.undrain_asked", "session.hand_off_asked"]
         and len(replicas.calls) == 3
     )
-
-
-def test_the_share_in_target_is_of_those_that_were_judged() -> None:
-    assert slo_summary(ServiceTotals(met=3, missed=1))["in_target"] == 0.75
-    assert slo_summary(ServiceTotals())["in_target"] is None

@@ -7,31 +7,10 @@ import asyncio
 import pytest
 
 from sessions.model.commands import SessionUpdate
-from sessions.model.events import SessionCreated, SessionDeleted, SessionInfo
-from sessions.model.types import LOCAL_PRINCIPAL, UnixMs
-from tests.support.doors.transport import begun, created, delta, gateway_over, http_client, key_of, memory_sessions
+from sessions.model.events import SessionCreated, SessionInfo
+from sessions.model.types import UnixMs
+from tests.support.doors.transport import begun, created, delta, gateway_over, http_client, memory_sessions
 from tests.support.engines.engines import until
-from transport.http_api.routes.sessions import stream_log
-from transport.openai.log_cursor import LogCursor
-
-
-@pytest.mark.parametrize(("offset", "first"), [(None, b"event: snapshot"), (4, b"id: ep_s:5\nevent: event")])
-async def test_the_log_as_events_begins_with_how_it_goes_on(offset: int | None, first: bytes) -> None:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun(), delta("a", 3))
-    gateway = gateway_over(sessions)
-    cursor = LogCursor(gateway, LOCAL_PRINCIPAL, key_of("s"))
-    plan = await cursor.standing(None if offset is None else cursor.epoch, offset)
-    if offset is not None:
-        await cursor.check(0)
-        plan = await cursor.standing(cursor.epoch, offset)
-    chunks = stream_log(cursor, plan)
-    assert (first in await anext(chunks)) and b"event: caught_up" in await anext(chunks)
-    await sessions.append("s", SessionDeleted(), deleted=True)
-    assert b"session.deleted" in await anext(chunks)
-    with pytest.raises(StopAsyncIteration):
-        await anext(chunks)
-    assert len(gateway.feeds) == 0
 
 
 async def test_a_bare_number_is_of_the_log_as_it_is_and_must_exist() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from inference.simulated import SimulatedOptions
 from inference.tools.mcp.agreements import StoredPins
 from sessions.model.audit import INSTALLATION, public
-from sessions.model.types import TenantId, UnixMs
+from sessions.model.types import UnixMs
 from tests.support.doors.openai_server import Serving, serving
 from tests.support.mcp.opened import ACME, opened_servers, stdio_table, until
 
@@ -59,14 +58,3 @@ async def test_what_changed_is_held_seen_and_agreed_to(tmp_path: Path) -> None:
 async def test_what_cannot_be_agreed_to(body: Any, status: int) -> None:
     async with serving(SimulatedOptions()) as server:
         assert (await call(server, "POST", "/v1/tools/agreements", json=body))[0] == status
-
-
-async def test_of_two_replicas_that_are_first_one_is() -> None:
-    async with serving(SimulatedOptions()) as server:
-        pins = StoredPins(server.gateway.store.tool_records, lambda: UnixMs(1))
-        await pins.remember("acme", "town", {"a": "1"})
-        await pins.remember("acme", "town", {"a": "2", "b": "3"})
-        assert await pins.agreed("acme", "town") == {"a": "1", "b": "3"}
-        assert await pins.agreed("", "town") is None
-        records: Sequence[Any] = await server.gateway.store.tool_records.records("pin", TenantId("acme"))
-        assert len(records) == 1

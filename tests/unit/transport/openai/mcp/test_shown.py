@@ -9,7 +9,6 @@ from sessions.model.types import (
     CallId,
     FunctionCall,
     FunctionCallOutput,
-    Item,
     ItemId,
     McpSource,
     ResponseId,
@@ -17,7 +16,6 @@ from sessions.model.types import (
 )
 from transport.openai.mcp.shown import (
     McpEvents,
-    resumed_calls,
 )
 
 NOW = UnixMs(0)
@@ -80,10 +78,3 @@ def test_events_are_numbered_and_placed_anew() -> None:
         *("output_item.added", "output_item.done", "mcp_call.completed", "output_item.done"),
     ]
     assert [each["output_index"] for each in shown if "item" in each] == [0, 0, 1, 2, 2, 1]
-
-
-def test_what_an_answer_goes_on_from_belongs_to_it_where_somebody_was_asked() -> None:
-    items: list[Item] = [call(approval=True), call(1, parent="fc_0"), output(parent="fc_1"), output(1, parent="fco_0")]
-    assert resumed_calls(items, "fco_1") == [items[0], items[2], items[1], items[3]]
-    plain: list[Item] = [call(), output()]
-    assert resumed_calls(plain, "fco_0") == [] and resumed_calls(items, None) == []
