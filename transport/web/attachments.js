@@ -41,7 +41,10 @@ export class Attachments {
       this.add([...(input.files ?? [])]);
       input.value = "";
     });
-    area.addEventListener("paste", (event) => this.takeFrom(event, event.clipboardData));
+    area.addEventListener("paste", (event) => {
+      const data = event.clipboardData;
+      if (!data?.getData("text/plain")) this.takeFrom(event, data); // office programs offer a picture beside their text
+    });
     area.addEventListener("drop", (event) => this.takeFrom(event, event.dataTransfer));
     area.addEventListener("dragover", (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
   }
@@ -49,7 +52,7 @@ export class Attachments {
   /** @param {Event} event @param {DataTransfer | null} data */
   takeFrom(event, data) {
     const files = [...(data?.files ?? [])];
-    if (files.length === 0 || data?.getData("text/plain")) return; // office programs offer a picture beside their text
+    if (files.length === 0) return;
     event.preventDefault();
     this.add(files);
   }

@@ -52,7 +52,7 @@ const message = find("message");
 const sendButton = find("send");
 /** @type {HTMLButtonElement} */
 const stopButton = find("stop");
-const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: find("main"), tell, changed: () => (sendButton.disabled = !maySend()) });
+const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: app, tell, changed: () => (sendButton.disabled = !maySend()) });
 const maySend = () => !attachments.isBusy && (message.value.trim() !== "" || !attachments.isEmpty);
 const title = find("title");
 const polite = find("polite");
