@@ -605,7 +605,7 @@ parameter that a model's engine lacks.
 
 
 LISTED_MAX: Final = 4
-"""So many parameters of a section are a list; more are a table."""
+"""The number of parameters of a section up to which they are a list; more are a table."""
 
 
 def page_text() -> str:

@@ -84,7 +84,8 @@ class _Reserved:
 
 class MemoryLimiter:
     """A `Limiter` in the memory of one process. `clock_ms` must never go back. The sizes of sessions are kept from the
-    first demand on that has a ceiling of tokens; with `keep_sizes` always."""
+    first demand on that has a ceiling of tokens (the first turns after it are charged for their own tokens, until they
+    are settled); with `keep_sizes` always."""
 
     def __init__(self, clock_ms: Callable[[], float], *, keep_sizes: bool = False) -> None:
         self._clock_ms = clock_ms

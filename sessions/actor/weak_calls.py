@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class WeakCall(Generic[P, T]):
-    """Calls a bound method as long as its object exists, and afterwards does nothing and returns None. An actor has
-    several of them for as long as it is in memory, so it is small: all of one object share its weak reference."""
+    """A bound method that does not keep its object: once the object is gone, calling it does nothing and returns None.
+    Small, because each resident actor has several: all of one object share its weak reference."""
 
     __slots__ = ("_function", "_owner")
 

@@ -31,7 +31,7 @@ from sessions.model.types import (
     Tool,
 )
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
-from transport.openai.citations import Citations, Passage, annotated_items
+from transport.openai.citations import Citations, FoundPassage, annotated_items
 
 CODE_TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
 CODE_CALL: Final = "code_interpreter_call"
@@ -155,7 +155,7 @@ class HostedCalls:
             return None
         at, call = waiting
         if call.name == FILE_SEARCH:
-            self._citations.search(_passages(output) or ())
+            self._citations.take_passages(_passages(output) or ())
         return [
             self._event(f"response.{_TOOLS[call.name].item}.completed", at, item_id=call.id),
             self._event("response.output_item.done", at, item=hosted_item(call, output)),
@@ -174,7 +174,7 @@ class HostedCalls:
                         annotation_index=index,
                         annotation=annotation,
                     )
-                    for index, annotation in enumerate(self._citations.of(event.text))
+                    for index, annotation in enumerate(self._citations.annotations_of(event.text))
                 ], event
             case ev.ContentPartDone(part=OutputText() as part):
                 return [], msgspec.structs.replace(event, part=self._citations.annotated_part(part))
@@ -224,10 +224,10 @@ def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dic
     return {**shown, "results": content["results"], **more}
 
 
-def _passages(output: FunctionCallOutput) -> list[Passage] | None:
+def _passages(output: FunctionCallOutput) -> list[FoundPassage] | None:
     """Returns the passages in the output of a `file_search` call; None if a filter has replaced it."""
     content = _content(output)
-    return None if content is None else [each for each in content["results"] if isinstance(each, dict)]
+    return None if content is None else [result for result in content["results"] if isinstance(result, dict)]
 
 
 def _content(output: FunctionCallOutput) -> dict[str, Any] | None:

@@ -156,7 +156,9 @@ class ResponseReader:
                                 own_id = None
                             number = shown["sequence_number"]
                             upcoming = max(upcoming, number + 1)
-                            if not was_known and (starting_after is None or number > starting_after):
+                            # A text that was taken back since may have had more events: the end is sent all the same.
+                            behind = number > starting_after if starting_after is not None else True
+                            if not was_known and (behind or isinstance(part, TERMINAL)):
                                 yield sse.data(_encode(shown), event=shown["type"], id=own_id)
                         if isinstance(part, TERMINAL):
                             return

@@ -18,6 +18,7 @@ from sessions.model.errors import BadInput
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.retrieval.file_search import FileSearch
+from sessions.retrieval.search import Deadlines
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import wall_ms
@@ -51,7 +52,7 @@ async def server(retrieval: Retrieval) -> AsyncIterator[Serving]:
     assert stores is not None
     async with serving(
         SimulatedOptions(step_base_s=0.001),
-        tools=FileSearch(stores.passages, stores.search, None),
+        tools=FileSearch(stores.passages, stores.search, None, Deadlines()),
         filters=KeywordFilterSet(input_phrases=["sesame"]),
         retrieval=retrieval,
         documents=PlainTexts(),

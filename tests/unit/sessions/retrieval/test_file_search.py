@@ -77,7 +77,7 @@ async def made() -> AsyncIterator[Retrieval]:
 
 def tool(retrieval: Retrieval, others: Any = None) -> FileSearch:
     assert retrieval.vector_stores is not None
-    return FileSearch(retrieval.vector_stores.passages, retrieval.vector_stores.search, others)
+    return FileSearch(retrieval.vector_stores.passages, retrieval.vector_stores.search, others, Deadlines())
 
 
 def texts(result: ToolResult) -> list[str]:
@@ -109,7 +109,7 @@ async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:
             raise Unavailable("vector_stores_unavailable", "away")
 
     assert made.vector_stores is not None
-    dead = FileSearch(Dead(), made.vector_stores.search, None)  # type: ignore[arg-type]
+    dead = FileSearch(Dead(), made.vector_stores.search, None, Deadlines())  # type: ignore[arg-type]
     failed = await dead.call(asked(query="fox"))
     assert failed.outcome == "failed"
     nothing = {"results": [], "skipped": [SKIPPED, "vector_stores_unavailable"], "reasons": {"vectors": "failed"}}
