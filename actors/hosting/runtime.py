@@ -52,7 +52,7 @@ from sessions.machine.machine import Machine
 from sessions.machine.state import of_head
 from sessions.model import commands as cm
 from sessions.model.authorization import deleted, demand, may_see, not_found
-from sessions.model.errors import BadInput, Fenced, Gone, Internal, NotFound, Overloaded, SessileError
+from sessions.model.errors import BadInput, Fenced, Gone, Internal, NotFound, Overloaded, SessileError, Unavailable
 from sessions.model.journal_types import Head
 from sessions.model.request import Request, recorded_answer
 from sessions.model.types import Principal, SessionKey, TenantId
@@ -227,6 +227,10 @@ class Runtime:
                         self._spawn(self._leave_empty(key))
                     raise
                 continue
+            except (Overloaded, Unavailable):
+                if not actor.top:
+                    self._spawn(self._leave_empty(key))
+                raise
             return msgspec.structs.replace(answer, epoch=actor.epoch) if create else answer
         raise session_moving_error()
 

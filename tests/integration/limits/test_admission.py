@@ -36,8 +36,11 @@ async def test_a_turn_waits_with_its_place_or_is_refused_with_a_time(tmp_path: P
             error = refused.json()["error"]
             assert (error["code"], error["retryable"]) == ("overloaded", True)
             assert int(refused.headers["retry-after-ms"]) == error["retry_after_ms"] >= 250
-        for good in (answer for answer in answers if answer.status_code == 200):
-            assert good.json()["usage"]["output_tokens"] == 40, "whoever was let in is answered"
+        good = [answer for answer in answers if answer.status_code == 200]
+        for answer in good:
+            assert answer.json()["usage"]["output_tokens"] == 40, "whoever was let in is answered"
+        while len(server.runtime.actors) > 1 + len(good):  # a session that was refused whole leaves memory at once
+            await asyncio.sleep(0.01)
 
 
 async def test_the_event_that_begins_a_response_says_that_it_waits(tmp_path: Path) -> None:
