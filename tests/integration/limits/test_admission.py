@@ -39,7 +39,8 @@ async def test_a_turn_waits_with_its_place_or_is_refused_with_a_time(tmp_path: P
         good = [answer for answer in answers if answer.status_code == 200]
         for answer in good:
             assert answer.json()["usage"]["output_tokens"] == 40, "whoever was let in is answered"
-        while len(server.runtime.actors) > 1 + len(good):  # a session that was refused whole leaves memory at once
+        # A session that was refused whole leaves memory at once.
+        while len(server.runtime.actors) > 1 + len(good):  # noqa: ASYNC110 - nothing says when a session has left
             await asyncio.sleep(0.01)
 
 
