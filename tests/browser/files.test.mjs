@@ -1,0 +1,170 @@
+/** Files on the page in a real Chromium, against the real server: added, uploaded, sent, removed, and kept where something fails. */
+import assert from "node:assert/strict";
+import { after, afterEach, before, test } from "node:test";
+import { Browser, Server } from "./harness.mjs";
+
+const browser = new Browser();
+const server = new Server(["--sim-tokens-per-s", "150", "--sim-answer-tokens", "60"]);
+const open = new Set();
+
+before(async () => {
+  await browser.start();
+  await server.start();
+});
+after(async () => {
+  await browser.dispose();
+  await server.dispose();
+});
+afterEach(async () => {
+  for (const page of open) await page.context().close();
+  open.clear();
+});
+
+async function visit() {
+  const page = await browser.page();
+  open.add(page);
+  await page.goto(server.url);
+  await page.waitForSelector('#link[data-phase="ready"]');
+  return page;
+}
+async function say(page, text) {
+  await page.fill("#message", text);
+  await page.press("#message", "Enter");
+}
+async function edit(page, question, text) {
+  await page.hover(question);
+  await page.click(`${question} button[aria-label="Edit and ask again"]`);
+  await page.fill(".edit textarea", text);
+  await page.press(".edit textarea", "Enter");
+  await page.waitForFunction((text) => [...document.querySelectorAll(".message.user:not(.pending) .said")].some((said) => said.textContent === text), text);
+}
+const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
+const texts = (page, selector) => page.$$eval(selector, (elements) => elements.map((element) => element.textContent));
+/** The ids of the files that the server keeps for this page. */
+const stored = (page) => page.evaluate(async () => (await (await fetch("/v1/files?limit=1000")).json()).data.map((file) => file.id));
+const isUploaded = (page, n) => page.waitForFunction((n) => [...document.querySelectorAll("#attachments .sent")].filter((sent) => sent.textContent === "").length === n, n);
+const aFile = (name, text = name) => ({ name, mimeType: "text/plain", buffer: Buffer.from(text) });
+/** Texts of the newest question's parts, and ids of its files, as the log has them. */
+const asked = (page) =>
+  page.evaluate(async () => {
+    const { SessileClient } = await import("/sessile.js");
+    const client = new SessileClient({ url: location.origin });
+    const session = client.session(new URLSearchParams(location.search).get("session")).open();
+    await session.live();
+    const item = session.view.thread().findLast((entry) => entry.item?.role === "user").item;
+    client.close();
+    return { texts: item.content.map((part) => part.text.replace(/\[.*\]/g, "").trim()), ids: item.content.flatMap((part) => part.file_id ?? []) };
+  });
+
+test("files are chosen, dropped or pasted, uploaded at once, and the model reads them", async () => {
+  const page = await visit();
+  await page.setInputFiles("#files", { name: "rates.md", mimeType: "text/markdown", buffer: Buffer.from("Interest rates fell in March.") });
+  await page.waitForFunction(() => document.querySelector("#attachments .sent")?.textContent === "");
+  for (const type of ["drop", "paste"]) {
+    await page.evaluate((type) => {
+      const data = new DataTransfer();
+      data.items.add(new File([`by ${type}`], `${type}.txt`, { type: "text/plain" }));
+      const event = type === "drop" ? new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }) : new ClipboardEvent(type, { clipboardData: data, bubbles: true, cancelable: true });
+      document.querySelector("#message").dispatchEvent(event);
+    }, type);
+  }
+  await isUploaded(page, 3);
+  const before = await stored(page);
+  const deleted = page.waitForResponse((response) => response.request().method() === "DELETE");
+  await page.click('#attachments [aria-label="Remove paste.txt"]');
+  assert.equal((await deleted).status(), 200);
+  assert.equal((await stored(page)).length, before.length - 1, "what was removed is deleted on the server");
+  await page.reload();
+  await isUploaded(page, 2);
+  assert.deepEqual(await texts(page, "#attachments .name"), ["rates.md", "drop.txt"]);
+  await say(page, "What of the rates?");
+  await written(page);
+  assert.deepEqual([await texts(page, ".user .said"), await texts(page, ".user .file")], [["What of the rates?"], ["rates.md", "drop.txt"]]);
+  assert.equal(await page.isVisible("#attachments"), false);
+  const { texts: words, ids } = await asked(page);
+  assert.deepEqual(words, ["Interest rates fell in March.", "by drop", "What of the rates?"]);
+  const statuses = await page.evaluate((ids) => Promise.all(ids.map(async (id) => (await fetch(`/v1/files/${id}`, { method: "DELETE" })).status)), ids);
+  assert.deepEqual(statuses, [200, 200]);
+  await edit(page, ".user", "And in April?");
+  assert.deepEqual((await asked(page)).texts, ["Interest rates fell in March.", "by drop", "And in April?"], "an edit keeps the files, which are deleted");
+  await written(page);
+  await page.evaluate(async () => {
+    const { SessileClient } = await import("/sessile.js");
+    const client = new SessileClient({ url: location.origin });
+    const session = client.session(new URLSearchParams(location.search).get("session")).open();
+    await session.send([{ type: "input_file", filename: "bytes.txt", file_data: btoa("by bytes") }, { type: "input_text", text: "And these?" }]);
+    client.close();
+  });
+  await page.waitForFunction(() => document.querySelectorAll(".user").length === 2 && document.querySelectorAll(".answer").length === 2 && !document.querySelector(".writing"));
+  await edit(page, ".user:nth-last-of-type(2)", "And those?");
+  assert.deepEqual((await asked(page)).texts, ["by bytes", "And those?"], "an edit keeps files that came as bytes");
+  assert.deepEqual(page.troubles, []);
+});
+
+test("a file that is added to a conversation that was begun here stays with it, as a refused message does", async () => {
+  const page = await visit();
+  await say(page, "Hello there.");
+  await written(page);
+  const address = page.url();
+  await page.setInputFiles("#files", aFile("mine.txt"));
+  await isUploaded(page, 1);
+  await page.click("#new");
+  assert.equal(await page.isVisible("#attachments"), false);
+  await page.goBack();
+  await page.waitForSelector("#attachments .name >> text=mine.txt");
+  await page.reload();
+  await page.waitForSelector("#attachments .name >> text=mine.txt");
+  // The server refuses the message, whose file was deleted, while another conversation is shown.
+  await page.evaluate(async () => {
+    for (const { id, filename } of (await (await fetch("/v1/files?limit=1000")).json()).data) if (filename === "mine.txt") await fetch(`/v1/files/${id}`, { method: "DELETE" });
+  });
+  await page.waitForSelector('#link[data-phase="ready"]');
+  await page.fill("#message", "Read it.");
+  await page.evaluate(() => {
+    document.querySelector("#composer").requestSubmit();
+    document.querySelector("#new").click();
+  });
+  await page.waitForFunction(() => document.querySelector("#urgent").textContent.startsWith("Not sent:"));
+  assert.equal(await page.$(".failed"), null);
+  await page.goBack();
+  await page.waitForSelector(".failed .said >> text=Read it.");
+  assert.equal(page.url(), address);
+  assert.deepEqual(await texts(page, ".failed .file"), ["mine.txt"]);
+});
+
+test("an upload of a file that fails keeps its place and reason, and can be tried again", async () => {
+  const page = await visit();
+  let refusals = 0;
+  await page.route("**/v1/files", async (route) => {
+    if (refusals++ > 0) return route.continue();
+    await route.fulfill({ status: 413, json: { error: { message: "A file has at most 3 bytes.", code: "file_too_large" } } });
+  });
+  await page.setInputFiles("#files", [aFile("large.txt"), aFile("small.txt")]);
+  await page.waitForSelector("#attachments .bad .sent >> text=at most 3 bytes");
+  await isUploaded(page, 1);
+  assert.deepEqual(await texts(page, "#attachments .name"), ["large.txt", "small.txt"]);
+  await say(page, "What is in it?");
+  await page.waitForSelector("#notice:not([hidden]) >> text=A file was not uploaded");
+  assert.equal(await page.inputValue("#message"), "What is in it?");
+  await page.click('#attachments [aria-label="Upload large.txt again"]');
+  await isUploaded(page, 2);
+  await page.press("#message", "Enter");
+  await written(page);
+  assert.deepEqual(await texts(page, ".user .file"), ["large.txt", "small.txt"]);
+});
+
+test("a file that is refused is named with the reason, and nothing is sent of it", async () => {
+  const page = await visit();
+  await page.setInputFiles("#files", { name: "picture.png", mimeType: "image/png", buffer: Buffer.from("\x89PNG\r\n\x1a\n", "latin1") });
+  await page.waitForFunction(() => document.querySelector("#notice-text")?.textContent !== "" || document.querySelector("#attachments .sent")?.textContent === "");
+  await say(page, "What is on it?");
+  await page.waitForFunction(() => document.querySelector(".failed, .answer"));
+  const shown = await page.evaluate(() => [document.querySelector("#urgent").textContent, document.querySelector(".failed .said")?.textContent]);
+  assert.match(shown[0], /image/);
+  assert.deepEqual(await texts(page, ".failed .file"), ["picture.png"]);
+  const before = await stored(page);
+  const deleted = page.waitForResponse((response) => response.request().method() === "DELETE");
+  await page.click(".failed >> text=Discard");
+  assert.equal((await deleted).status(), 200);
+  assert.equal((await stored(page)).length, before.length - 1, "a discarded message takes its files along");
+});
