@@ -4,7 +4,7 @@ import { after, afterEach, before, test } from "node:test";
 import { Browser, Server } from "./harness.mjs";
 
 const browser = new Browser();
-const server = new Server(["--sim-tokens-per-s", "150", "--sim-answer-tokens", "60"]);
+const server = new Server(["--input-keywords", "forbidden", "--sim-tokens-per-s", "150", "--sim-answer-tokens", "60"]);
 const open = new Set();
 
 before(async () => {
@@ -31,11 +31,14 @@ async function say(page, text) {
   await page.fill("#message", text);
   await page.press("#message", "Enter");
 }
-async function edit(page, question, text) {
+async function editInto(page, question, text) {
   await page.hover(question);
   await page.click(`${question} button[aria-label="Edit and ask again"]`);
   await page.fill(".edit textarea", text);
   await page.press(".edit textarea", "Enter");
+}
+async function edit(page, question, text) {
+  await editInto(page, question, text);
   await page.waitForFunction((text) => [...document.querySelectorAll(".message.user:not(.pending) .said")].some((said) => said.textContent === text), text);
 }
 const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
@@ -58,6 +61,12 @@ const asked = (page) =>
 
 test("files are chosen, dropped or pasted, uploaded at once, and the model reads them", async () => {
   const page = await visit();
+  await page.evaluate(() => {
+    const data = new DataTransfer();
+    data.items.add(new File(["x"], "elsewhere.txt"));
+    document.querySelector("#search").dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+  });
+  assert.equal(await page.isVisible("#attachments"), false, "other fields' pastes are theirs");
   await page.setInputFiles("#files", { name: "rates.md", mimeType: "text/markdown", buffer: Buffer.from("Interest rates fell in March.") });
   await page.waitForFunction(() => document.querySelector("#attachments .sent")?.textContent === "");
   for (const type of ["drop", "paste"]) {
@@ -81,11 +90,28 @@ test("files are chosen, dropped or pasted, uploaded at once, and the model reads
   await written(page);
   assert.deepEqual([await texts(page, ".user .said"), await texts(page, ".user .file")], [["What of the rates?"], ["rates.md", "drop.txt"]]);
   assert.equal(await page.isVisible("#attachments"), false);
+  await page.click("#more");
+  await page.getByRole("menuitem", { name: "Share…" }).click();
+  await page.click("#share-make");
+  const guest = await page.context().newPage();
+  await guest.goto(await page.inputValue("#share-link"));
+  await guest.waitForSelector(".user .said");
+  assert.deepEqual([await texts(guest, ".user .said"), await texts(guest, ".user .file")], [["What of the rates?"], ["rates.md", "drop.txt"]]);
+  await guest.close();
+  await page.keyboard.press("Escape");
   const { texts: words, ids } = await asked(page);
   assert.deepEqual(words, ["Interest rates fell in March.", "by drop", "What of the rates?"]);
   const statuses = await page.evaluate((ids) => Promise.all(ids.map(async (id) => (await fetch(`/v1/files/${id}`, { method: "DELETE" })).status)), ids);
   assert.deepEqual(statuses, [200, 200]);
-  await edit(page, ".user", "And in April?");
+  await editInto(page, ".user", "A forbidden month?");
+  await page.waitForSelector(".failed .said >> text=A forbidden month?");
+  assert.deepEqual(await texts(page, ".failed .file"), ["rates.md", "drop.txt"], "a refused edit keeps them, too");
+  assert.deepEqual(await texts(page, ".failed button"), ["Try again", "Edit", "Discard"], "a review would see the words alone");
+  await page.click('.failed button:text-is("Edit")');
+  assert.equal(await page.inputValue(".edit textarea"), "A forbidden month?");
+  await page.fill(".edit textarea", "And in April?");
+  await page.press(".edit textarea", "Enter");
+  await page.waitForFunction(() => document.querySelector(".message.user:not(.pending) .said")?.textContent === "And in April?");
   assert.deepEqual((await asked(page)).texts, ["Interest rates fell in March.", "by drop", "And in April?"], "an edit keeps the files, which are deleted");
   await written(page);
   await page.evaluate(async () => {
@@ -103,11 +129,16 @@ test("files are chosen, dropped or pasted, uploaded at once, and the model reads
 
 test("a file that is added to a conversation that was begun here stays with it, as a refused message does", async () => {
   const page = await visit();
-  await say(page, "Hello there.");
+  await page.fill("#message", "Hello there.");
+  await page.evaluate(() => {
+    document.querySelector("#composer").requestSubmit();
+    const dataTransfer = new DataTransfer(); // The conversation is being made meanwhile.
+    dataTransfer.items.add(new File(["mine"], "mine.txt"));
+    document.querySelector("#message").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+  });
   await written(page);
-  const address = page.url();
-  await page.setInputFiles("#files", aFile("mine.txt"));
   await isUploaded(page, 1);
+  const address = page.url();
   await page.click("#new");
   assert.equal(await page.isVisible("#attachments"), false);
   await page.goBack();
@@ -134,23 +165,31 @@ test("a file that is added to a conversation that was begun here stays with it, 
 
 test("an upload of a file that fails keeps its place and reason, and can be tried again", async () => {
   const page = await visit();
-  let refusals = 0;
+  let [tries, running, most] = [0, 0, 0];
   await page.route("**/v1/files", async (route) => {
-    if (refusals++ > 0) return route.continue();
-    await route.fulfill({ status: 413, json: { error: { message: "A file has at most 3 bytes.", code: "file_too_large" } } });
+    const attempt = tries++;
+    most = Math.max(most, ++running);
+    const busy = { status: 429, headers: { "retry-after": "1" }, json: { error: { message: "Too many.", code: "rate_limited" } } };
+    const refusal = { status: 413, json: { error: { message: "A file has at most 3 bytes.", code: "file_too_large" } } };
+    const answer = attempt === 0 ? refusal : attempt === 1 ? busy : { response: await route.fetch() };
+    running--;
+    await route.fulfill(answer);
   });
-  await page.setInputFiles("#files", [aFile("large.txt"), aFile("small.txt")]);
+  const names = ["large.txt", "small.txt", "c.txt", "d.txt", "e.txt"];
+  await page.setInputFiles("#files", names.map((name) => aFile(name)));
   await page.waitForSelector("#attachments .bad .sent >> text=at most 3 bytes");
-  await isUploaded(page, 1);
-  assert.deepEqual(await texts(page, "#attachments .name"), ["large.txt", "small.txt"]);
+  await isUploaded(page, 4);
+  assert.ok(most <= 3, "three at a time");
+  assert.equal(tries, 6, "where the server is busy it is asked again");
+  assert.deepEqual(await texts(page, "#attachments .name"), names);
   await say(page, "What is in it?");
   await page.waitForSelector("#notice:not([hidden]) >> text=A file was not uploaded");
   assert.equal(await page.inputValue("#message"), "What is in it?");
-  await page.click('#attachments [aria-label="Upload large.txt again"]');
-  await isUploaded(page, 2);
+  await page.click('#attachments .bad [aria-label^="Upload"]');
+  await isUploaded(page, 5);
   await page.press("#message", "Enter");
   await written(page);
-  assert.deepEqual(await texts(page, ".user .file"), ["large.txt", "small.txt"]);
+  assert.deepEqual(await texts(page, ".user .file"), names);
 });
 
 test("a file that is refused is named with the reason, and nothing is sent of it", async () => {

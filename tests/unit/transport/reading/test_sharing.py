@@ -93,10 +93,9 @@ async def test_a_share_names_the_files_and_keeps_their_texts(sessions: FakeSessi
         assert "secret" not in answer.text
         message = answer.json()["messages"][-1]
         assert message["files"] == ["pay.txt"] and message["text"] == ("" if item == "f" else "Who earns most?")
-    (filtered,) = [each for each in cm.filtered_content((file,), "secret salaries") if isinstance(each, InputText)]
-    content = (filtered, msgspec.structs.replace(file, text=""))
+    filtered = cm.content_parts(cm.filtered_content((file,), "secret salaries"))
     created = message_created("", "h", "d").item
-    await sessions.append("s", ev.ItemCreated(item=msgspec.structs.replace(created, content=content)))
+    await sessions.append("s", ev.ItemCreated(item=msgspec.structs.replace(created, content=filtered)))
     async with http_client(gateway) as client:
         answer = await client.get(f"/v1/shares/{(await shared(client))['token']}")
     assert "secret" not in answer.text and answer.json()["messages"][-1]["files"] == ["pay.txt"]
