@@ -207,3 +207,16 @@ test("a file that is refused is named with the reason, and nothing is sent of it
   assert.equal((await deleted).status(), 200);
   assert.equal((await stored(page)).length, before.length - 1, "a discarded message takes its files along");
 });
+
+test("a message of files alone shows them while it waits, and when it is refused", async () => {
+  const page = await visit();
+  const shown = await page.evaluate(async () => {
+    const { Thread } = await import(new URL("chat.js", location.href).href);
+    const thread = new Thread(document.createElement("ol"), {});
+    const files = [{ type: "input_file", file_id: "file-1", filename: "a.txt" }];
+    const queued = { id: "q", status: "queued", waiting: { role: "user", content: files } };
+    thread.render([], [queued], [{ id: "p", text: "", files, state: "sending" }, { id: "f", text: "", files, state: "failed", error: "no", refused: true }]);
+    return [...thread.root.children].map((message) => [...message.querySelectorAll(".file, .said")].map((element) => element.textContent));
+  });
+  assert.deepEqual(shown, [["a.txt"], ["a.txt"], ["a.txt"]]);
+});
