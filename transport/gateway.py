@@ -29,6 +29,7 @@ from sessions.metrics import Metrics
 from sessions.model.authorization import demand, may_see
 from sessions.model.commands import (
     ActorCommand,
+    MessageEdit,
     Ok,
     ResponseCancel,
     command_digest,
@@ -42,6 +43,8 @@ from sessions.model.request import request_of
 from sessions.model.reviews import Case
 from sessions.model.types import (
     CommandId,
+    InputFile,
+    Message,
     Principal,
     ResponseId,
     Sampling,
@@ -71,7 +74,7 @@ from transport.protocol.frames import Done, Listed
 from transport.push.door import PushDoor
 from transport.quotas import Arrival, Quotas
 from transport.reading.feeds import Feeds
-from transport.reading.log_reader import LogReader
+from transport.reading.log_reader import LogReader, visible
 from transport.reading.search import ConversationSearch
 from transport.reading.sharing import ConversationShares, ReadRate
 from transport.tasks import Tasks
@@ -237,7 +240,7 @@ class Gateway:
                 if tools or text is not None:
                     forced = forced_tools(command, tools) if isinstance(command, Sampling) else ()
                     await check_schemas(self.schemas, tools, text, forced=forced)
-                read = await self.files.attachments.command(principal, command)
+                read = await self.files.attachments.command(principal, command, self._edited_files)
                 sent = request_of(principal, read, near)
                 if read is not command:  # the digest is of the command as sent: a repeat has the same
                     sent = msgspec.structs.replace(sent, digest=command_digest(command))
@@ -255,6 +258,15 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    async def _edited_files(self, principal: Principal, command: MessageEdit) -> tuple[InputFile, ...]:
+        """Returns the files of the message that an edit replaces. Raises Forbidden, NotFound, Gone."""
+        demand(principal, "read")
+        key = SessionKey(principal.tenant, command.session)
+        head, state = await self.logs.fold(key, in_thread=True)
+        visible(principal, key, head.user, head.deleted_at is not None)
+        item = state.items.get(command.item_id)
+        return item.files if isinstance(item, Message) else ()
 
     async def check_schemas(
         self,

@@ -155,8 +155,8 @@ class TitleWriter(msgspec.Struct, frozen=True):
 
     def _question(self) -> str:
         for item in self.state.items.values():
-            if isinstance(item, Message) and item.role == "user" and item.text.strip():
-                return item.text
+            if isinstance(item, Message) and item.role == "user" and item.words.strip():
+                return item.words
         return ""
 
 

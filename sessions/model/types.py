@@ -202,6 +202,17 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
         return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
 
     @property
+    def files(self) -> tuple[InputFile, ...]:
+        return tuple(part for part in self.content if isinstance(part, InputFile))
+
+    @property
+    def words(self) -> str:
+        """The text without that of files. It is empty if a filter has joined the two (`commands.filtered_content`)."""
+        if self.files and not any(file.text for file in self.files):
+            return ""
+        return "".join(part.text for part in self.content if isinstance(part, InputText | OutputText))
+
+    @property
     def reasoning(self) -> str:
         """The model's thoughts before the text."""
         return "".join(part.reasoning for part in self.content if isinstance(part, Reasoning))

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PAGES = ("appeals", "chat", "docs", "documents", "operator", "page", "prose", "reviews", "sdk_origins", "sign_in")
+PAGES = (
+    "appeals",
+    "chat",
+    "docs",
+    "documents",
+    "files",
+    "operator",
+    "page",
+    "prose",
+    "reviews",
+    "sdk_origins",
+    "sign_in",
+)
 OF_A_CLUSTER = "operator_cluster"
 
 

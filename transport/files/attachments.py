@@ -4,7 +4,9 @@
 
 From there on it is a text like any other: limits count it, filters judge it, the model reads it, and the log keeps it,
 so that what a prompt holds never changes, whatever becomes of the file. What a client says itself of a file's text is
-left out. Raises NotFound for a file that is not the sender's, and what `ports.TextExtractor` raises, with the `param`.
+left out. An edit keeps the files of the message that it replaces as the log has them: they may be deleted since, or
+have come as bytes. Raises NotFound for a file that is not the sender's, and what `ports.TextExtractor` raises, with the
+`param`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class ReadFile(msgspec.Struct, frozen=True):
 
 ReadStored = Callable[[Principal, str], Awaitable[ReadFile]]
 ReadGiven = Callable[[bytes, str, str], Awaitable[ReadFile]]
+ReadEdited = Callable[[Principal, cm.MessageEdit], Awaitable[Sequence[InputFile]]]
 
 
 class AttachmentReader:
@@ -50,14 +53,20 @@ class AttachmentReader:
         self._given = given
         self._bytes_max = bytes_max
 
-    async def command(self, principal: Principal, command: cm.ActorCommand) -> cm.ActorCommand:
-        """Returns a command in which each file is replaced by its text."""
+    async def command(
+        self, principal: Principal, command: cm.ActorCommand, edited: ReadEdited | None = None
+    ) -> cm.ActorCommand:
+        """Returns a command in which each file is replaced by its text. `edited` reads the files of the message that an
+        edit replaces; without it, an edit keeps no files."""
         match command:
             case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
                 if not names_files(command.content):
                     return command
                 role = command.role if isinstance(command, cm.MessageCreate) else "user"
-                content = await self._content(principal, command.content, role, "content", anew=True)
+                kept: list[InputFile] = []
+                if isinstance(command, cm.MessageEdit) and edited is not None:
+                    kept += await edited(principal, command)
+                content = await self._content(principal, command.content, role, "content", anew=True, kept=kept)
                 return msgspec.structs.replace(command, content=content)
             case cm.TurnCreate():
                 items = tuple([await self._item(principal, item) for item in command.items])
@@ -85,10 +94,19 @@ class AttachmentReader:
     async def _item(self, principal: Principal, item: cm.NewItem) -> cm.NewItem:
         if not isinstance(item, cm.NewMessage) or not names_files(item.content):
             return item
-        content = await self._content(principal, item.content, item.role, "input", anew=False)
+        content = await self._content(principal, item.content, item.role, "input", anew=False, kept=[])
         return msgspec.structs.replace(item, content=content)
 
-    async def _content(self, principal: Principal, content: Content, role: str, param: str, *, anew: bool) -> Content:
+    async def _content(
+        self,
+        principal: Principal,
+        content: Content,
+        role: str,
+        param: str,
+        *,
+        anew: bool,
+        kept: list[InputFile],
+    ) -> Content:
         assert not isinstance(content, str)
         if role != "user":
             raise BadInput("invalid_request", "Only a user's message can have files.", param=param)
@@ -96,7 +114,7 @@ class AttachmentReader:
             raise _too_many()
         return tuple(
             [
-                await self._part(principal, part, f"{param}[{place}]")
+                _kept(part, kept) or await self._part(principal, part, f"{param}[{place}]")
                 if isinstance(part, InputFile) and (anew or not part.text)
                 else part
                 for place, part in enumerate(content)
@@ -140,6 +158,17 @@ class AttachmentReader:
             return media_type, b64decode(encoded, validate=True)
         except (binascii.Error, ValueError) as exc:
             raise BadInput("invalid_request", "`file_data` is no base64.") from exc
+
+
+def _kept(part: InputFile, kept: list[InputFile]) -> InputFile | None:
+    """Takes the file out of `kept` that a part names by its id, or by its filename if it came as bytes. Returns None if
+    there is none."""
+    if part.file_data is not None:
+        return None
+    for place, file in enumerate(kept):
+        if file.file_id == part.file_id and (part.file_id is not None or file.filename == part.filename):
+            return kept.pop(place)
+    return None
 
 
 def names_files(content: Content) -> bool:

@@ -471,6 +471,7 @@ class ShareDeletedObject(DeletedObject):
 class SharedMessage(ResponseModel):
     role: Literal["user", "assistant"]
     text: str
+    files: list[str]
     created_at: int
 
 

@@ -1,9 +1,10 @@
 """Shares conversations by links, and reads what was shared for who has no key.
 
 A share is made, listed and revoked by who may command the session. What is shown of it is what people said: the texts
-of users' and the model's messages on the branch that was shared, with the model's name, and the title unless it was
-given since; no instructions, no calls of tools nor their outputs, no metadata, no ids and nobody's name. It is folded
-from the log at every read, so that what was taken back, and a session that was deleted, are gone at once.
+of users' and the model's messages on the branch that was shared, with the names of attached files, the model's name,
+and the title unless it was given since; no texts of files, no instructions, no calls of tools nor their outputs, no
+metadata, no ids and nobody's name. It is folded from the log at every read, so that what was taken back, and a session
+that was deleted, are gone at once.
 
 Limits, per minute: looks by one address; looks by all for tokens that were not good lately; reads of one share, of all
 shares of a tenant, and of all: who has links of her own takes nothing from other tenants' readers. A tenant whose table
@@ -208,15 +209,24 @@ def shared_conversation(state: State, share: ShareLink) -> dict[str, Any]:
     branch = [item for item in ancestors(state, share.item_id) if _shown(item)][::-1]
     info = state.info
     assert info is not None
+    messages = [
+        {
+            "role": item.role,
+            "text": item.words,
+            "files": [file.filename for file in item.files],
+            "created_at": item.created_at,
+        }
+        for item in branch
+    ]
     return {
         "object": "shared_conversation",
         "title": info.title if state.titled_at <= share.offset else None,
         "model": info.model,
         "created_at": info.created_at,
         "shared_at": share.created_at,
-        "messages": [{"role": item.role, "text": item.text, "created_at": item.created_at} for item in branch],
+        "messages": messages,
     }
 
 
 def _shown(item: object) -> TypeGuard[Message]:
-    return isinstance(item, Message) and item.role in ("user", "assistant") and bool(item.text)
+    return isinstance(item, Message) and item.role in ("user", "assistant") and bool(item.words or item.files)

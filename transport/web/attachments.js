@@ -1,52 +1,90 @@
 /**
- * Files that go with the next message of a conversation: chosen, dropped or pasted, uploaded at once, and kept by this tab
- * with the conversation's draft until they are sent or removed.
+ * Files that go with the next message of a conversation: chosen, dropped or pasted, uploaded at once, a few at a time, and
+ * kept by this tab with the conversation's draft until they are sent or removed. A file that is not sent is deleted on the
+ * server too; messages keep the text that they were sent with.
  */
-import { base, credentials, Refusal, sentence, storage } from "./api.js";
+import { base, call, credentials, Refusal, sentence, storage } from "./api.js";
 import { el, icon } from "./dom.js";
 import { number, t } from "./texts.js";
+import { leaving } from "./wipe.js";
 
 /** @typedef {import("./sessile.js").ContentPart} ContentPart */
-/** @typedef {{ name: string, id: string | null, sent: number, request: XMLHttpRequest | null, element: HTMLElement }} Attachment */
+/**
+ * `id` is null until the file is uploaded, and `problem` says why it was not. `file` is what is uploaded, if it was not before.
+ * @typedef {{ name: string, id: string | null, file: File | null, problem: string, isRemoved: boolean, request: XMLHttpRequest | null, element: HTMLElement, status: HTMLElement }} Attachment
+ */
 
-const MOST = 32; // files of a message, as the server takes them
+const FILES_MAX = 32; // The server takes no more in one message.
+const UPLOADS_MAX = 3; // They leave connections for the rest of the page.
+const TRIES_MAX = 5;
+const RETRY_AFTER_S = 3;
+const EXPIRES_AFTER_S = 30 * 24 * 3600;
 const KEY = "sessile-files:";
 
-/** What is sent: words, and files before them. @param {string} text @param {ContentPart[]} files @returns {string | ContentPart[]} */
+/** Makes the content of a message: its files, then its words. @param {string} text @param {ContentPart[]} files @returns {string | ContentPart[]} */
 export function contentOf(text, files) {
   return files.length === 0 ? text : [...files, ...(text === "" ? [] : [{ type: "input_text", text }])];
 }
 
-/** A message's files, as they are sent again. @param {{ content?: ContentPart[] } | undefined} item @returns {ContentPart[]} */
+/** Returns the files of a message as they are sent again. @param {{ content?: string | ContentPart[] } | undefined} item @returns {ContentPart[]} */
 export function filesOf(item) {
-  return (item?.content ?? []).filter((part) => part.type === "input_file").map(({ type, file_id, filename }) => ({ type, file_id, filename }));
+  const parts = typeof item?.content === "string" ? [] : (item?.content ?? []);
+  return parts.filter((part) => part.type === "input_file").map(({ type, file_id, filename }) => ({ type, ...(file_id ? { file_id } : {}), filename }));
 }
 
-/** The words of a message; where it has none, the names of its files. @param {string | ContentPart[]} content */
+/** Returns the words of a message's content. @param {string | ContentPart[]} content */
 export function wordsOf(content) {
-  if (typeof content === "string") return content;
-  return content.map((part) => (part.type === "input_text" ? part.text : "")).join("") || content.map((part) => part["filename"]).join(", ");
+  return typeof content === "string" ? content : content.map((part) => (part.type === "input_text" ? part.text : "")).join("");
+}
+
+/** Whether an item has the words and files of a message as it is sent. @param {{ content?: ContentPart[] }} item @param {string | ContentPart[]} content */
+export function hasContent(item, content) {
+  const idsOf = (/** @type {string | ContentPart[]} */ parts) => String(filesOf({ content: parts }).map((file) => file["file_id"]));
+  return wordsOf(item.content ?? []) === wordsOf(content) && idsOf(item.content ?? []) === idsOf(content);
+}
+
+/** @param {ContentPart[]} files */
+export function namesOf(files) {
+  return files.map((file) => String(file["filename"]));
+}
+
+/** Shows the names of a message's files. @param {ContentPart[]} files */
+export function chipsOf(files) {
+  return namesOf(files).map((name) => el("li", { class: "file", dir: "auto" }, name));
+}
+
+/** Deletes files on the server that were not sent; those that it keeps all the same expire. @param {ContentPart[]} files */
+export function deleteStored(files) {
+  for (const { file_id } of files) if (file_id) void call(`v1/files/${encodeURIComponent(String(file_id))}`, { method: "DELETE" }).catch(() => undefined);
 }
 
 export class Attachments {
-  /** @param {{ list: HTMLElement, input: HTMLInputElement, area: HTMLElement, tell: (text: string) => void, changed: () => void }} page `area`: where files may be dropped and pasted */
-  constructor({ list, input, area, tell, changed }) {
+  /** @param {{ list: HTMLElement, input: HTMLInputElement, area: HTMLElement, field: HTMLElement, tell: (text: string) => void, changed: () => void }} page `area` takes files that are dropped or pasted; of all text fields only `field` does */
+  constructor({ list, input, area, field, tell, changed }) {
     this.list = list;
     this.tell = tell;
     this.changed = changed;
     /** @type {Map<string, Attachment[]>} */
-    this.all = new Map();
-    this.of = "";
+    this.bySession = new Map();
+    this.sessionId = "";
+    /** @type {Attachment[]} */
+    this.queue = [];
+    this.uploads = 0;
     input.addEventListener("change", () => {
       this.add([...(input.files ?? [])]);
       input.value = "";
     });
     area.addEventListener("paste", (event) => {
       const data = event.clipboardData;
-      if (!data?.getData("text/plain")) this.takeFrom(event, data); // office programs offer a picture beside their text
+      const isElsewhere = event.target !== field && event.target instanceof Element && event.target.matches("input, textarea");
+      if (!isElsewhere && !data?.getData("text/plain")) this.takeFrom(event, data); // Office programs offer a picture beside their text.
     });
     area.addEventListener("drop", (event) => this.takeFrom(event, event.dataTransfer));
     area.addEventListener("dragover", (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
+    window.addEventListener("beforeunload", (event) => {
+      const isUploading = [...this.bySession.values()].flat().some((attachment) => attachment.id === null);
+      if (isUploading && !leaving.is) event.preventDefault();
+    });
   }
 
   /** @param {Event} event @param {DataTransfer | null} data */
@@ -57,96 +95,146 @@ export class Attachments {
     this.add(files);
   }
 
-  /** Shows the files of a conversation's next message. @param {string} session its id; empty: a new one */
-  show(session) {
-    this.of = session;
-    if (!this.all.has(session)) {
-      this.all.set(session, []);
-      this.put(JSON.parse(storage.getItem(KEY + session) ?? "[]"));
-    }
+  /** Shows the files of a conversation's next message. @param {string} sessionId empty: of a new one */
+  show(sessionId) {
+    this.sessionId = sessionId;
+    this.read(sessionId);
     this.draw();
   }
 
-  get here() {
-    return this.all.get(this.of) ?? [];
+  /** Returns a conversation's attachments; those that this tab kept at first. @param {string} sessionId */
+  read(sessionId) {
+    const known = this.bySession.get(sessionId);
+    if (known !== undefined) return known;
+    /** @type {ContentPart[]} */
+    const kept = JSON.parse(storage.getItem(KEY + sessionId) ?? "[]");
+    const attachments = kept.map((part) => this.newAttachment(String(part["filename"]), String(part["file_id"])));
+    this.bySession.set(sessionId, attachments);
+    return attachments;
+  }
+
+  get current() {
+    return this.read(this.sessionId);
   }
 
   get isEmpty() {
-    return this.here.length === 0;
+    return this.current.length === 0;
   }
 
-  /** Whether a file is still on its way. */
-  get isBusy() {
-    return this.here.some((each) => each.id === null);
+  /** Why the message cannot be sent yet; empty if it can. */
+  get obstacle() {
+    if (this.current.some((attachment) => attachment.problem !== "")) return t("A file was not uploaded. Try it again, or remove it.");
+    return this.current.some((attachment) => attachment.id === null) ? t("A file is still being uploaded.") : "";
   }
 
-  /** Puts files back that were sent. @param {ContentPart[]} parts */
-  put(parts) {
-    for (const { file_id, filename } of parts) this.here.push(this.made(String(filename), String(file_id)));
-    this.keep(this.of);
+  /** Puts files back whose message was not sent. @param {ContentPart[]} parts */
+  restore(parts) {
+    for (const { file_id, filename } of parts) this.current.push(this.newAttachment(String(filename), String(file_id)));
+    this.keep(this.sessionId);
   }
 
-  /** The files, which now belong to a message. @returns {ContentPart[]} */
+  /** Hands out the files, which now belong to a message. @returns {ContentPart[]} */
   take() {
-    const parts = partsOf(this.here);
-    this.all.set(this.of, []);
-    this.keep(this.of);
+    const parts = partsOf(this.current);
+    this.bySession.set(this.sessionId, []);
+    this.keep(this.sessionId);
     return parts;
+  }
+
+  /** Gives the files of the new conversation to the one that it has become. @param {string} sessionId */
+  move(sessionId) {
+    this.bySession.set(sessionId, this.read(""));
+    this.bySession.set("", []);
+    this.sessionId = sessionId;
+    this.keep("");
+    this.keep(sessionId);
+  }
+
+  /** Removes the files of a conversation that was deleted. @param {string} sessionId */
+  clear(sessionId) {
+    for (const attachment of [...this.read(sessionId)]) this.remove(attachment);
   }
 
   /** @param {File[]} files */
   add(files) {
-    const room = MOST - this.here.length;
-    if (files.length > room) this.tell(t("A message has {n} files at most.", { n: number(MOST) }));
-    for (const file of files.slice(0, room)) void this.upload(file, this.of);
+    const room = Math.max(0, FILES_MAX - this.current.length);
+    if (files.length > room) this.tell(t("A message has {n} files at most.", { n: number(FILES_MAX) }));
+    const attachments = files.slice(0, room).map((file) => this.newAttachment(file.name, null, file));
+    this.current.push(...attachments);
+    this.enqueue(attachments);
   }
 
-  /** @param {File} file @param {string} session */
-  async upload(file, session) {
-    const attachment = this.made(file.name, null);
-    this.all.get(session)?.push(attachment);
-    this.keep(session);
-    try {
-      const stored = await posted(file, attachment, () => fill(attachment));
-      attachment.id = stored.id;
-      fill(attachment);
-    } catch (error) {
-      this.remove(attachment);
-      if (error !== null) this.tell(t("{name} was not uploaded: {why}", { name: file.name, why: sentence(error) }));
+  /** @param {Attachment[]} attachments */
+  enqueue(attachments) {
+    for (const attachment of attachments) {
+      attachment.problem = "";
+      showProgress(attachment, 0);
     }
-    this.keep(session);
+    this.queue.push(...attachments);
+    this.draw();
+    this.startUploads();
   }
 
-  /** @param {string} name @param {string | null} id @returns {Attachment} */
-  made(name, id) {
-    /** @type {Attachment} */
-    const attachment = { name, id, sent: 0, request: null, element: el("li", { class: "file" }) };
+  startUploads() {
+    for (const attachment of this.queue.splice(0, UPLOADS_MAX - this.uploads)) void this.upload(attachment);
+  }
+
+  /** Uploads a file, and again where the server is busy or away. @param {Attachment} attachment */
+  async upload(attachment) {
+    this.uploads++;
+    for (let tries = 1; attachment.id === null && attachment.problem === "" && !attachment.isRemoved; tries++) {
+      try {
+        attachment.id = await upload(attachment);
+      } catch (error) {
+        const { status = 0, retryAfterS = 0 } = /** @type {{ status?: number, retryAfterS?: number }} */ (error);
+        const isPassing = status === 0 || status === 503 || (status === 429 && retryAfterS > 0); // A quota names no time.
+        if (attachment.isRemoved) break;
+        if (isPassing && tries < TRIES_MAX) await new Promise((resolve) => setTimeout(resolve, 1000 * (retryAfterS || RETRY_AFTER_S)));
+        else attachment.problem = sentence(error);
+      }
+    }
+    this.uploads--;
+    if (attachment.isRemoved) deleteStored(partsOf([attachment]));
+    else if (attachment.problem !== "") this.tell(t("{name} was not uploaded: {why}", { name: attachment.name, why: attachment.problem }));
+    showProgress(attachment, 1);
+    for (const [sessionId, attachments] of this.bySession) if (attachments.includes(attachment)) this.keep(sessionId);
+    this.startUploads();
+  }
+
+  /** @param {string} name @param {string | null} id @param {File | null} [file] @returns {Attachment} */
+  newAttachment(name, id, file = null) {
+    const status = el("span", { class: "sent" });
+    const again = el("button", { class: "quiet again", type: "button", "aria-label": t("Upload {name} again", { name }), title: t("Try again"), click: () => this.enqueue([attachment]) }, icon("again"));
     const remove = el("button", { class: "quiet", type: "button", "aria-label": t("Remove {name}", { name }), click: () => this.remove(attachment) }, icon("close"));
-    attachment.element.append(el("span", { class: "name", dir: "auto" }, name), el("span", { class: "sent" }), remove);
-    fill(attachment);
+    const element = el("li", { class: "file" }, el("span", { class: "name", dir: "auto" }, name), status, again, remove);
+    /** @type {Attachment} */
+    const attachment = { name, id, file, problem: "", isRemoved: false, request: null, element, status };
+    showProgress(attachment, 0);
     return attachment;
   }
 
   /** @param {Attachment} attachment */
   remove(attachment) {
-    for (const [session, list] of this.all) {
-      if (!list.includes(attachment)) continue;
-      this.all.set(session, list.filter((each) => each !== attachment));
-      this.keep(session);
-    }
+    attachment.isRemoved = true;
     attachment.request?.abort();
+    deleteStored(partsOf([attachment]));
+    for (const [sessionId, attachments] of this.bySession) {
+      if (!attachments.includes(attachment)) continue;
+      this.bySession.set(sessionId, attachments.filter((other) => other !== attachment));
+      this.keep(sessionId);
+    }
   }
 
-  /** @param {string} session */
-  keep(session) {
-    const parts = partsOf(this.all.get(session) ?? []);
-    if (parts.length === 0) storage.removeItem(KEY + session);
-    else storage.setItem(KEY + session, JSON.stringify(parts));
+  /** @param {string} sessionId */
+  keep(sessionId) {
+    const parts = partsOf(this.read(sessionId));
+    if (parts.length === 0) storage.removeItem(KEY + sessionId);
+    else storage.setItem(KEY + sessionId, JSON.stringify(parts));
     this.draw();
   }
 
   draw() {
-    this.list.replaceChildren(...this.here.map((each) => each.element));
+    this.list.replaceChildren(...this.current.map((attachment) => attachment.element));
     this.list.hidden = this.isEmpty;
     this.changed();
   }
@@ -154,41 +242,41 @@ export class Attachments {
 
 /** @param {Attachment[]} attachments @returns {ContentPart[]} */
 function partsOf(attachments) {
-  return attachments.filter((each) => each.id !== null).map(({ id, name }) => ({ type: "input_file", file_id: id, filename: name }));
+  return attachments.filter((attachment) => attachment.id !== null).map(({ id, name }) => ({ type: "input_file", file_id: id, filename: name }));
 }
 
-/** How far an upload is. @param {Attachment} attachment */
-function fill({ id, sent, element }) {
-  const text = id !== null ? "" : t("{n} %", { n: number(Math.floor(sent * 100)) });
-  const shown = element.querySelector(".sent");
-  if (shown !== null) shown.textContent = text;
+/** Shows how far an upload is, or why it failed. @param {Attachment} attachment @param {number} part of its bytes */
+function showProgress({ id, problem, element, status }, part) {
+  status.textContent = problem || (id === null ? t("{n} %", { n: number(Math.floor(part * 100)) }) : "");
+  element.classList.toggle("bad", problem !== "");
 }
 
-/** Uploads a file; rejects with null where it was removed meanwhile. @param {File} file @param {Attachment} attachment @param {() => void} progressed @returns {Promise<{ id: string }>} */
-function posted(file, attachment, progressed) {
+/** Uploads a file, and returns its id. @param {Attachment} attachment @returns {Promise<string>} */
+function upload(attachment) {
   const form = new FormData();
   form.append("purpose", "user_data");
-  form.append("file", file, file.name);
+  form.append("expires_after[anchor]", "created_at");
+  form.append("expires_after[seconds]", String(EXPIRES_AFTER_S));
+  form.append("file", /** @type {File} */ (attachment.file), attachment.name);
   const request = (attachment.request = new XMLHttpRequest());
   request.open("POST", `${base}/v1/files`);
   for (const [name, value] of Object.entries(credentials(true))) request.setRequestHeader(name, value);
-  request.upload.addEventListener("progress", ({ loaded, total }) => {
-    attachment.sent = total === 0 ? 0 : loaded / total;
-    progressed();
-  });
+  request.upload.addEventListener("progress", ({ loaded, total }) => showProgress(attachment, total === 0 ? 0 : loaded / total));
   return new Promise((resolve, reject) => {
-    request.addEventListener("abort", () => reject(null));
-    request.addEventListener("error", () => reject(new Refusal(0, "There is no connection to the server.")));
+    const refuse = () => reject(new Refusal(0, "There is no connection to the server."));
+    request.addEventListener("abort", refuse);
+    request.addEventListener("error", refuse);
     request.addEventListener("load", () => {
       /** @type {any} */
       let answer = {};
       try {
         answer = JSON.parse(request.responseText);
       } catch {
-        answer = {}; // a proxy's page
+        answer = {}; // A proxy answers with a page.
       }
-      if (request.status === 200) resolve(answer);
-      else reject(new Refusal(request.status, answer.error?.message ?? `The server answers ${request.status}.`, answer.error?.code));
+      if (request.status === 200) return resolve(answer.id);
+      const refusal = new Refusal(request.status, answer.error?.message ?? `The server answers ${request.status}.`, answer.error?.code);
+      reject(Object.assign(refusal, { retryAfterS: Number(request.getResponseHeader("retry-after")) || 0 }));
     });
     request.send(form);
   });

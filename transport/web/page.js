@@ -3,11 +3,12 @@
  * SDK keeps position and view in this tab's storage, so a reload shows at once what was there and goes on from it.
  */
 import { Account } from "./account.js";
-import { base, call, sentence, storage } from "./api.js";
-import { Attachments, contentOf, filesOf, wordsOf } from "./attachments.js";
+import { base, call, storage } from "./api.js";
+import { Attachments, contentOf, filesOf, hasContent, namesOf, wordsOf } from "./attachments.js";
 import { keeping } from "./copies.js";
 import { openMenu } from "./dialogs.js";
 import { el, find, isComposing } from "./dom.js";
+import { explain, FailedMessages } from "./failed-messages.js";
 import { reasonOf } from "./feedback.js";
 import { listen, openPreferences } from "./help.js";
 import { asksForKey, Link } from "./link.js";
@@ -16,7 +17,7 @@ import { prefer, preferences, read, write } from "./preferences.js";
 import { PushButton } from "./push.js";
 import { edited, given } from "./settings.js";
 import { fit, refuseLonger, Thread } from "./thread.js";
-import { BusyError, CommandError, itemText, SessileClient, StoppedError } from "./sessile.js";
+import { CommandError, itemText, SessileClient } from "./sessile.js";
 import { t, translate } from "./texts.js";
 import { shortTitle, UntitledConversations } from "./untitled.js";
 import { FIRST_WORDS, leaving } from "./wipe.js";
@@ -35,7 +36,6 @@ const TITLE_AFTER_MS = 30_000; // a model that writes titles has written by then
 const SPOKEN_MAX = 2000;
 const STARTERS = [t("Explain how tides work, in four sentences."), t("Write a haiku about a lighthouse."), t("Give me three ideas for a rainy Sunday.")];
 const FRESH = "sessile-fresh";
-const FAILED = "sessile-failed";
 const FIRST_WORDS_MAX = 50;
 
 translate(document.body);
@@ -52,8 +52,9 @@ const message = find("message");
 const sendButton = find("send");
 /** @type {HTMLButtonElement} */
 const stopButton = find("stop");
-const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: app, tell, changed: () => (sendButton.disabled = !maySend()) });
-const maySend = () => !attachments.isBusy && (message.value.trim() !== "" || !attachments.isEmpty);
+const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: app, field: message, tell, changed: () => (sendButton.disabled = !maySend()) });
+const isGone = () => session?.phase === "gone" || session?.phase === "deleted";
+const maySend = () => !isGone() && attachments.obstacle === "" && (message.value.trim() !== "" || !attachments.isEmpty);
 const title = find("title");
 const polite = find("polite");
 
@@ -63,16 +64,15 @@ let session = null;
 let tip = null;
 /** @type {(() => void)[]} */
 let leave = [];
-/** Refused sends, per session (the empty name: a conversation that was not made yet). @type {Map<string, Pending[]>} */
-const failed = new Map(JSON.parse(storage.getItem(FAILED) ?? "[]"));
-const keepFailed = () => storage.setItem(FAILED, JSON.stringify([...failed].filter(([, list]) => list.length > 0)));
+const failed = new FailedMessages();
 /** How many items there were when a send was first seen. @type {Map<string, number>} */
 const itemsBefore = new Map();
 /** Answers that were open when last drawn, for telling when one ends. @type {Set<string>} */
 let writing = new Set();
 let isFollowing = true;
 let isDrawing = false;
-let creating = "";
+/** The first message of a conversation that is being made. @type {{ text: string, files: ContentPart[] } | null} */
+let creating = null;
 /** The first words of conversations that were begun or read here and have no title yet. @type {Map<string, string>} */
 const firstWords = new Map(read(FIRST_WORDS, /** @type {[string, string][]} */ ([])));
 const untitled = new UntitledConversations();
@@ -84,10 +84,7 @@ let fresh = JSON.parse(storage.getItem(FRESH) ?? "{}");
 const chosenModels = new Map();
 
 const thread = new Thread(find("thread"), {
-  edit: (itemId, text) => void attempt(async () => {
-    tip = null;
-    await turn(session, (asked, options) => asked.edit(itemId, contentOf(text, filesOf(session?.view.items.get(itemId))), options)).catch((error) => notSent(text, error));
-  }),
+  edit: (itemId, text) => edit(itemId, text, filesOf(session?.view.items.get(itemId))),
   draft: (itemId) => edits()[itemId],
   keepDraft: (itemId, text) => {
     const { [itemId]: _, ...others } = edits();
@@ -105,22 +102,24 @@ const thread = new Thread(find("thread"), {
   },
   cancel: (responseId) => void attempt(async () => void (await session?.cancel(responseId))),
   retry: (pending) => {
-    discard(pending);
-    void send(pending.text, pending.files);
+    forget(pending);
+    if (pending.itemId !== undefined) edit(pending.itemId, pending.text, pending.files);
+    else void send(pending.text, pending.files);
   },
-  discard,
+  discard: (pending) => (failed.discard(pending), forget(pending)),
   compose: (pending) => {
-    attachments.put(pending.files ?? []);
+    forget(pending);
+    if (pending.itemId !== undefined && pending.files.length > 0 && thread.edit(pending.itemId, pending.text)) return;
+    if (pending.itemId === undefined) attachments.restore(pending.files);
     message.value = [pending.text, message.value].filter((words) => words.trim() !== "").join("\n\n");
     keepDraft();
     fit(message);
-    discard(pending);
   },
   tell: (text) => tell(text),
   appeal: (about) => void attempt(async () => {
     if ("responseId" in about) return void (await session?.appeal(about));
     await (session ?? (await begun(about.pending.text))).appeal({ content: about.pending.text });
-    discard(about.pending);
+    forget(about.pending);
   }),
   rate: (responseId, rating) => void rate(responseId, rating),
   prices: () => models,
@@ -144,8 +143,8 @@ const list = new ConversationList(client, {
   loaded: () => void untitled.look(list.listed.filter(({ id, title }) => !title && !firstWords.has(String(id))), draw),
   deleted: (id) => {
     for (const kind of ["draft", "edits"]) storage.removeItem(`sessile-${kind}:${id}`);
-    failed.delete(id);
-    keepFailed();
+    attachments.clear(id);
+    failed.clear(id);
     if (session?.id === id) go(null);
   },
   failed: (text) => tell(text),
@@ -172,26 +171,25 @@ function drawNow() {
   const pending = pendings();
   const stay = isFollowing;
   thread.render(entries, queued, pending, [...(session?.view.reviews.values() ?? [])], (id) => session?.view.feedbackOf(id)?.rating ?? "");
-  const isGone = session?.phase === "gone" || session?.phase === "deleted";
   const isEmpty = entries.length + queued.length + pending.length === 0;
   const isKnown = session === null || session.phase === "live";
-  find("welcome").hidden = !(isEmpty && isKnown && !isGone);
-  find("lost").hidden = !isGone;
-  thread.root.hidden = isGone;
-  if (isGone) {
+  find("welcome").hidden = !(isEmpty && isKnown && !isGone());
+  find("lost").hidden = !isGone();
+  thread.root.hidden = isGone();
+  if (isGone()) {
     find("lost-text").textContent = session?.phase === "deleted" ? t("It was deleted.") : (session?.error?.message ?? t("It may have been deleted."));
   }
   find("absent").hidden = !(isEmpty && session?.phase === "attaching" && client.status.phase === "offline");
-  const name = session === null ? t("New conversation") : titleOf(session) || (isGone ? t("Gone") : t("Untitled"));
+  const name = session === null ? t("New conversation") : titleOf(session) || (isGone() ? t("Gone") : t("Untitled"));
   if (title.textContent !== name) title.textContent = name;
   document.title = session === null ? "Sessile" : `${name} · Sessile`;
-  find("tools").hidden = session === null || isGone;
+  find("tools").hidden = session === null || isGone();
 
   const answering = entries.find((entry) => entry.response?.status === "in_progress")?.response;
   stopButton.hidden = answering === undefined;
   stopButton.dataset["response"] = answering?.id ?? "";
   sendButton.setAttribute("aria-label", answering === undefined ? t("Send") : t("Send after this answer"));
-  sendButton.disabled = !maySend() || isGone;
+  sendButton.disabled = !maySend();
   drawSettings();
   announce();
   list.draw(known, session?.id ?? null);
@@ -219,19 +217,19 @@ function pendings() {
   /** @type {Pending[]} */
   const list = [];
   if (client.unanswered.length === 0) itemsBefore.clear();
-  if (session === null && creating !== "") list.push({ id: "creating", text: creating, state: isReady ? "sending" : "waiting" });
+  if (session === null && creating !== null) list.push({ id: "creating", ...creating, state: isReady ? "sending" : "waiting" });
   for (const frame of client.unanswered) {
     if (frame.session !== id || (frame.type !== "message.create" && frame.type !== "message.edit") || session === null) continue;
     const { items } = session.view;
     const before = itemsBefore.get(frame.id) ?? items.size;
     itemsBefore.set(frame.id, before);
-    const text = wordsOf(/** @type {string | ContentPart[]} */ (frame["content"]));
+    const content = /** @type {string | ContentPart[]} */ (frame["content"]);
     // The event comes before the answer to the command: do not show the same words twice meanwhile.
-    const arrived = [...items.values()].slice(before).some((item) => item.role === "user" && itemText(item) === text);
-    const isQueued = session.view.open.some((response) => response.waiting && itemText(response.waiting) === text);
-    if (!arrived && !isQueued) list.push({ id: frame.id, text, state: isReady ? "sending" : "waiting" });
+    const arrived = [...items.values()].slice(before).some((item) => item.role === "user" && hasContent(item, content));
+    const isQueued = session.view.open.some((response) => response.waiting && hasContent(response.waiting, content));
+    if (!arrived && !isQueued) list.push({ id: frame.id, text: wordsOf(content), files: filesOf({ content }), state: isReady ? "sending" : "waiting" });
   }
-  return [...list, ...(failed.get(id) ?? [])];
+  return [...list, ...failed.list(id)];
 }
 
 /** Tells a screen reader of answers when they are whole, not word by word. */
@@ -299,11 +297,14 @@ function keepDraft() {
 /** Makes the conversation that the page shows from now on. @param {string} words it begins with */
 async function begun(words) {
   const made = await client.create(/** @type {object} */ (given(fresh)));
-  creating = "";
+  creating = null;
   remember(made.id, shortTitle(words));
   if (session === null) {
     history.replaceState(null, "", `?session=${encodeURIComponent(made.id)}`);
+    storage.removeItem("sessile-draft:");
     session = made; // already open
+    attachments.move(made.id);
+    keepDraft();
     leave.push(made.on("change", draw));
   }
   void list.load(false);
@@ -322,13 +323,14 @@ async function turn(of, ask) {
 /** @param {string} text @param {ContentPart[]} [files] */
 async function send(text, files = []) {
   const content = contentOf(text, files);
-  const words = wordsOf(content);
+  let sessionId = session?.id ?? "";
   isFollowing = true;
   try {
     if (session === null) {
-      creating = words;
+      creating = { text, files };
       draw();
-      const made = await begun(words);
+      const made = await begun(text || namesOf(files).join(", "));
+      sessionId = made.id;
       await made.send(content);
     } else {
       const chosen = tip === null ? undefined : session.view.thread(tip).findLast((entry) => entry.item !== undefined)?.id;
@@ -338,24 +340,28 @@ async function send(text, files = []) {
       await sending;
     }
   } catch (error) {
-    creating = "";
-    notSent(text, error, files);
+    creating = null;
+    notSent(sessionId, { text, files }, error);
   }
   draw();
 }
 
-/** Keeps words that were refused on the page. @param {string} text @param {unknown} error @param {ContentPart[]} [files] */
-function notSent(text, error, files = []) {
-  const id = session?.id ?? "";
-  failed.set(id, [...(failed.get(id) ?? []), { id: `failed-${Date.now()}`, text, files, state: "failed", error: explain(error), refused: /** @type {any} */ (error).code === "content_filter" }]);
-  keepFailed();
+/** Sends an edit of a message. @param {string} itemId @param {string} text @param {ContentPart[]} files */
+function edit(itemId, text, files) {
+  const edited = session;
+  tip = null;
+  void attempt(() => turn(edited, (asked, options) => asked.edit(itemId, contentOf(text, files), options)).catch((error) => notSent(edited?.id ?? "", { text, files, itemId }, error)));
+}
+
+/** Keeps a refused message with its conversation. @param {string} sessionId @param {{ text: string, files: ContentPart[], itemId?: string }} sent @param {unknown} error */
+function notSent(sessionId, sent, error) {
+  failed.add(sessionId, sent, error);
   find("urgent").textContent = t("Not sent: {why}", { why: explain(error) });
 }
 
 /** @param {Pending} pending */
-function discard(pending) {
-  for (const [id, list] of failed) failed.set(id, list.filter((each) => each.id !== pending.id));
-  keepFailed();
+function forget(pending) {
+  failed.remove(pending);
   message.focus();
   draw();
 }
@@ -370,16 +376,6 @@ async function attempt(act) {
     tell(explain(error));
   }
   draw();
-}
-
-/** @param {unknown} error */
-function explain(error) {
-  if (error instanceof BusyError && error.param === "model") return t("Another model cannot begin while an answer is being written here. Stop the answer, or wait for its end, then try again.");
-  if (error instanceof BusyError) return t("An answer is still being written here. Stop it, or wait for its end.");
-  if (error instanceof CommandError && error.code === "queue_full") return t("Too many messages wait already.");
-  if (error instanceof CommandError && error.retryAfterMs) return `${error.message} ${t("Try again in {n} s.", { n: Math.ceil(error.retryAfterMs / 1000) })}`;
-  if (error instanceof StoppedError) return t("There is no connection to the server.");
-  return sentence(error);
 }
 
 /** @type {number | undefined} */
@@ -483,6 +479,7 @@ async function settingsOf(of) {
 find("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = message.value.trim();
+  if (attachments.obstacle !== "") tell(attachments.obstacle);
   if (!maySend()) return;
   message.value = "";
   keepDraft();

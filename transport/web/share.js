@@ -5,13 +5,15 @@ import { t, time, translate } from "./texts.js";
 
 const TITLE_MAX = 80;
 
-/** @param {{ role: string, text: string }} message */
+/** @param {{ role: string, text: string, files?: string[] }} message */
 function shown(message) {
   const isUser = message.role === "user";
   const markdown = new Markdown();
   if (!isUser) markdown.update(message.text);
   const words = isUser ? el("p", { class: "said", dir: "auto" }, message.text) : markdown.element;
-  return el("li", { class: `message ${isUser ? "user" : "answer"}` }, el("div", { class: "body" }, el("h2", { class: "unseen" }, isUser ? t("Question") : t("Answer")), words));
+  const files = (message.files ?? []).map((name) => el("li", { class: "file", dir: "auto" }, name));
+  const list = files.length > 0 && el("ul", { class: "files", "aria-label": t("Files of the message") }, ...files);
+  return el("li", { class: `message ${isUser ? "user" : "answer"}` }, el("div", { class: "body" }, el("h2", { class: "unseen" }, isUser ? t("Question") : t("Answer")), list, (message.text !== "" || !list) && words));
 }
 
 async function show() {
@@ -23,7 +25,7 @@ async function show() {
     find("about").textContent = answer === null ? t("There is no connection to the server.") : t("It was revoked, or the conversation was deleted, or it is not whole.");
     return;
   }
-  const first = messages[0]?.text.trim().split("\n")[0].slice(0, TITLE_MAX);
+  const first = (messages[0]?.text.trim() || (messages[0]?.files ?? []).join(", ")).split("\n")[0].slice(0, TITLE_MAX);
   const name = title || first || t("Shared conversation");
   find("title").textContent = name;
   document.title = `${name} · Sessile`;

@@ -4,7 +4,7 @@
  *
  * It shows what the view says and calls `actions` for what the user wants; it knows nothing of connections.
  */
-import { filesOf } from "./attachments.js";
+import { chipsOf, filesOf, namesOf } from "./attachments.js";
 import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
@@ -13,7 +13,7 @@ import { money, number, t, time } from "./texts.js";
 /** @typedef {import("./sessile.js").Entry} Entry */
 /** @typedef {import("./sessile.js").ResponseRecord} ResponseRecord */
 /** @typedef {import("./sessile.js").ReviewRecord} ReviewRecord */
-/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", files?: import("./sessile.js").ContentPart[], error?: string, refused?: boolean }} Pending */
+/** @typedef {{ id: string, text: string, state: "sending" | "waiting" | "failed", files: import("./sessile.js").ContentPart[], itemId?: string | undefined, error?: string, refused?: boolean }} Pending */
 /**
  * @typedef {object} Actions
  * @property {(itemId: string, text: string) => void} edit
@@ -90,17 +90,17 @@ const passages = new WeakMap();
 
 /** What a search of documents found. @param {NonNullable<Entry["item"]>} item its output */
 function passagesOf(item) {
-  let found = passages.get(item);
-  if (found === undefined) {
+  let results = passages.get(item);
+  if (results === undefined) {
     try {
-      const results = JSON.parse(String(item.output)).results;
-      found = Array.isArray(results) ? results.filter((each) => typeof each?.number === "number") : NO_PASSAGES;
+      const output = JSON.parse(String(item.output)).results;
+      results = Array.isArray(output) ? output.filter((passage) => typeof passage?.number === "number") : NO_PASSAGES;
     } catch {
-      found = NO_PASSAGES; // a filter has replaced it
+      results = NO_PASSAGES; // A filter has replaced it.
     }
-    passages.set(item, found);
+    passages.set(item, results);
   }
-  return found;
+  return results;
 }
 
 /** The passages that an answer cites by their numbers, folded. */
@@ -140,20 +140,20 @@ class Message {
     this.shown = null;
   }
 
-  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none @param {Passage[]} [found] which it may cite */
-  update(entry, isLastOfResponse, review, rating = null, found = NO_PASSAGES) {
+  /** @param {Entry} entry @param {boolean} isLastOfResponse @param {ReviewRecord} [review] of its response @param {string | null} [rating] null: this server takes none @param {Passage[]} [results] which it may cite */
+  update(entry, isLastOfResponse, review, rating = null, results = NO_PASSAGES) {
     const before = this.shown;
     this.entry = this.shown = entry;
     const { item, response } = entry;
     // Records are replaced where they change, so the same ones show the same: a token costs its message, not all of them.
-    const shows = [item, response, entry.siblings.length, entry.index, isLastOfResponse, review, rating, found, this.actions.prices()];
+    const shows = [item, response, entry.siblings.length, entry.index, isLastOfResponse, review, rating, results, this.actions.prices()];
     if (this.shows.length > 0 && shows.every((each, index) => each === this.shows[index])) return;
     this.shows = shows;
     if (item !== before?.item || before === null) this.fill();
     const draft = this.isUser && before === null ? this.actions.draft(entry.id) : undefined;
     if (draft !== undefined) this.edit(draft);
     const writing = isWriting(response) && isLastOfResponse;
-    if (!this.isUser && !isWriting(response)) this.sources.update(itemText(item), found);
+    if (!this.isUser && !isWriting(response)) this.sources.update(itemText(item), results);
     this.thoughts.update(thoughtsOf(item), writing && itemText(item) === "");
     this.element.classList.toggle("writing", writing);
     this.element.classList.toggle("empty", writing && (item === undefined || itemText(item) === ""));
@@ -175,10 +175,9 @@ class Message {
     else if (this.isUser) {
       this.words.textContent = itemText(item);
       this.words.hidden = itemText(item) === "" && filesOf(item).length > 0;
-      this.files.replaceChildren(...filesOf(item).map((file) => el("li", { class: "file", dir: "auto" }, String(file["filename"]))));
+      this.files.replaceChildren(...chipsOf(filesOf(item)));
       this.files.hidden = filesOf(item).length === 0;
-    }
-    else this.markdown.update(itemText(item));
+    } else this.markdown.update(itemText(item));
   }
 
   /** @param {ResponseRecord | undefined} response @param {ReviewRecord} [review] */
@@ -360,6 +359,15 @@ export class Thread {
     this.root.replaceChildren();
   }
 
+  /** Opens a question for editing; false where it is not shown. @param {string} itemId @param {string} draft */
+  edit(itemId, draft) {
+    const message = this.messages.get(itemId);
+    message?.edit(draft);
+    message?.element.querySelector("textarea")?.focus();
+    if (message !== undefined) this.actions.keepDraft(itemId, draft);
+    return message !== undefined;
+  }
+
   /** Opens the newest question for editing; false where there is none. */
   editNewest() {
     const newest = [...this.messages.values()].findLast((message) => message.isUser);
@@ -371,17 +379,17 @@ export class Thread {
   render(entries, queued, pending, reviews = [], rating = undefined) {
     const kept = new Map();
     const searches = new Set();
-    let found = NO_PASSAGES;
+    let results = NO_PASSAGES;
     entries.forEach((entry, index) => {
       const { item } = entry;
       if (item?.type === "function_call" && item.name === "file_search") searches.add(item.call_id);
-      else if (item?.type === "function_call_output" && searches.has(item.call_id)) found = passagesOf(item);
-      else if (item?.role === "user") found = NO_PASSAGES;
+      else if (item?.type === "function_call_output" && searches.has(item.call_id)) results = passagesOf(item);
+      else if (item?.role === "user") results = NO_PASSAGES;
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
       const isLast = after === undefined || after.response?.id !== entry.response?.id;
       const review = reviews.findLast((each) => each.responseId !== null && each.responseId === entry.response?.id);
-      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""), found);
+      message.update(entry, isLast, review, rating?.(entry.response?.id ?? ""), results);
       kept.set(entry.id, message);
     });
     this.messages = kept;
@@ -389,9 +397,10 @@ export class Thread {
     const extras = new Map();
     for (const response of queued) {
       const text = response.waiting === undefined ? t("Another answer") : itemText(response.waiting);
-      extras.set(response.id, this.extra(response.id, `queued ${text}`, () => this.queued(response.id, text)));
+      const files = filesOf(response.waiting);
+      extras.set(response.id, this.extra(response.id, `queued ${text} ${namesOf(files)}`, () => this.queued(response.id, text, files)));
     }
-    for (const each of pending) extras.set(each.id, this.extra(each.id, `${each.state} ${each.error} ${each.text}`, () => this.pending(each)));
+    for (const message of pending) extras.set(message.id, this.extra(message.id, `${message.state} ${message.error} ${message.text}`, () => this.pending(message)));
     for (const each of reviews.filter((review) => review.responseId === null && standing(review) !== "")) {
       const note = `${t("A message that was refused.")} ${standing(each)}`;
       extras.set(each.id, this.extra(each.id, note, () => el("li", { class: "message review" }, el("p", { class: "note" }, note))));
@@ -406,27 +415,27 @@ export class Thread {
     return there?.key === key ? there : { key, element: make() };
   }
 
-  /** @param {string} id @param {string} text */
-  queued(id, text) {
+  /** @param {string} id @param {string} text @param {import("./sessile.js").ContentPart[]} files */
+  queued(id, text, files) {
     const cancel = el("button", { class: "plain", type: "button", click: () => this.actions.cancel(id) }, t("Take back"));
-    return waiting(text, t("Waits for the answer above."), [cancel], "queued");
+    return waiting(text, files, t("Waits for the answer above."), [cancel], "queued");
   }
 
   /** @param {Pending} pending */
   pending(pending) {
     if (pending.state !== "failed") {
-      return waiting(pending.text, pending.state === "sending" ? t("Sending…") : t("Will be sent when the connection is back."), [], "pending");
+      return waiting(pending.text, pending.files, pending.state === "sending" ? t("Sending…") : t("Will be sent when the connection is back."), [], "pending");
     }
     const again = el("button", { class: "plain", type: "button", click: () => this.actions.retry(pending) }, icon("again"), t("Try again"));
     const edit = el("button", { class: "plain", type: "button", click: () => this.actions.compose(pending) }, icon("edit"), t("Edit"));
     const drop = el("button", { class: "plain", type: "button", click: () => this.actions.discard(pending) }, t("Discard"));
-    const review = pending.refused ? [reviewButton(() => this.actions.appeal({ pending }))] : [];
-    return waiting(pending.text, t("Not sent: {why}", { why: pending.error ?? "" }), [again, edit, drop, ...review], "failed");
+    const review = pending.refused && pending.files.length === 0 ? [reviewButton(() => this.actions.appeal({ pending }))] : [];
+    return waiting(pending.text, pending.files, t("Not sent: {why}", { why: pending.error ?? "" }), [again, edit, drop, ...review], "failed");
   }
 }
 
-/** @param {string} text @param {string} note @param {HTMLElement[]} buttons @param {string} kind */
-function waiting(text, note, buttons, kind) {
+/** @param {string} text @param {import("./sessile.js").ContentPart[]} files @param {string} note @param {HTMLElement[]} buttons @param {string} kind */
+function waiting(text, files, note, buttons, kind) {
   return el(
     "li",
     { class: `message user ${kind}` },
@@ -434,7 +443,8 @@ function waiting(text, note, buttons, kind) {
       "div",
       { class: "body" },
       el("h2", { class: "unseen" }, t("Not yet sent")),
-      el("p", { class: "said", dir: "auto" }, text),
+      files.length > 0 && el("ul", { class: "files", "aria-label": t("Files of the message") }, ...chipsOf(files)),
+      (text !== "" || files.length === 0) && el("p", { class: "said", dir: "auto" }, text),
       el("p", { class: `note${kind === "failed" ? " bad" : ""}` }, note),
       buttons.length > 0 && el("div", { class: "bar always" }, ...buttons),
     ),

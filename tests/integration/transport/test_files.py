@@ -174,6 +174,31 @@ async def test_a_file_in_a_message_on_a_socket(world: World) -> None:
     assert MARK in world.prompts[-1] and "forged" not in world.prompts[-1]
 
 
+async def test_an_edit_keeps_files_that_came_as_bytes_or_are_deleted(world: World) -> None:
+    file = await world.upload(b"of the store", "a.txt")
+    data = [base64.b64encode(words).decode() for words in (b"first bytes", b"second bytes")]
+    content = [
+        {"type": "input_file", "file_id": file["id"]},
+        *[{"type": "input_file", "filename": "b.txt", "file_data": given} for given in data],
+    ]
+    async with connected(world.server.ws, auth="of-ana") as wire:
+        session = (await wire.command("session.create"))["session"]
+        sent = await wire.command("message.create", session=session, content=content, respond=False)
+        item = sent["item_id"]
+        assert (await world.http.delete(f"/v1/files/{file['id']}", headers=ME)).status_code == 200
+        kept = [{key: part[key] for key in part if key != "file_data"} for part in content]
+        for _ in range(2):  # an edit of an edit
+            edit = await wire.command("message.edit", session=session, item_id=item, content=kept, respond=False)
+            item = edit["item_id"]
+        state = (await wire.command("session.get", session=session))["state"]
+        (last,) = [each for each in state["items"] if each["id"] == item]
+        texts = [part["text"].split("\n")[2] for part in last["content"]]
+        assert texts == ["of the store", "first bytes", "second bytes"]
+        for unknown in ([kept[0]] * 2, [*kept, kept[1]]):
+            with pytest.raises(RuntimeError):
+                await wire.command("message.edit", session=session, item_id=item, content=unknown)
+
+
 async def test_files_are_seen_as_sessions_are(world: World) -> None:
     mine, bens = await world.upload(), await world.upload(headers=BEN)
     nobodys = await world.upload(headers=SERVICE)

@@ -12,7 +12,7 @@ from sessions.actor.title_writer import LENGTH_MAX, PRIORITY, PROMPT, cleaned, f
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.generation import GenerationRequest
-from sessions.model.types import ResponseId, TenantId
+from sessions.model.types import InputFile, InputText, ResponseId, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import SESSION, Place, Reader, Replica
 from tests.support.scripted import Scripted
@@ -135,6 +135,19 @@ async def test_what_is_no_title_or_is_filtered_leaves_the_first_words(script: st
         await replica.say("how do  I\nbake bread")
         await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
         assert named(place) == ["how do I bake bread"]
+
+
+@virtual
+async def test_first_words_are_the_users_not_a_files() -> None:
+    async with Place() as place:
+        replica, reader = await at_work(place, Recording("An answer.", ""))
+        await replica.create()
+        file = InputFile(filename="pay.txt", text="Confidential salaries")
+        await replica.do(
+            cm.MessageCreate(id=place.name(), session=SESSION, content=(file, InputText(text="Who earns most?")))
+        )
+        await reader.sees(lambda record: isinstance(record.event, ev.SessionUpdated))
+        assert named(place) == ["Who earns most?"]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from sessions.limits import TenantLimits
+from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.audit import public
 from sessions.model.errors import Limited
-from sessions.model.types import CallId, FunctionCallOutput, ItemId, TenantId, UnixMs
+from sessions.model.types import CallId, FunctionCallOutput, InputFile, InputText, ItemId, TenantId, UnixMs
 from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
@@ -80,6 +81,24 @@ async def test_the_token_is_shown_once_and_stored_nowhere(gateway: Gateway) -> N
     assert [each["id"] for each in listed.json()["data"]] == [made["id"]]
     database = gateway.store.shares._database  # type: ignore[attr-defined]
     assert made["token"] not in repr(database.shares) and made["token"] not in repr(database.audit_rows)
+
+
+async def test_a_share_names_the_files_and_keeps_their_texts(sessions: FakeSessions, gateway: Gateway) -> None:
+    file = InputFile(filename="pay.txt", text="secret salaries")
+    for item, content in (("f", (file,)), ("g", (file, InputText(text="Who earns most?")))):
+        created = message_created("", item, "d").item
+        await sessions.append("s", ev.ItemCreated(item=msgspec.structs.replace(created, content=content)))
+        async with http_client(gateway) as client:
+            answer = await client.get(f"/v1/shares/{(await shared(client))['token']}")
+        assert "secret" not in answer.text
+        message = answer.json()["messages"][-1]
+        assert message["files"] == ["pay.txt"] and message["text"] == ("" if item == "f" else "Who earns most?")
+    filtered = cm.content_parts(cm.filtered_content((file,), "secret salaries"))
+    created = message_created("", "h", "d").item
+    await sessions.append("s", ev.ItemCreated(item=msgspec.structs.replace(created, content=filtered)))
+    async with http_client(gateway) as client:
+        answer = await client.get(f"/v1/shares/{(await shared(client))['token']}")
+    assert "secret" not in answer.text and answer.json()["messages"][-1]["files"] == ["pay.txt"]
 
 
 async def test_a_share_stays_as_it_was_but_for_what_is_taken_back(sessions: FakeSessions, gateway: Gateway) -> None:
