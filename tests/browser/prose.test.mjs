@@ -343,7 +343,9 @@ test("passages that an answer cites stand below it, folded, and no others", asyn
     add({ id: "q", type: "message", role: "user", parent_id: null, content: [{ type: "input_text", text: "rates?" }] });
     add({ id: "c", type: "function_call", name: "file_search", call_id: "one", arguments: "{}", parent_id: "q" });
     add({ id: "o", type: "function_call_output", call_id: "one", output: JSON.stringify({ results }), parent_id: "c" });
-    said("a", "o", "They fell [2], as [3] says.");
+    add({ id: "c2", type: "function_call", name: "file_search", call_id: "two", arguments: "{}", parent_id: "o" });
+    add({ id: "o2", type: "function_call_output", call_id: "two", output: JSON.stringify({ results: [{ ...results[0], text: "another" }] }), parent_id: "c2" });
+    said("a", "o2", "They fell [2], as [1] and [3] say.");
     add({ id: "q2", type: "message", role: "user", parent_id: "a", content: [{ type: "input_text", text: "and?" }] });
     said("b", "q2", "I do not know [1].");
     const root = document.createElement("ol");

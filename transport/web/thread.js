@@ -103,6 +103,22 @@ function passagesOf(item) {
   return results;
 }
 
+/** As the server's `transport/openai/citations.py`: no part of a link. */
+const CITED = /(?<![^0-9]\])\[([0-9]{1,3})\](?!\()/g;
+/** @type {WeakMap<Passage[], [Passage[], Passage[]]>} */
+const joins = new WeakMap();
+
+/** The passages of several searches, each of which numbers from 1: a number of different ones is left out. @param {Passage[]} earlier @param {Passage[]} later */
+function joined(earlier, later) {
+  const known = joins.get(later);
+  if (known?.[0] === earlier) return known[1];
+  const differs = (/** @type {Passage} */ one, /** @type {Passage[]} */ others) => others.some((other) => other.number === one.number && other.text !== one.text);
+  const again = (/** @type {Passage} */ one) => earlier.some((other) => other.number === one.number);
+  const both = [...earlier.filter((one) => !differs(one, later)), ...later.filter((one) => !again(one))];
+  joins.set(later, [earlier, both]);
+  return both;
+}
+
 /** The passages that an answer cites by their numbers, folded. */
 class Sources {
   constructor() {
@@ -112,7 +128,7 @@ class Sources {
 
   /** @param {string} text @param {Passage[]} passages */
   update(text, passages) {
-    const numbers = new Set([...text.matchAll(/\[([0-9]{1,3})\]/g)].map((mark) => Number(mark[1])));
+    const numbers = new Set([...text.matchAll(CITED)].map((mark) => Number(mark[1])));
     const cited = passages.filter((passage) => numbers.has(passage.number));
     this.element.hidden = cited.length === 0;
     this.list.replaceChildren(...cited.map((passage) => el("li", { value: passage.number }, el("cite", { dir: "auto" }, passage.filename), el("p", { dir: "auto" }, passage.text))));
@@ -383,7 +399,7 @@ export class Thread {
     entries.forEach((entry, index) => {
       const { item } = entry;
       if (item?.type === "function_call" && item.name === "file_search") searches.add(item.call_id);
-      else if (item?.type === "function_call_output" && searches.has(item.call_id)) results = passagesOf(item);
+      else if (item?.type === "function_call_output" && searches.has(item.call_id)) results = joined(results, passagesOf(item));
       else if (item?.role === "user") results = NO_PASSAGES;
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
