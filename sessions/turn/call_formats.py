@@ -162,7 +162,7 @@ _GEMMA_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": No
 
 def _json_calls(source: CallText, tools: Mapping[str, Tool]) -> Reading:
     value = yield from _json(source)
-    return [_named(each) for each in (value if isinstance(value, list) else [value])]
+    return [_named(call) for call in (value if isinstance(value, list) else [value])]
 
 
 def _json(source: CallText, brackets: str = "[{") -> Generator[None, None, Any]:
@@ -287,9 +287,9 @@ def _hy3(source: CallText, tools: Mapping[str, Tool]) -> Reading:
 
 def _apertus(source: CallText, tools: Mapping[str, Tool]) -> Reading:
     listed = yield from _json(source, "[")
-    if not all(isinstance(each, dict) and len(each) == 1 for each in listed):
+    if not all(isinstance(call, dict) and len(call) == 1 for call in listed):
         raise ValueError("no calls")
-    return [(name, _written(arguments)) for each in listed for name, arguments in each.items()]
+    return [(name, _written(arguments)) for call in listed for name, arguments in call.items()]
 
 
 def _kimi(source: CallText, tools: Mapping[str, Tool]) -> Reading:

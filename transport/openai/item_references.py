@@ -184,14 +184,14 @@ def as_input(item: Item) -> InputItem:
             return InputItem(type="function_call_output", call_id=item.call_id, output=item.output)
 
 
-def is_same_input(one: InputItem, other: InputItem) -> bool:
+def is_same_input(left: InputItem, right: InputItem) -> bool:
     """Returns whether two items are the same to a model. Arguments are read as JSON only if their texts differ: a
     branch may hold megabytes of them."""
-    if _fields(one) != _fields(other):
+    if _fields(left) != _fields(right):
         return False
-    if one.arguments is None or other.arguments is None or one.arguments == other.arguments:
-        return one.arguments == other.arguments
-    return compared_arguments(one.arguments) == compared_arguments(other.arguments)
+    if left.arguments is None or right.arguments is None or left.arguments == right.arguments:
+        return left.arguments == right.arguments
+    return compared_arguments(left.arguments) == compared_arguments(right.arguments)
 
 
 def _fields(item: InputItem) -> list[str | None]:

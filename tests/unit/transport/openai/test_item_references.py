@@ -6,6 +6,7 @@ import pytest
 
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import (
+    CallId,
     FunctionCall,
     ItemId,
     Message,
@@ -95,7 +96,7 @@ async def test_a_request_that_names_the_last_item_alone_reads_no_arguments(monke
         call = FunctionCall(
             id=ItemId(f"fc_{key.session}_1"),
             parent_id=first.id,
-            call_id="c",
+            call_id=CallId("c"),
             name="f",
             arguments="{}",
             status="completed",
