@@ -60,7 +60,7 @@ CLOSE: Final = "</tool_call>"
 CALL_FORMAT: Final = "tool_call"  # the name of the format of a call that must be made
 NAME_CHARS_MAX: Final = 256  # of a function that a model calls
 HEAD_CHARS_MAX: Final = 4096  # of a call up to its arguments: a name may be all escapes
-FAILURES_MAX: Final = 16  # calls that fail one inside the other, before what was read for them is text
+FAILURES_MAX: Final = 8  # calls that fail one inside the other, before what was read for them is text
 
 _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
