@@ -12,7 +12,11 @@ if ! command -v apt-get >/dev/null; then
     exit 1
 fi
 ((EUID != 0)) || apt-get update -qq || true
-server=$(apt-cache depends postgresql | grep -oE 'postgresql-[0-9]+$' | head -1)
+server=$(apt-cache depends postgresql | grep -oE 'postgresql-[0-9]+$' | head -1 || true)
+if [[ -z $server ]]; then
+    echo "[backups] not run: there are no lists of Debian's packages; as root: apt-get update" >&2
+    exit 1
+fi
 packages=$(mktemp -d)
 trap 'rm -rf "$packages"' EXIT
 chmod 0755 "$packages"

@@ -1,8 +1,8 @@
 """How families of models write calls of tools: marks, and a reader for the text behind them.
 
-A reader gets the text behind a mark and returns the complete calls at its beginning with the index where they end; None
-if more text is needed. It raises ValueError if the text can be no call, and then it is ordinary text. Hermes' format
-has no reader here: `tool_call_parser` follows its arguments as they come.
+A reader goes through the text behind a mark (`sessions.turn.call_text`) and returns the complete calls at its
+beginning. It raises ValueError as soon as the text can be no call, and then it is ordinary text. Hermes' format has no
+reader here: `tool_call_parser` follows its arguments as they come.
 
     hermes     <tool_call>{"name": "f", "arguments": {}}</tool_call>   at the start also bare, or fenced as JSON
     llama3     {"name": "f", "parameters": {}}                    at the start, or behind <|python_tag|>
@@ -33,14 +33,14 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sessions.model.types import Json, Tool
+from sessions.turn.call_text import Calls, CallText, Reader
 from sessions.turn.channels import MARKS, THOUGHT
 
-Read = tuple[list[tuple[str, str]], int]  # the names of calls with their JSON arguments, and the index where they end
-Reader = Callable[[str, Mapping[str, Tool]], Read | None]
+Reading = Generator[None, None, Calls]
 
 
 def may_be_json_call(text: str, tools: Mapping[str, Tool]) -> bool:
@@ -82,22 +82,18 @@ def may_be_fenced_call(text: str, tools: Mapping[str, Tool]) -> bool:
     return any(each.startswith(head) or head.startswith(each) for each in (*heads, "```json{"))
 
 
-def _fenced_call(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if "{" not in text:
-        return None
-    fence = _OPEN_FENCE.match(text)
-    start = fence.end() if fence is not None else 0
-    done = _json_calls(text[start:], tools)
-    if done is None:
-        return None
-    end = start + done[1]
-    if fence is None:
-        return done[0], end
-    behind = text[end:].strip()
-    if "```".startswith(behind) and behind != "```":
-        return None  # the end of the fence may come
-    closing = _CLOSE_FENCE.match(text, end)
-    return done[0], closing.end() if closing is not None else end
+def _fenced_call(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    yield from source.blanks()
+    is_fenced = yield from source.optional("```")
+    if is_fenced:
+        yield from source.optional("json")
+    calls = yield from _json_calls(source, tools)
+    end = source.at
+    if is_fenced:
+        yield from source.blanks()
+        if not (yield from source.optional("```")) and source.at < len(source.text):
+            source.at = end
+    return calls
 
 
 FIELD_OPEN: Final = "\ufdd0"  # noncharacters of Unicode, which the writer of calls and thoughts keeps out of texts
@@ -105,90 +101,85 @@ FIELD_CLOSE: Final = "\ufdd1"
 FIELD_THOUGHT_OPEN: Final = "\ufdd2"
 FIELD_THOUGHT_CLOSE: Final = "\ufdd3"
 FIELD_MARKS: Final = (FIELD_OPEN, FIELD_CLOSE, FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE)
-_DECODER: Final = json.JSONDecoder()
-_STRUCTURE: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|["{}\[\]]', re.DOTALL)  # of JSON: whole strings and brackets
 _FENCED_HEAD_MAX: Final = 400  # code points of a call up to its arguments
 _FENCE: Final = re.compile(r"^```(?:json)?(?=\{)")  # of a text without blanks
-_OPEN_FENCE: Final = re.compile(r"\s*```(?:json)?\s*")
-_CLOSE_FENCE: Final = re.compile(r"\s*```")
 _HEADS: Final = ('{"name":"', '{"type":"function","name":"', '{"tool_name":"', '{"tool_call_id":"')
-# Two neighbouring repeats that may match the same characters are possessive: else blanks take time by their square.
-_NAMED: Final = re.compile(r"\s*+([\w.-]++)\s*+(?:\[CALL_ID\]\w++)?(\[ARGS\])?\s*+(?=\{)")
-_NAME_BEGINS: Final = re.compile(r"\s*+[\w.-]*+\s*+(?:\[[\w\]]*+){0,2}+\s*+")
-_FUNCTION: Final = re.compile(r"\s*+<function=([^<>\n]++)>\s*+")
+# Sets of characters, possessive: a repeat that gives characters back takes time by the square of their number.
+_WORD: Final = re.compile(r"\w*+")
+_FUNCTION_NAME: Final = re.compile(r"[\w.-]*+")
+_TAG_NAME: Final = re.compile(r"[^<>\n]*+")
+_QUOTED_NAME: Final = re.compile(r'[^"<>\n]*+')
+_KEY: Final = re.compile(r"[^<>]*+")
+_TAGLESS_WORD: Final = re.compile(r"[^<>\s]*+")
+_PLAIN_WORD: Final = re.compile(r"[^<>{}\s]*+")
 _PARAMETER: Final = re.compile(r"<parameter=([^<>\n]++)>")
 _PARAMETER_END: Final = "</parameter>"
 _DEEPSEEK_NAME: Final = re.compile(r"(?:function<｜tool▁sep｜>)?([^<>\n]++)(?:<｜tool▁sep｜>|\n```json\n)")
 _DEEPSEEK_BEGIN: Final = "<｜tool▁call▁begin｜>"
 _DEEPSEEK_END: Final = "<｜tool▁call▁end｜>"
-_ARGUMENT: Final = re.compile(r"<arg_key>([^<>]*+)</arg_key>\s*+<arg_value>(.*?)</arg_value>\s*+", re.DOTALL)
-_GLM_NAME: Final = re.compile(r"\s*+([^<>{}\s]++)\s*+(?=<)")
-_GLM_NAME_BEGINS: Final = re.compile(r"\s*+[^<>{}\s]*+\s*+")
-_GLM_END: Final = "</tool_call>"
 _HY3_SUFFIXES: Final = ("", ":opensource")
 _HY3_TAGS: Final = ("tool_calls", "tool_call", "tool_sep", "arg_key", "arg_value")
 _HY3_MARKS: Final = tuple(
     f"<{slash}{tag}{suffix}>" for tag in _HY3_TAGS for slash in ("", "/") for suffix in _HY3_SUFFIXES
 )
-_HY3_CALL: Final = re.compile(r"\s*+<tool_call(:opensource|)>\s*+([^<>{}\s]++)\s*+(?:<tool_sep\1>)?\s*+")
-_HY3_ARGUMENT: Final = re.compile(
-    r"<arg_key(:opensource|)>([^<>]*+)</arg_key\1>\s*+<arg_value\1>(.*?)</arg_value\1>\s*+", re.DOTALL
-)
-_HY3_CALL_END: Final = re.compile(r"</tool_call(?::opensource)?>")
-_HY3_END: Final = re.compile(r"</tool_calls(?::opensource)?>")
-_INVOKE: Final = re.compile(r'\s*<invoke name="([^"<>\n]+)">\s*')
-_INVOKED: Final = re.compile(r'<parameter name="([^"<>\n]+)">(.*?)</parameter>\s*', re.DOTALL)
-_INVOKE_END: Final = "</invoke>"
-_MINIMAX_END: Final = "</minimax:tool_call>"
-_KIMI: Final = re.compile(
-    r"\s*<\|tool_call_begin\|>\s*([^<>\s]+)\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>", re.DOTALL
-)
+_KIMI_BEGIN: Final = "<|tool_call_begin|>"
 _KIMI_ID: Final = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")
 _KIMI_END: Final = "<|tool_calls_section_end|>"
-_FUNCTIONARY_NAME: Final = re.compile(r"([\w.-]+)>\s*(?=\{)")
-_FUNCTIONARY_BEGINS: Final = re.compile(r"[\w.-]*(?:>\s*)?")
+
+
+class ArgumentTags(NamedTuple):
+    """The tags around the arguments of one call that are written one by one; `end` closes the call."""
+
+    key: str
+    key_set: re.Pattern[str]
+    key_end: str
+    value: str
+    value_end: str
+    end: str
+
+
+_GLM: Final = ArgumentTags("<arg_key>", _KEY, "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>")
+_HY3: Final = {
+    f"<tool_call{suffix}>": ArgumentTags(
+        f"<arg_key{suffix}>",
+        _KEY,
+        f"</arg_key{suffix}>",
+        f"<arg_value{suffix}>",
+        f"</arg_value{suffix}>",
+        f"</tool_call{suffix}>",
+    )
+    for suffix in _HY3_SUFFIXES
+}
+_MINIMAX: Final = ArgumentTags('<parameter name="', _QUOTED_NAME, '">', "", "</parameter>", "</invoke>")
+_MINIMAX_CALL: Final = '<invoke name="'
 
 _GEMMA_QUOTE: Final = '<|"|>'
-_GEMMA_HEAD: Final = re.compile(r"\s*+(?:call)?:\s*+([\w.-]++)\s*+\{")
-_GEMMA_HEAD_BEGINS: Final = re.compile(r"\s*+(?:(?:call)?:\s*+[\w.-]*+\s*+|call|cal|ca|c)?+")
-_GEMMA_SPACE: Final = re.compile(r"\s*")
-_GEMMA_BETWEEN: Final = re.compile(r"[\s,]*")
-_GEMMA_NAME: Final = re.compile(r"([^:{}\[\]]+):")
-_GEMMA_WORD: Final = re.compile(r"[^,\]}<]+")
+_GEMMA_BETWEEN: Final = re.compile(r"[\s,]*+")
+_GEMMA_NAME: Final = re.compile(r"[^:{}\[\]]*+")
+_GEMMA_WORD: Final = re.compile(r"[^,\]}<]*+")
 _GEMMA_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None, "None": None}
 
 
-def _json_calls(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    start = len(text) - len(text.lstrip())
-    if start == len(text):
-        return None
-    if text[start] not in "[{":
+def _json_calls(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    value = yield from _json(source)
+    return [_named(call) for call in (value if isinstance(value, list) else [value])]
+
+
+def _json(source: CallText, brackets: str = "[{") -> Generator[None, None, Any]:
+    """Reads a JSON object, or a list of objects that is not empty, which begins with one of these brackets."""
+    yield from source.blanks()
+    opening = yield from source.peek()
+    if opening not in brackets:
         raise ValueError("no JSON")
-    end = _json_end(text, start)
-    if end is None:
-        return None
-    value, behind = _DECODER.raw_decode(text, start)
-    calls = [_named(each) for each in (value if isinstance(value, list) else [value])]
-    if not calls or behind != end:
-        raise ValueError("no calls")
-    return calls, end
-
-
-def _json_end(text: str, at: int) -> int | None:
-    """Returns the index where the JSON value that begins at `at` ends; None if it is incomplete. Each string is skipped
-    in one step, because a call that writes a file is read again with each piece that comes."""
-    depth = 0
-    for part in _STRUCTURE.finditer(text, at):
-        match part[0]:
-            case "{" | "[":
-                depth += 1
-            case "}" | "]":
-                depth -= 1
-                if depth == 0:
-                    return part.end()
-            case '"':
-                return None  # a string that goes on
-    return None
+    if opening == "[":
+        begin = source.at
+        source.at += 1
+        yield from source.blanks()
+        if (yield from source.peek()) != "{":
+            raise ValueError("no list of objects")
+        source.at = begin
+    text = yield from source.json()
+    return json.loads(text)
 
 
 def _named(value: Json) -> tuple[str, str]:
@@ -197,38 +188,35 @@ def _named(value: Json) -> tuple[str, str]:
     name = value.get("name", value.get("tool_name")) if isinstance(value, dict) else None
     if not isinstance(name, str) or not isinstance(value, dict):
         raise ValueError("no call")
-    arguments = value.get("arguments", value.get("parameters", {}))
-    return name, arguments if isinstance(arguments, str) else _dumped(arguments)
+    return name, _written(value.get("arguments", value.get("parameters", {})))
 
 
-def _mistral(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if text.lstrip()[:1] in ("", "[", "{"):
-        return _json_calls(text, tools)
-    named = _NAMED.match(text)
-    if named is None:
-        if _NAME_BEGINS.fullmatch(text):
-            return None
-        raise ValueError("no name")
-    end = _json_end(text, named.end())
-    if end is None:
-        return None
-    arguments, _ = _DECODER.raw_decode(text, named.end())
-    return [(named[1], _dumped(arguments))], end
+def _written(arguments: Json) -> str:
+    """Returns arguments as JSON; a string is JSON already."""
+    return arguments if isinstance(arguments, str) else _dumped(arguments)
 
 
-def _qwen_xml(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if text.lstrip().startswith("{"):
-        return _json_calls(text, tools)
-    function = _FUNCTION.match(text)
-    end = text.find("</function>")
-    if end < 0:
-        if function is None and "</tool_call>" in text:
-            raise ValueError("no function")
-        return None
-    if function is None:
-        raise ValueError("no function")
-    arguments = _arguments(function[1], _parameters(text[function.end() : end]), tools)
-    return [(function[1], arguments)], end + len("</function>")
+def _mistral(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    yield from source.blanks()
+    if (yield from source.peek()) in "[{":
+        return (yield from _json_calls(source, tools))
+    name = yield from source.name(_FUNCTION_NAME)
+    yield from source.blanks()
+    if (yield from source.optional("[CALL_ID]")):
+        yield from source.name(_WORD)
+    yield from source.optional("[ARGS]")
+    return [(name, _dumped((yield from _json(source, "{"))))]
+
+
+def _qwen_xml(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    yield from source.blanks()
+    if (yield from source.peek()) == "{":
+        return (yield from _json_calls(source, tools))
+    yield from source.tag("<function=")
+    name = yield from source.name(_TAG_NAME)
+    yield from source.tag(">")
+    body = yield from source.until("</function>")
+    return [(name, _arguments(name, _parameters(body), tools))]
 
 
 def _parameters(text: str) -> Iterable[tuple[str, str]]:
@@ -246,113 +234,84 @@ def _arguments(function: str, written: Iterable[tuple[str, str]], tools: Mapping
     return _dumped({name: _typed(value, known.get(name)) for name, value in written})
 
 
-def _glm(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if text.lstrip().startswith("{"):
-        return _json_calls(text, tools)
-    name = _GLM_NAME.match(text)
-    if name is None and not _GLM_NAME_BEGINS.fullmatch(text):
-        raise ValueError("no function")
-    if name is None:
-        return None
-    if _GLM_END not in text:
-        return _unfinished(text[name.end() :], "<arg_key>", _GLM_END)
-    at, written = name.end(), list[tuple[str, str]]()
-    while argument := _ARGUMENT.match(text, at):
-        written.append((argument[1], argument[2]))
-        at = argument.end()
-    if not text.startswith(_GLM_END, at):
-        return _unfinished(text[at:], "<arg_key>", _GLM_END)
-    return [(name[1], _arguments(name[1], written, tools))], at + len(_GLM_END)
+def _tagged_arguments(source: CallText, tags: ArgumentTags) -> Generator[None, None, list[tuple[str, str]]]:
+    """Reads the arguments of one call, and over the tag that closes it."""
+    arguments = list[tuple[str, str]]()
+    yield from source.blanks()
+    while (yield from source.tag(tags.key, tags.end)) == tags.key:
+        key = yield from source.run(tags.key_set)
+        yield from source.tag(tags.key_end)
+        if tags.value:
+            yield from source.blanks()
+            yield from source.tag(tags.value)
+        arguments.append((key, (yield from source.until(tags.value_end))))
+        yield from source.blanks()
+    return arguments
 
 
-def _minimax(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if _MINIMAX_END not in text:
-        return _unfinished(text.lstrip(), "<invoke name=")
-    calls, at = list[tuple[str, str]](), 0
-    while invoked := _INVOKE.match(text, at):
-        at, written = invoked.end(), list[tuple[str, str]]()
-        while parameter := _INVOKED.match(text, at):
-            written.append((parameter[1], parameter[2]))
-            at = parameter.end()
-        if not text.startswith(_INVOKE_END, at):
-            return _unfinished(text[at:], "<parameter name=", _INVOKE_END)
-        calls.append((invoked[1], _arguments(invoked[1], written, tools)))
-        at += len(_INVOKE_END)
-    rest = text[at:].lstrip()
-    if not (calls and rest.startswith(_MINIMAX_END)):
-        return _unfinished(rest, "<invoke name=")
-    return calls, len(text) - len(rest) + len(_MINIMAX_END)
+def _glm(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    yield from source.blanks()
+    if (yield from source.peek()) == "{":
+        return (yield from _json_calls(source, tools))
+    name = yield from source.name(_PLAIN_WORD)
+    return [(name, _arguments(name, (yield from _tagged_arguments(source, _GLM)), tools))]
 
 
-def _hy3(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if _HY3_END.search(text) is None:
-        return _unfinished(text.lstrip(), "<tool_call>", "<tool_call:opensource>")
-    calls, at = list[tuple[str, str]](), 0
-    while called := _HY3_CALL.match(text, at):
-        at, written = called.end(), list[tuple[str, str]]()
-        while argument := _HY3_ARGUMENT.match(text, at):
-            written.append((argument[2], argument[3]))
-            at = argument.end()
-        ended = _HY3_CALL_END.match(text, at)
-        if ended is None:
-            return _unfinished(text[at:], *(mark for mark in _HY3_MARKS if "arg_" in mark or "/tool_call" in mark))
-        calls.append((called[2], _arguments(called[2], written, tools)))
-        at = ended.end()
-    rest = text[at:].lstrip()
-    ended = _HY3_END.match(rest)
-    if not calls or ended is None:
-        return _unfinished(rest, "<tool_call>", "<tool_call:opensource>")
-    return calls, len(text) - len(rest) + ended.end()
+def _minimax(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    calls = Calls()
+    ends: tuple[str, ...] = ()
+    yield from source.blanks()
+    while (yield from source.tag(_MINIMAX_CALL, *ends)) == _MINIMAX_CALL:
+        name = yield from source.name(_QUOTED_NAME)
+        yield from source.tag('">')
+        calls.append((name, _arguments(name, (yield from _tagged_arguments(source, _MINIMAX)), tools)))
+        ends = ("</minimax:tool_call>",)
+        yield from source.blanks()
+    return calls
 
 
-def _apertus(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    start = len(text) - len(text.lstrip())
-    if start == len(text):
-        return None
-    if text[start] != "[":
-        raise ValueError("no list")
-    end = _json_end(text, start)
-    if end is None:
-        return None
-    listed, behind = _DECODER.raw_decode(text, start)
-    if behind != end or not all(isinstance(each, dict) and len(each) == 1 for each in listed):
+def _hy3(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    calls = Calls()
+    ends: tuple[str, ...] = ()
+    yield from source.blanks()
+    while (tags := _HY3.get(opening := (yield from source.tag(*_HY3, *ends)))) is not None:
+        yield from source.blanks()
+        name = yield from source.name(_PLAIN_WORD)
+        yield from source.blanks()
+        yield from source.optional(opening.replace("call", "sep"))
+        calls.append((name, _arguments(name, (yield from _tagged_arguments(source, tags)), tools)))
+        ends = ("</tool_calls>", "</tool_calls:opensource>")
+        yield from source.blanks()
+    return calls
+
+
+def _apertus(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    listed = yield from _json(source, "[")
+    if not all(isinstance(call, dict) and len(call) == 1 for call in listed):
         raise ValueError("no calls")
-    return [(name, _dumped(arguments)) for each in listed for name, arguments in each.items()], end
+    return [(name, _written(arguments)) for call in listed for name, arguments in call.items()]
 
 
-def _kimi(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    if _KIMI_END not in text:
-        return _unfinished(text.lstrip(), "<|tool_call_begin|>")
-    calls, at = list[tuple[str, str]](), 0
-    while written := _KIMI.match(text, at):
-        name = _KIMI_ID.fullmatch(written[1])
-        calls.append((name[1] if name is not None else "", _dumped(json.loads(written[2]))))
-        at = written.end()
-    rest = text[at:].lstrip()
-    if not (calls and rest.startswith(_KIMI_END)):
-        return _unfinished(rest, "<|tool_call_begin|>")
-    return calls, len(text) - len(rest) + len(_KIMI_END)
+def _kimi(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    calls = Calls()
+    ends: tuple[str, ...] = ()
+    yield from source.blanks()
+    while (yield from source.tag(_KIMI_BEGIN, *ends)) == _KIMI_BEGIN:
+        yield from source.blanks()
+        name = _KIMI_ID.fullmatch((yield from source.name(_TAGLESS_WORD)))
+        yield from source.blanks()
+        yield from source.tag("<|tool_call_argument_begin|>")
+        arguments = yield from source.until("<|tool_call_end|>")
+        calls.append((name[1] if name is not None else "", _dumped(json.loads(arguments))))
+        ends = (_KIMI_END,)
+        yield from source.blanks()
+    return calls
 
 
-def _unfinished(rest: str, *tags: str) -> Read | None:
-    """Returns None if `rest`, behind what was read, is the beginning of one of the tags or begins with one: more text
-    is needed. Raises ValueError otherwise."""
-    if not any(tag.startswith(rest[: len(tag)]) for tag in tags):
-        raise ValueError("no calls")
-    return None
-
-
-def _functionary(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    name = _FUNCTIONARY_NAME.match(text)
-    if name is None:
-        if _FUNCTIONARY_BEGINS.fullmatch(text):
-            return None
-        raise ValueError("no function")
-    end = _json_end(text, name.end())
-    if end is None:
-        return None
-    arguments, _ = _DECODER.raw_decode(text, name.end())
-    return [(name[1], _dumped(arguments))], end
+def _functionary(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    name = yield from source.name(_FUNCTION_NAME)
+    yield from source.tag(">")
+    return [(name, _dumped((yield from _json(source, "{"))))]
 
 
 def _typed(value: str, schema: Json) -> Json:
@@ -366,32 +325,25 @@ def _typed(value: str, schema: Json) -> Json:
     return parsed
 
 
-def _deepseek(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    end = text.find("<｜tool▁calls▁end｜>")
-    if end < 0:
-        return None
-    calls = list[tuple[str, str]]()
-    for part in text[:end].split(_DEEPSEEK_BEGIN)[1:]:
+def _deepseek(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    body = yield from source.until("<｜tool▁calls▁end｜>")
+    calls = Calls()
+    for part in body.split(_DEEPSEEK_BEGIN)[1:]:
         written, closed, _ = part.partition(_DEEPSEEK_END)
         name = _DEEPSEEK_NAME.match(written)
         if closed and name is not None:
             arguments = written[name.end() :].rstrip().removesuffix("\n```")
             calls.append((name[1].strip(), _dumped(json.loads(arguments))))
-    if not calls:
-        raise ValueError("no calls")
-    return calls, end + len("<｜tool▁calls▁end｜>")
+    return calls
 
 
-def _lfm2(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    end = text.find("<|tool_call_end|>")
-    if end < 0:
-        return None
+def _lfm2(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    body = yield from source.until("<|tool_call_end|>")
     try:
-        listed = ast.parse(text[:end].strip(), mode="eval").body
-        calls = [_python_call(each) for each in (listed.elts if isinstance(listed, ast.List) else [listed])]
+        listed = ast.parse(body.strip(), mode="eval").body
+        return [_python_call(each) for each in (listed.elts if isinstance(listed, ast.List) else [listed])]
     except (SyntaxError, RecursionError, MemoryError) as exc:
         raise ValueError("no calls") from exc
-    return calls, end + len("<|tool_call_end|>")
 
 
 def _python_call(call: ast.expr) -> tuple[str, str]:
@@ -401,59 +353,62 @@ def _python_call(call: ast.expr) -> tuple[str, str]:
     return ast.unparse(call.func), _dumped(arguments)
 
 
-def _gemma4(text: str, tools: Mapping[str, Tool]) -> Read | None:
-    head = _GEMMA_HEAD.match(text)
-    if head is None:
-        if _GEMMA_HEAD_BEGINS.fullmatch(text):
-            return None
-        raise ValueError("no call")
-    read = _gemma_value(text, head.end() - 1)
-    return None if read is None else ([(head[1], _dumped(read[0]))], read[1])
+def _gemma4(source: CallText, tools: Mapping[str, Tool]) -> Reading:
+    yield from source.blanks()
+    yield from source.optional("call")
+    yield from source.tag(":")
+    yield from source.blanks()
+    name = yield from source.name(_FUNCTION_NAME)
+    yield from source.blanks()
+    if (yield from source.peek()) != "{":
+        raise ValueError("no object")
+    return [(name, _dumped((yield from _gemma_value(source))))]
 
 
-def _gemma_value(text: str, at: int) -> tuple[Json, int] | None:
-    """Reads the value at index `at`: an object whose names may be without quotes, a list, a text between the model's
-    own quotation marks, or a word. Returns it with the index behind it; None if it is incomplete."""
-    at = _GEMMA_SPACE.match(text, at).end()  # type: ignore[union-attr]
-    opened = text[at : at + 1]
-    if opened in ("{", "["):
-        return _gemma_members(text, at + 1, "}" if opened == "{" else "]")
-    quoted = next((mark for mark in (_GEMMA_QUOTE, '"') if text.startswith(mark, at)), "")
-    if quoted:
-        begin = at + len(quoted)
-        end = text.find(quoted, begin)
-        return (text[begin:end], end + len(quoted)) if end >= 0 else None
-    word = _GEMMA_WORD.match(text, at)
-    if word is None or word.end() == len(text) or _GEMMA_QUOTE.startswith(text[at:]):
-        return None
-    return _GEMMA_WORDS.get(word[0].strip(), _gemma_number(word[0].strip())), word.end()
-
-
-def _gemma_members(text: str, at: int, closing: str) -> tuple[Json, int] | None:
-    """Reads the members of an object or a list up to its `closing` bracket."""
-    members: dict[str, Json] = {}
-    values: list[Json] = []
+def _gemma_value(source: CallText) -> Generator[None, None, Json]:
+    """Reads a value: an object whose names may be without quotes, a list, a text between the model's own quotation
+    marks, or a word. It keeps the values that are open in a list of its own and does not call itself, so that deep ones
+    go on from where they were as fast as others."""
+    parents: list[
+        tuple[str, dict[str, Json] | list[Json]]
+    ] = []  # the open values, each with its name in the one before
+    name = ""
     while True:
-        at = _GEMMA_BETWEEN.match(text, at).end()  # type: ignore[union-attr]
-        if at == len(text):
-            return None
-        if text[at] == closing:
-            return (members if closing == "}" else values), at + 1
+        yield from source.blanks()
+        opening = yield from source.peek()
+        if opening in "{[":
+            source.at += 1
+            parents.append((name, {} if opening == "{" else []))
+        else:
+            _gemma_add(parents[-1][1], name, (yield from _gemma_word(source)))
+        yield from source.run(_GEMMA_BETWEEN)
+        while (yield from source.peek()) == ("}" if isinstance(parents[-1][1], dict) else "]"):
+            source.at += 1
+            name, value = parents.pop()
+            if not parents:
+                return value
+            _gemma_add(parents[-1][1], name, value)
+            yield from source.run(_GEMMA_BETWEEN)
         name = ""
-        if closing == "}":
-            named = _GEMMA_NAME.match(text, at)
-            if named is None:
-                if ":" in text[at:] or "}" in text[at:]:
-                    raise ValueError("no name")
-                return None
-            name, at = named[1].strip().removeprefix(_GEMMA_QUOTE).removesuffix(_GEMMA_QUOTE).strip('"'), named.end()
-        value = _gemma_value(text, at)
-        if value is None:
-            return None
-        if value[1] == at:
-            raise ValueError("no value")
-        members[name], at = value
-        values.append(value[0])
+        if isinstance(parents[-1][1], dict):
+            name = yield from source.name(_GEMMA_NAME)
+            name = name.strip().removeprefix(_GEMMA_QUOTE).removesuffix(_GEMMA_QUOTE).strip('"')
+            yield from source.tag(":")
+
+
+def _gemma_add(parent: dict[str, Json] | list[Json], name: str, value: Json) -> None:
+    if isinstance(parent, dict):
+        parent[name] = value
+    else:
+        parent.append(value)
+
+
+def _gemma_word(source: CallText) -> Generator[None, None, Json]:
+    """Reads a text between quotation marks, or a word."""
+    if (yield from source.peek()) in ('"', "<"):
+        return (yield from source.until((yield from source.tag(_GEMMA_QUOTE, '"'))))
+    word = (yield from source.name(_GEMMA_WORD)).strip()
+    return _GEMMA_WORDS.get(word, _gemma_number(word))
 
 
 def _gemma_number(word: str) -> Json:
@@ -487,7 +442,7 @@ FORMATS: Final[dict[str, CallFormat]] = {
         starts="[",
         specials=("<|tool_call|>", "<|/tool_call|>"),
     ),
-    "glm": CallFormat(("<tool_call>",), _glm, (_GLM_END,)),
+    "glm": CallFormat(("<tool_call>",), _glm, (_GLM.end,)),
     "minimax": CallFormat(("<minimax:tool_call>",), _minimax),
     "kimi": CallFormat(
         ("<|tool_calls_section_begin|>",),

@@ -51,6 +51,7 @@ class Header(NamedTuple):
 def read_header(text: str) -> Header | None:
     """Reads the header at the beginning of `text`, which may begin with `<|start|>` or `<|channel|>`. Returns None if
     more text is needed. Raises ValueError if the text does not begin with a header."""
+    text = text[: HEADER_MAX + 1]
     begun = text.lstrip()
     if not any(begun.startswith(each) or each.startswith(begun) for each in _BEGINNINGS):
         raise ValueError("no header")

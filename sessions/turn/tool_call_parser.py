@@ -32,6 +32,9 @@ If a model writes in channels (`sessions.turn.channels`), thoughts, texts and ca
 header is held back until it is complete, and its tokens belong to what follows it. Two texts in a row are separated by
 a blank line, and so are two thoughts.
 
+All this takes time linear in the text, whatever it is: each search goes on where the one before ended, and behind
+FAILURES_MAX marks in the same text that began no call, the rest of what was read for them is text.
+
 Pure; one object per engine run. Does not know engines or the log.
 """
 
@@ -46,7 +49,9 @@ from sessions.machine import event_writer
 from sessions.model.errors import Internal
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Json, Sampling, TextOptions, Tool
-from sessions.turn.call_formats import FORMATS, CallFormat, Reader
+from sessions.turn import call_text
+from sessions.turn.call_formats import FORMATS, CallFormat
+from sessions.turn.call_text import CallReading, Reader, any_of
 from sessions.turn.channels import ANSWER_ENDS, CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START, Header, read_header
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
@@ -54,6 +59,8 @@ OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 CALL_FORMAT: Final = "tool_call"  # the name of the format of a call that must be made
 NAME_CHARS_MAX: Final = 256  # of a function that a model calls
+HEAD_CHARS_MAX: Final = 4096  # of a call up to its arguments: a name may be all escapes
+FAILURES_MAX: Final = 8  # calls that fail one inside the other, before what was read for them is text
 
 _HEAD: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
@@ -218,6 +225,12 @@ class ToolCallParser:
         self._in_text = in_text
         self._inside = bare
         self._text = ""  # fed and not looked at, or held back
+        self._num_fed = 0  # code points; the indexes of what was fed that follow count from the first one
+        self._lead_end = self._blank_end = 0  # where the white space ends that `_text` is known to begin with
+        self._marks_start = self._tags_start = 0  # where the next mark, or closing tag, may begin
+        self._reading: CallReading | None = None  # of the call at this place
+        self._failures = 0  # calls that failed before `_failed_end`
+        self._failed_end = 0  # how far the text was read for calls that failed
         self._skipped = (
             0  # code points before it that were not passed on either: white space, the tag of an unknown call
         )
@@ -228,7 +241,7 @@ class ToolCallParser:
         self._feed(tail)
         if self._text and not (self._inside and self._mark):  # it looks like the beginning of a call or its tag, but
             self._text, self._in_text = "", not self.thinking  # what is held back is not in a tail: it was text
-            self._inside, self._heading, self._skipped, self._lead = False, False, 0, ""
+            self._inside, self._heading, self._skipped, self._lead, self._reading = False, False, 0, "", None
 
     def accept(self, release: Release) -> ParsedRelease:
         self._thought_chars = 0
@@ -285,6 +298,7 @@ class ToolCallParser:
     def _feed(self, text: str) -> list[event_writer.Piece]:
         pieces: list[event_writer.Piece] = []
         self._text += text
+        self._num_fed += len(text)
         while self._text and not self.ended and self._step(pieces):
             pass
         return pieces
@@ -298,9 +312,9 @@ class ToolCallParser:
     def _go_on(self, pieces: list[event_writer.Piece]) -> bool:
         """Reads text or thoughts, up to a mark or to what may become one. Returns whether there may be more to read
         now."""
-        before, marks = len(self._text), self._next_marks()
+        before, marks, begin = len(self._text), self._next_marks(), self._begin
         if self._starts and not (self.thinking or self._in_text):
-            begun = self._text.lstrip(self._format.between or None)
+            begun = self._text[max(0, self._lead_end - begin) :].lstrip(self._format.between or None)
             marked = any(mark.startswith(begun[: len(mark)]) for mark in marks)
             if begun and begun[0] in self._starts and not marked and self._may_be_bare(begun):
                 self._skipped += before - len(begun)
@@ -308,10 +322,17 @@ class ToolCallParser:
                 self._text, self._inside, self._mark = begun, True, ""
                 return True
             if not begun:
+                self._lead_end = begin + before
                 return False
-        at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
+        match = call_text.scan(any_of(marks), self._text, max(0, self._marks_start - begin))
+        at, mark = (match.start(), match[0]) if match is not None else (-1, "")
         free = at if at >= 0 else before - held_back(self._text, beginnings(marks), reach(marks))
-        blank = len(self._text[:free]) - len(self._text[:free].rstrip())
+        is_blank = min(free, max(0, self._blank_end - begin))
+        blank = free - is_blank - len(self._text[is_blank:free].rstrip())
+        blank = free if blank == free - is_blank else blank
+        if not mark:
+            self._marks_start = begin + max(0, before - reach(marks))
+            self._blank_end = begin + free if blank == free else self._blank_end
         shown = self._text[: free - blank]
         if mark in self._first and (shown or self._in_text) and not self.thinking:
             shown, blank = self._text[: at + len(mark)], 0  # behind text it is text
@@ -370,6 +391,11 @@ class ToolCallParser:
     def _may_be_bare(self, text: str) -> bool:
         return self._format.may_be_bare(text, self._tools)
 
+    @property
+    def _begin(self) -> int:
+        """The index of the first code point of `_text` among all that were fed."""
+        return self._num_fed - len(self._text)
+
     def _next_marks(self) -> tuple[str, ...]:
         """Returns the marks that may end the text, or the thought, that is being read."""
         if self.thinking and self._thoughts is not None and not self._in_channels:
@@ -392,7 +418,9 @@ class ToolCallParser:
         if (read := self._reader) is not None:
             return self._read_calls(read, pieces)
         if self._call is None:
-            head = (_VERBATIM_HEAD if self._format.verbatim else _HEAD).match(self._text)
+            head = None
+            if self._tags_start - self._begin < HEAD_CHARS_MAX:  # else it was looked for in as much already
+                head = (_VERBATIM_HEAD if self._format.verbatim else _HEAD).match(self._text, 0, HEAD_CHARS_MAX)
             name = _string(head["name"]) if head is not None else None
             if head is None or not _is_name(name):
                 return self._close_at_tag(pieces)
@@ -422,20 +450,16 @@ class ToolCallParser:
         try:
             if not self._mark and not self._may_be_bare(self._text):
                 raise ValueError("no call")
-            done = read(self._text, self._tools)
-            if done is None and not ends:
+            self._reading = self._reading or CallReading(read, self._tools)
+            calls = self._reading.feed(self._text, ends=ends)
+            if calls is None:
                 return False
-            if done is None and not self._mark:  # of a fence that is left open
-                done = read(f"{self._text}\n```", self._tools)
-            calls, end = done or ([], 0)
             if not calls or not all(_is_name(name) for name, _ in calls):
                 raise ValueError("no call")
         except (ValueError, RecursionError):
-            self._inside, self._skipped = False, 0
-            head, self._text, self._lead = self._lead + self._mark + self._text[:1], self._text[1:], ""
-            pieces.append(event_writer.Text(head))
-            self._in_text = True
+            self._pass_failed(pieces)
             return bool(self._text)
+        end, self._reading = self._reading.at, None
         for name, text in calls if self._parallel else calls[:1]:
             tool = self._tool(name)
             if _is_checked(tool):
@@ -447,12 +471,26 @@ class ToolCallParser:
         self.ended = not self._parallel
         return bool(self._text)
 
+    def _pass_failed(self, pieces: list[event_writer.Piece]) -> None:
+        """Passes the mark of what is no call on as text, with the first character behind it: another mark may follow.
+        Where too many calls failed, one inside the other, all that was read for them is passed on."""
+        begin = self._begin
+        read = self._reading.at if self._reading is not None else 0
+        self._failures = self._failures + 1 if begin < self._failed_end else 1
+        self._failed_end = max(self._failed_end, begin + read)
+        end = 1 if self._failures <= FAILURES_MAX else max(1, self._failed_end - begin)
+        head, self._text, self._lead = self._lead + self._mark + self._text[:end], self._text[end:], ""
+        pieces.append(event_writer.Text(head))
+        self._inside, self._in_text, self._skipped, self._reading = False, True, 0, None
+
     def _close_at_tag(self, pieces: list[event_writer.Piece]) -> bool:
         marks = () if self._bare else (START, END, *ANSWER_ENDS) if self._in_channels else self._closes
-        at, mark = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=(-1, ""))
-        if at < 0:
+        match = call_text.scan(any_of(marks), self._text, max(0, self._tags_start - self._begin))
+        if match is None:
+            self._tags_start = self._begin + max(0, len(self._text) - reach(marks))
             return False
-        self._close(at, pieces)
+        mark = match[0]
+        self._close(match.start(), pieces)
         self._text, self._mark, self._heading = self._text[len(mark) :], mark, self._in_channels
         return bool(self._text)
 

@@ -18,7 +18,7 @@ from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import SESSION_ID_PATTERN, Item, ItemId, Json, Message, SessionId
 from transport.openai import responses_render
 from transport.openai.conversations import branch_items
-from transport.openai.item_references import ResolvedInput, as_input, input_content
+from transport.openai.item_references import ResolvedInput, as_input, is_same_input
 from transport.openai.request_models import InputItem
 
 COMPACTION: Final = "compaction"
@@ -76,8 +76,7 @@ def behind_compaction(
         below.setdefault(item.parent_id, []).append(item)
     rest = list(given[at + 1 :])
     while rest:
-        content = input_content(rest[0])
-        same_item = next((item for item in below.get(leaf, ()) if input_content(as_input(item)) == content), None)
+        same_item = next((item for item in below.get(leaf, ()) if is_same_input(as_input(item), rest[0])), None)
         if same_item is None:
             break
         leaf = same_item.id

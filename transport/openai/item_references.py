@@ -85,8 +85,9 @@ async def resolve_references(
     known.add(state)
     items = [await known.resolved(item, at, states) if is_reference(item) else item for at, item in enumerate(given)]
     branch = branch_items(state["items"], ItemId(stored_id(given[last])))
-    sent = [input_content(item) for item in items[: last + 1] if item is not _REASONING]
-    if sent == [input_content(as_input(item)) for item in branch if not _is_thought(item)]:
+    sent = [item for item in items[: last + 1] if item is not _REASONING]
+    stored = [as_input(item) for item in branch if not _is_thought(item)]
+    if len(sent) == len(stored) and all(map(is_same_input, sent, stored)):
         return ResolvedInput(*_behind_calls(state, key.session, branch[-1].id, items[last + 1 :]))
     return ResolvedInput(items)
 
@@ -98,7 +99,7 @@ def _behind_calls(
     and texts may send the calls behind them."""
     calls = {item.parent_id: item for item in state["items"] if isinstance(item, FunctionCall)}
     at = 0
-    while at < len(rest) and (call := calls.get(leaf)) and input_content(rest[at]) == input_content(as_input(call)):
+    while at < len(rest) and (call := calls.get(leaf)) and is_same_input(rest[at], as_input(call)):
         leaf, at = call.id, at + 1
     return rest[at:], session, leaf
 
@@ -136,7 +137,7 @@ class _Items:
         if of_thought:
             return _REASONING
         resolved = as_input(item)
-        self._text += sum(len(text) for text in input_content(resolved) if isinstance(text, str))
+        self._text += sum(len(text) for text in (*_fields(resolved), resolved.arguments) if text is not None)
         if self._text > TEXT_MAX:
             raise TooLarge(
                 "too_large",
@@ -183,14 +184,23 @@ def as_input(item: Item) -> InputItem:
             return InputItem(type="function_call_output", call_id=item.call_id, output=item.output)
 
 
-def input_content(item: InputItem) -> list[object]:
-    """Returns the fields of an item that a model reads; two items are the same to it if these are equal."""
+def is_same_input(left: InputItem, right: InputItem) -> bool:
+    """Returns whether two items are the same to a model. Arguments are read as JSON only if their texts differ: a
+    branch may hold megabytes of them."""
+    if _fields(left) != _fields(right):
+        return False
+    if left.arguments is None or right.arguments is None or left.arguments == right.arguments:
+        return left.arguments == right.arguments
+    return compared_arguments(left.arguments) == compared_arguments(right.arguments)
+
+
+def _fields(item: InputItem) -> list[str | None]:
+    """Returns the fields of an item that a model reads, but for its arguments."""
     texts = [
         text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
         for text in (item.content, item.output)
     ]
-    arguments = (False, None) if item.arguments is None else compared_arguments(item.arguments)
-    return [item.type or "message", item.role, item.call_id, item.name, *arguments, *texts]
+    return [item.type or "message", item.role, item.call_id, item.name, *texts]
 
 
 def _not_found(name: str, at: int) -> NotFound:

@@ -14,6 +14,7 @@ from sessions.machine import event_writer
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Tool
 from sessions.turn.call_formats import FORMATS
+from sessions.turn.call_text import CallReading, Calls
 from sessions.turn.channels import ANSWER_ENDS, END, FINAL, MARKS, THOUGHT, Header, read_header
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser
@@ -234,16 +235,19 @@ def test_an_answer_does_not_end_where_a_message_does() -> None:
     assert END not in ANSWER_ENDS
 
 
-def test_a_number_that_json_has_no_word_for_is_text() -> None:
-    read = FORMATS["gemma4"].read
+def calls_in(written: str, text: str) -> Calls | None:
+    read = FORMATS[written].read
     assert read is not None
-    made = read("call:f{a:NaN,b:1e999,c:-2.5,d:7}", {})
-    assert made is not None and json.loads(made[0][0][1]) == {"a": "NaN", "b": "1e999", "c": -2.5, "d": 7}
+    return CallReading(read, {}).feed(text, ends=True)
+
+
+def test_a_number_that_json_has_no_word_for_is_text() -> None:
+    made = calls_in("gemma4", "call:f{a:NaN,b:1e999,c:-2.5,d:7}")
+    assert made is not None and json.loads(made[0][1]) == {"a": "NaN", "b": "1e999", "c": -2.5, "d": 7}
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
 def test_what_json_cannot_hold_makes_no_call(value: str) -> None:
-    read = FORMATS["mistral"].read
-    assert read is not None and read('f{"a": 1}', {}) == ([("f", '{"a": 1}')], 9)
+    assert calls_in("mistral", 'f{"a": 1}') == [("f", '{"a": 1}')]
     with pytest.raises(ValueError, match=r"."):
-        read(f'f{{"a": {value}}}', {})
+        calls_in("mistral", f'f{{"a": {value}}}')

@@ -12,7 +12,7 @@ import pytest
 
 from inference.chat_template import ChatTemplate
 from sessions.model.generation import ThoughtMarks
-from sessions.turn import call_formats
+from sessions.turn import call_formats, call_text
 from sessions.turn.call_formats import FORMATS
 from tests.support.engines.chat_templates import FAMILIES
 from tests.support.engines.family_answers import AnswerParts, FamilyAnswer, family_answer, read_answer
@@ -251,6 +251,7 @@ NO_CALLS: Final = [
     ("apertus", "<|tools_prefix|>{}<|tools_suffix|>"),
     ("apertus", '<|tools_prefix|>["f"]<|tools_suffix|>'),
     ("apertus", "<|tools_prefix|>no"),
+    ("apertus", "<|tools_prefix|>[1]<|tools_suffix|>"),
     ("functionary", "<function=f>no</function>"),
     ("functionary", "<function=>{}</function>"),
     ("functionary", "<function=f"),
@@ -270,6 +271,12 @@ def test_what_no_longer_becomes_a_call_of_glm_is_shown_when_the_answer_is_cut_of
         assert read_answer(parts, "glm", None, "max_output_tokens") == shown
 
 
+def test_arguments_of_apertus_that_are_a_string_are_json_already() -> None:
+    text = r'<|tools_prefix|>[{"get_weather": "{\"city\": \"Rome\"}"}]<|tools_suffix|>'
+    for parts in ([text], list(text)):
+        assert read_answer(parts, "apertus", None) == ROME
+
+
 def test_a_call_of_glm_that_is_an_object_ends_with_its_mark() -> None:
     text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>\nI look.'
     for parts in ([text], list(text)):
@@ -285,22 +292,27 @@ def test_white_space_around_a_thought_in_the_middle_of_a_providers_text_is_kept(
 
 # Each may be followed by characters that it matches too, so that it must not give any back.
 POSSESSIVE: Final = re.compile(r"(?:\\s|\[[^\]]*\]|\\w)[*+](?![+?])")
-BEGINNINGS: Final = ("_NAMED", "_NAME_BEGINS", "_GLM_NAME", "_GLM_NAME_BEGINS", "_GEMMA_HEAD", "_GEMMA_HEAD_BEGINS")
+PATTERNS: Final = [
+    (name, pattern.pattern)
+    for module in (call_formats, call_text)
+    for name, pattern in vars(module).items()
+    if isinstance(pattern, re.Pattern)
+]
 
 
-def test_patterns_that_read_blanks_twice_give_none_back() -> None:
+def test_patterns_that_repeat_a_set_give_none_back() -> None:
     """Blanks behind a mark took time by the square of their number."""
-    assert POSSESSIVE.search(r"\s*[^<>{}\s]*\s*")
-    for name in (*BEGINNINGS, "_ARGUMENT", "_FUNCTION", "_DEEPSEEK_NAME", "_HY3_CALL", "_HY3_ARGUMENT"):
-        assert not POSSESSIVE.search(getattr(call_formats, name).pattern), name
+    assert POSSESSIVE.search(r"\s*[^<>{}\s]*\s*") and len(PATTERNS) > 10
+    assert not [name for name, pattern in PATTERNS if POSSESSIVE.search(pattern)]
 
 
 def test_a_key_of_glm_ends_at_the_first_mark() -> None:
     """Each of these marks could end the key, and the value was looked for behind all of them."""
-    text = "<arg_key>" + "</arg_key><arg_value>" * 3 + "</arg_value>"
-    found = call_formats._ARGUMENT.match(text)
-    assert found is not None and found[1] == ""
-    assert call_formats._ARGUMENT.match("<arg_key>a</arg_key>b</arg_key><arg_value>c</arg_value>") is None
+    text = "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>" + "</arg_key><arg_value>" * 3
+    arguments = '{"a": 1, "": "</arg_key><arg_value></arg_key><arg_value>"}'
+    assert read_answer([f"{text}</arg_value></tool_call>"], "glm", None) == called("f", arguments)
+    text = "<tool_call>f<arg_key>a</arg_key>b</arg_key><arg_value>c</arg_value></tool_call>"
+    assert read_answer([text], "glm", None) == [("text", text)]
 
 
 class CountedText(str):

@@ -6,6 +6,8 @@ import pytest
 
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import (
+    CallId,
+    FunctionCall,
     ItemId,
     Message,
     OutputText,
@@ -15,7 +17,15 @@ from sessions.model.types import (
     TenantId,
     UnixMs,
 )
-from transport.openai.item_references import LOOKUPS_MAX, State, has_references, is_reference, resolve_references
+from transport.openai import item_references
+from transport.openai.item_references import (
+    LOOKUPS_MAX,
+    State,
+    has_references,
+    is_reference,
+    is_same_input,
+    resolve_references,
+)
 from transport.openai.request_models import InputItem
 
 
@@ -63,3 +73,39 @@ async def test_one_item_named_often_is_no_way_round_the_size_of_a_body(monkeypat
         await resolve_references(references(1) * 50, find=find, load=load)
     assert caught.value.param is not None and caught.value.param.startswith("input[")
     assert (await resolve_references(references(1) * 5, find=find, load=load)).items
+
+
+def called(arguments: str | None, name: str = "f") -> InputItem:
+    return InputItem(type="function_call", call_id="c", name=name, arguments=arguments)
+
+
+def test_arguments_are_read_as_json_only_where_their_texts_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch of megabytes of equal arguments kept the loop busy for a second."""
+    assert is_same_input(called('{"a": 1, "b": 2}'), called('{"b":2,"a":1.0}'))
+    assert not is_same_input(called('{"a": 1}'), called('{"a": 2}'))
+    monkeypatch.delattr(item_references, "compared_arguments")
+    assert is_same_input(called('{"a": 1}'), called('{"a": 1}'))
+    assert is_same_input(called(None), called(None)) and not is_same_input(called(None), called(""))
+    assert not is_same_input(called('{"a": 1}'), called('{"a":1}', "g"))
+
+
+async def test_a_request_that_names_the_last_item_alone_reads_no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def load_calls(key: SessionKey) -> State:
+        state = await load(key)
+        first = state["items"][0]
+        call = FunctionCall(
+            id=ItemId(f"fc_{key.session}_1"),
+            parent_id=first.id,
+            call_id=CallId("c"),
+            name="f",
+            arguments="{}",
+            status="completed",
+            created_at=UnixMs(1),
+        )
+        return {"items": [first, call], "head": call.id}
+
+    monkeypatch.delattr(item_references, "compared_arguments")
+    resolved = await resolve_references([InputItem(id="fc_s0_1")], find=find, load=load_calls)
+    assert resolved.session is None and [item.name for item in resolved.items or () if isinstance(item, InputItem)] == [
+        "f"
+    ]
