@@ -16,7 +16,7 @@ import msgspec
 
 from sessions.model.types import FunctionCallOutput, Item, Json, Message, OutputText
 
-FoundPassage = dict[str, Any]  # a result of `file_search`
+PassageResult = dict[str, Any]  # a result of `file_search`
 CITATIONS_MAX: Final = 256  # of one text
 _CITED: Final = re.compile(r"(?<![^0-9]\])\[([0-9]{1,3})\](?!\()")
 _SHOWN: Final = ("file_id", "filename", "start", "end")
@@ -28,7 +28,7 @@ class Citations:
     def __init__(self) -> None:
         self._places: dict[int, dict[str, Json] | None] = {}  # by number; None: the searches differ
 
-    def take_passages(self, passages: Sequence[FoundPassage]) -> None:
+    def take_passages(self, passages: Sequence[PassageResult]) -> None:
         """Takes what a search found: texts behind it may cite these passages."""
         for passage in passages:
             number = passage.get("number")
@@ -55,7 +55,7 @@ class Citations:
 
 
 def annotated_items(
-    items: Iterable[Item], passages_of: Callable[[FunctionCallOutput], Sequence[FoundPassage] | None]
+    items: Iterable[Item], passages_of: Callable[[FunctionCallOutput], Sequence[PassageResult] | None]
 ) -> tuple[Item, ...]:
     """Returns an answer's items with its texts annotated. `passages_of` returns what a search found; None for the
     output of anything else."""

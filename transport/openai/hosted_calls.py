@@ -31,7 +31,7 @@ from sessions.model.types import (
     Tool,
 )
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
-from transport.openai.citations import Citations, FoundPassage, annotated_items
+from transport.openai.citations import Citations, PassageResult, annotated_items
 
 CODE_TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
 CODE_CALL: Final = "code_interpreter_call"
@@ -224,7 +224,7 @@ def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dic
     return {**shown, "results": content["results"], **more}
 
 
-def _passages(output: FunctionCallOutput) -> list[FoundPassage] | None:
+def _passages(output: FunctionCallOutput) -> list[PassageResult] | None:
     """Returns the passages in the output of a `file_search` call; None if a filter has replaced it."""
     content = _content(output)
     return None if content is None else [result for result in content["results"] if isinstance(result, dict)]

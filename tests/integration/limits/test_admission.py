@@ -41,7 +41,7 @@ async def test_a_turn_waits_with_its_place_or_is_refused_with_a_time(tmp_path: P
             assert answer.json()["usage"]["output_tokens"] == 40, "whoever was let in is answered"
         # A session that was refused whole leaves memory at once.
         while len(server.runtime.actors) > 1 + len(good):  # noqa: ASYNC110 - nothing says when a session has left
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
 
 async def test_the_event_that_begins_a_response_says_that_it_waits(tmp_path: Path) -> None:
