@@ -5,7 +5,7 @@ import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
 
-import { Browser, Server, axePath, temporaryFolder, watch } from "./harness.mjs";
+import { axePath, Browser, Server, temporaryFolder, texts, watch } from "./harness.mjs";
 
 const SHOTS = process.env.SESSILE_TEST_SHOTS;
 const PRICES = 'currency = "USD"\n[[prices]]\nmodel = "*"\ninput = 0.15\noutput = 0.6\n';
@@ -62,7 +62,6 @@ const copied = (page, words) =>
     throw new Error(`no copy has the words ${wanted}, answered`);
   }, words);
 const focused = (page) => page.evaluate(() => document.activeElement?.id || document.activeElement?.textContent);
-const texts = (page, selector) => page.$$eval(selector, (all) => all.map((each) => each.textContent));
 
 /** By axe in the light, in the dark and on a phone, with nothing that stands out of the phone's screen. */
 async function accessible(page, state) {

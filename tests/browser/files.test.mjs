@@ -1,7 +1,7 @@
 /** Files on the page in a real Chromium, against the real server: added, uploaded, sent, removed, and kept where something fails. */
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
-import { Browser, Server } from "./harness.mjs";
+import { Browser, say, Server, texts, written } from "./harness.mjs";
 
 const browser = new Browser();
 const server = new Server(["--input-keywords", "forbidden", "--sim-tokens-per-s", "150", "--sim-answer-tokens", "60"]);
@@ -27,10 +27,6 @@ async function visit() {
   await page.waitForSelector('#link[data-phase="ready"]');
   return page;
 }
-async function say(page, text) {
-  await page.fill("#message", text);
-  await page.press("#message", "Enter");
-}
 async function editInto(page, question, text) {
   await page.hover(question);
   await page.click(`${question} button[aria-label="Edit and ask again"]`);
@@ -41,8 +37,6 @@ async function edit(page, question, text) {
   await editInto(page, question, text);
   await page.waitForFunction((text) => [...document.querySelectorAll(".message.user:not(.pending) .said")].some((said) => said.textContent === text), text);
 }
-const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
-const texts = (page, selector) => page.$$eval(selector, (elements) => elements.map((element) => element.textContent));
 /** The ids of the files that the server keeps for this page. */
 const stored = (page) => page.evaluate(async () => (await (await fetch("/v1/files?limit=1000")).json()).data.map((file) => file.id));
 const isUploaded = (page, n) => page.waitForFunction((n) => [...document.querySelectorAll("#attachments .sent")].filter((sent) => sent.textContent === "").length === n, n);

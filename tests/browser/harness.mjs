@@ -150,3 +150,12 @@ export function watch(page) {
   });
   return page;
 }
+
+/** Sends a message by the keyboard, as people do. */
+export async function say(page, text) {
+  await page.fill("#message", text);
+  await page.press("#message", "Enter");
+}
+/** Waits until an answer stands there and none is being written. */
+export const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
+export const texts = (page, selector) => page.$$eval(selector, (elements) => elements.map((element) => element.textContent));

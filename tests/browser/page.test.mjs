@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
-import { axePath, Browser, Server, temporaryFolder, watch } from "./harness.mjs";
+import { axePath, Browser, say, Server, temporaryFolder, texts, watch, written } from "./harness.mjs";
 
 const browser = new Browser();
 /** Answers take about a second. */
@@ -35,14 +35,8 @@ async function visit(server, options) {
   await page.waitForSelector('#link[data-phase="ready"]');
   return page;
 }
-async function say(page, text) {
-  await page.fill("#message", text);
-  await page.press("#message", "Enter");
-}
-const written = (page) => page.waitForFunction(() => document.querySelector(".answer") && !document.querySelector(".writing"));
 const writing = (page, letters = 40) =>
   page.waitForFunction((wanted) => (document.querySelector(".answer.writing .prose")?.textContent ?? "").length > wanted, letters);
-const texts = (page, selector) => page.$$eval(selector, (found) => found.map((element) => element.textContent));
 /** What the server's log says, asked for by a client of its own. */
 async function truth(page) {
   return page.evaluate(async () => {
@@ -294,6 +288,7 @@ test("rename and delete, with the keyboard alone", async () => {
   await page.keyboard.press("Escape");
   assert.equal(await page.evaluate(() => document.activeElement?.id), "delete");
   await page.keyboard.press("Enter");
+  await page.waitForSelector("#confirm[open]");
   await page.focus("#confirm-yes");
   await page.keyboard.press("Enter");
   await page.waitForSelector("#welcome:not([hidden])");

@@ -157,8 +157,8 @@ class ResponseReader:
                             number = shown["sequence_number"]
                             upcoming = max(upcoming, number + 1)
                             # A text that was taken back since may have had more events: the end is sent all the same.
-                            behind = number > starting_after if starting_after is not None else True
-                            if not was_known and (behind or isinstance(part, TERMINAL)):
+                            is_end = isinstance(part, TERMINAL) and place == len(every)
+                            if not was_known and (starting_after is None or number > starting_after or is_end):
                                 yield sse.data(_encode(shown), event=shown["type"], id=own_id)
                         if isinstance(part, TERMINAL):
                             return

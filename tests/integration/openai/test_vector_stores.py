@@ -321,6 +321,9 @@ async def test_openais_file_search_searches_the_named_stores_and_its_item_has_wh
     assert text["text"][cited["index"] :] == "[1]."
     assert "Interest rates fell in March."[cited["start"] : cited["end"]] == shown["results"][0]["text"]
 
+    again: Any = await client.responses.retrieve(done.id, stream=True, starting_after=10_000)
+    assert [event.type async for event in again] == ["response.completed"]
+
     server.engine.script.append("In March.")
     sent_back: Any = [*(item.model_dump() for item in done.output), {"role": "user", "content": "when?"}]
     after = await client.responses.with_raw_response.create(model=SIMULATED, input=sent_back, tools=[tool])

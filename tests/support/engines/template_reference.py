@@ -195,7 +195,7 @@ def prompt_text(
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What a family's template was found to do. Families that do the same share a row of docs/models.md."""
+    """The behaviour of a family's template. Families that behave the same share a row of docs/models.md."""
 
     renders: str
     foldings: tuple[str, ...]
