@@ -69,6 +69,7 @@ from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
 from inference.documents.extractor import DocumentWorkers
+from inference.image_fetcher import ImageFetcher
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.folder_lock import announce_server
@@ -281,6 +282,7 @@ async def serve(settings: Settings) -> int:
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         DocumentWorkers(measures) as documents,
+        ImageFetcher(settings.image_hosts) as image_fetcher,
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
@@ -317,6 +319,8 @@ async def serve(settings: Settings) -> int:
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
             documents=documents,
+            images=documents,
+            fetch_image=image_fetcher.fetch if settings.image_hosts else None,
             file_bytes=settings.file_bytes,
             push=push_door(settings),
             retrieval=retrieval,
@@ -536,6 +540,7 @@ async def gateway_role(settings: Settings) -> int:
             open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
         )
         documents = await stack.enter_async_context(DocumentWorkers(measures))
+        image_fetcher = await stack.enter_async_context(ImageFetcher(settings.image_hosts))
         register_router_metrics(measures, router)
         secret = store.audit.sealer.names_key("history")
         shared = open_shared_state(settings.directory, secret, time.monotonic)
@@ -554,6 +559,8 @@ async def gateway_role(settings: Settings) -> int:
             operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
             schemas=schemas,
             documents=documents,
+            images=documents,
+            fetch_image=image_fetcher.fetch if settings.image_hosts else None,
             file_bytes=settings.file_bytes,
             encryption=stores.administration(stores.reencryption()),
             prices=prices.book,

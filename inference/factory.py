@@ -43,6 +43,8 @@ class EngineSettings(Protocol):
     @property
     def model(self) -> str: ...
     @property
+    def images(self) -> Literal["auto", "yes", "no"]: ...
+    @property
     def served_model_name(self) -> tuple[str, ...]: ...
     @property
     def brownout_model(self) -> str: ...
@@ -187,6 +189,7 @@ def _remote(settings: EngineSettings, *, chat: bool) -> Engine:
         chat_template=_chat_template(settings.chat_template),
         context_window=settings.context,
         slots=settings.slots,
+        images={"yes": True, "no": False}.get(settings.images),
     )
     return RemoteEngine(options)
 
@@ -337,6 +340,7 @@ def _simulated(settings: EngineSettings) -> Engine:
         prefill_tokens_per_s=settings.sim_prefill_per_s,
         answer_tokens_mean=settings.sim_answer_tokens,
         tools=settings.sim_tools,
+        images=settings.images == "yes",
     )
     if not settings.brownout_model:
         return SimulatedEngine(options)

@@ -44,6 +44,7 @@ from sessions.model.reviews import Case
 from sessions.model.types import (
     CommandId,
     InputFile,
+    InputImage,
     Message,
     Principal,
     ResponseId,
@@ -55,7 +56,7 @@ from sessions.model.types import (
     TextOptions,
     Tool,
 )
-from sessions.ports import SchemaChecker, Sessions, TextExtractor
+from sessions.ports import ImageDecoder, SchemaChecker, Sessions, TextExtractor
 from sessions.retrieval.services import Retrieval
 from sessions.routing.models_file import NO_POOLS, PoolsNow, split_head_model
 from sessions.schemas import SCHEMA_PARAMS, InlineSchemaChecker, SchemaParams, check_schemas
@@ -64,7 +65,7 @@ from sessions.turn.tool_call_parser import forced_tools
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
-from transport.files.door import FILE_BYTES, FileDoor
+from transport.files.door import FILE_BYTES, FetchImage, FileDoor
 from transport.history_index import HistoryIndex, MemoryHistory
 from transport.model_catalog import Models
 from transport.ops.audit_writer import AuditWriter
@@ -106,6 +107,8 @@ class GatewayServices(NamedTuple):
     inspect: Callable[[Principal, str, Question], Awaitable[Answer]] | None = None  # by a model's name, where it runs
     pools: PoolsNow = lambda: NO_POOLS  # the models file: what model names mean, and which tenants may use them
     documents: TextExtractor | None = None  # extracts the text of files
+    images: ImageDecoder | None = None  # makes images safe and small
+    fetch_image: FetchImage | None = None  # from hosts that the operator permits
     file_bytes: int = FILE_BYTES  # the largest file
     push: PushDoor | None = None  # None: no push notices
     retrieval: Retrieval | None = None  # embedding models and vector stores
@@ -171,7 +174,15 @@ class Gateway:
         self.sharing = ConversationShares(
             store.shares, store.end_users, self.logs, self.table, ReadRate(loop_time), clock
         )
-        self.files = FileDoor(store.files, services.documents, clock, self.table, bytes_max=services.file_bytes)
+        self.files = FileDoor(
+            store.files,
+            services.documents,
+            clock,
+            self.table,
+            bytes_max=services.file_bytes,
+            images=services.images,
+            fetch=services.fetch_image,
+        )
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._under_way_in_all = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -259,14 +270,14 @@ class Gateway:
             self.measures.refused.add(error.code)
             raise
 
-    async def _edited_files(self, principal: Principal, command: MessageEdit) -> tuple[InputFile, ...]:
-        """Returns the files of the message that an edit replaces. Raises Forbidden, NotFound, Gone."""
+    async def _edited_files(self, principal: Principal, command: MessageEdit) -> tuple[InputFile | InputImage, ...]:
+        """Returns the files and images of the message that an edit replaces. Raises Forbidden, NotFound, Gone."""
         demand(principal, "read")
         key = SessionKey(principal.tenant, command.session)
         head, state = await self.logs.fold(key, in_thread=True)
         visible(principal, key, head.user, head.deleted_at is not None)
         item = state.items.get(command.item_id)
-        return item.files if isinstance(item, Message) else ()
+        return (*item.files, *item.images) if isinstance(item, Message) else ()
 
     async def check_schemas(
         self,

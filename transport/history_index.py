@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Never, Protocol
 import msgspec
 
 from sessions.model import commands as cm
-from sessions.model.types import ItemId, Principal, SessionId, Tool
+from sessions.model.types import InputImage, ItemId, Principal, SessionId, Tool
 
 HISTORY_TTL_S: Final = 24 * 3600.0
 HISTORY_PLACES_MAX: Final = 200_000
@@ -270,7 +270,10 @@ def caller_of(principal: Principal, user: str | None, model: str) -> bytes:
 def _hashed_fields(item: cm.NewItem, calls: Mapping[str, int]) -> list[Any]:
     match item:
         case cm.NewMessage():
-            return [item.role, "".join(part.text for part in cm.content_parts(item.content))]
+            parts = cm.content_parts(item.content)
+            images = [part.sha256 for part in parts if isinstance(part, InputImage)]
+            text = "".join(part.text for part in parts)
+            return [item.role, text, images] if images else [item.role, text]
         case cm.NewCall():
             return ["call", calls[item.call_id], item.name, *compared_arguments(item.arguments)]
         case cm.NewOutput():

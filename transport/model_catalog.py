@@ -44,6 +44,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     foldings: tuple[str, ...] = ()
     thoughts: bool = False
     efforts: bool = False  # its reasoning has degrees of effort
+    images: bool = False  # whether it sees them
     pool: PoolFacts | None = None  # as the models file has it
 
     def unhonoured(self, sampling: Sampling) -> list[str]:
@@ -79,7 +80,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
                 "reasoning": self.thoughts,
                 "embedding": False,
             },
-            "input_modalities": ["text"],
+            "input_modalities": ["text", "image"] if self.images else ["text"],
             "output_modalities": ["text"],
             "notice": self.notice,
             "pool": msgspec.to_builtins(self.pool) if self.pool is not None else None,
@@ -102,6 +103,7 @@ def card_of(info: EngineInfo, *, created: int = 0, notice: str | None = None) ->
         foldings=info.foldings,
         thoughts=info.thoughts is not None,
         efforts=info.thoughts is not None and info.thoughts.efforts,
+        images=info.images,
     )
 
 
@@ -146,6 +148,7 @@ class ModelCatalog:
             foldings=tuple(sorted({name for engine in engines for name in engine.foldings})),
             thoughts=all(engine.thoughts is not None for engine in engines),
             efforts=all(engine.thoughts is not None and engine.thoughts.efforts for engine in engines),
+            images=all(engine.images for engine in engines),
         )
 
 

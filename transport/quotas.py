@@ -47,7 +47,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
-from sessions.model.types import CommandId, Principal, ResponseId, SessionId, TenantId
+from sessions.model.types import CommandId, InputImage, Principal, ResponseId, SessionId, TenantId
 from transport.arrival_pace import ArrivalPace
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.connection_shares import key_of
@@ -476,7 +476,10 @@ def _item_bytes(item: cm.NewItem) -> int:
 
 
 def _bytes(content: cm.Content) -> int:
-    return sum(_size(part.text) for part in cm.content_parts(content))
+    return sum(
+        len(part.image_url or "") if isinstance(part, InputImage) else _size(part.text)
+        for part in cm.content_parts(content)
+    )
 
 
 def _size(text: str) -> int:

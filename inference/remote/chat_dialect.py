@@ -7,7 +7,7 @@ ends as incomplete where words of it were shown, and is begun anew where none we
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -95,7 +95,7 @@ class ChatDialect:
             raise BadInput("invalid_setting", what, param="model")
         model = listed[self._model]
         window = model.get("max_model_len") or model.get("context_length") or model.get("context_window") or 0
-        return ServedModel(self._model, int(window))
+        return ServedModel(self._model, int(window), _sees(model))
 
     async def open_tokenizer(self, pool: RemotePool, model: str) -> ChatTokenizer:
         return ChatTokenizer()
@@ -163,7 +163,8 @@ class ChatDialect:
             stream.close()
 
     def _body(self, model: str, request: GenerationRequest) -> dict[str, Json]:
-        prompt, sampling = read_prompt(request.prompt), request.sampling
+        images = {image.sha256: image.image_url for image in request.images if image.image_url}
+        prompt, sampling = read_prompt(request.prompt, images), request.sampling
         if prompt.begun:
             what = "This model begins every answer anew: leave 'continue_final_message' and 'prefix' out."
             raise BadInput("unsupported_parameter", what, param="messages")
@@ -193,6 +194,23 @@ class ChatDialect:
         elif shape.get("type") == "json_object":
             body["response_format"] = {"type": "json_object"}
         return body
+
+
+def _sees(model: Mapping[str, Any]) -> bool | None:
+    """Returns whether a model sees images, by what its provider says of it; None if it says nothing. The forms are
+    OpenRouter's, vLLM's and our own (`input_modalities`), llama-server's and Mistral's (`capabilities`)."""
+    architecture = model.get("architecture")
+    modalities = model.get("input_modalities") or (
+        architecture.get("input_modalities") if isinstance(architecture, dict) else None
+    )
+    if isinstance(modalities, list):
+        return "image" in modalities
+    match model.get("capabilities"):
+        case list(names):
+            return "multimodal" in names or "vision" in names
+        case {"vision": bool(sees)}:
+            return sees
+    return None
 
 
 def _data_of(event: bytes) -> bytes:

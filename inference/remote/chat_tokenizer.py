@@ -6,9 +6,10 @@ Sessile's ledger needs ids, so each stands for up to three bytes of text. Ids be
     tool 12 degrees CALL call_1 END                          an output, and the call that it answers
     assistant Let me look. CALL ["call_1", "weather", "{}"] END
 
-`read_prompt` makes messages of such a prompt again. Lengths, usage and windows are therefore counted at three bytes a
-token, not as the provider counts. Thoughts and calls of an answer stand in its text, between marks that no text has:
-what looks like a call in the provider's text is text, and so is a `</think>` in a thought.
+An image has ids of its own (`sessions.turn.images`). `read_prompt` makes messages of such a prompt again. Lengths,
+usage and windows are therefore counted at three bytes a token, not as the provider counts. Thoughts and calls of an
+answer stand in its text, between marks that no text has: what looks like a call in the provider's text is text, and so
+is a `</think>` in a thought.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inference.summed_pieces import summed_pieces
@@ -26,18 +27,29 @@ from sessions.model.generation import ThoughtMarks, TokenizerInfo
 from sessions.model.types import Json, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
 from sessions.turn.call_formats import FIELD_CLOSE, FIELD_MARKS, FIELD_OPEN, FIELD_THOUGHT_CLOSE, FIELD_THOUGHT_OPEN
+from sessions.turn.images import (
+    MARK,
+    NAME_IDS,
+    PATCH,
+    ImageName,
+    image_ids,
+    image_runs,
+    patches_of,
+    split_names,
+)
 
 BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
 ROLES: Final = {"system": 5, "developer": 6, "user": 7, "assistant": 8, "tool": 9}
 SPECIALS_END: Final = 10
 VOCABULARY: Final = 4 << 24  # ids: the number of bytes (1 to 3) in the upper byte, the bytes below
 THOUGHTS: Final = ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE, efforts=True)
-UNMARKED: Final = str.maketrans(dict.fromkeys(FIELD_MARKS, "\ufffd"))  # texts have none of the marks
+UNMARKED: Final = str.maketrans(dict.fromkeys((*FIELD_MARKS, MARK), "\ufffd"))  # texts have none of the marks
 UNMARKED_JSON: Final = str.maketrans({mark: json.dumps(mark)[1:-1] for mark in FIELD_MARKS})
 
 _ROLE_OF: Final = {token: role for role, token in ROLES.items()}
 _SEGMENTS: Final = frozenset({FUNCTION, *_ROLE_OF})
 _THOUGHT: Final = re.compile(rf"{FIELD_THOUGHT_OPEN}[^{FIELD_THOUGHT_CLOSE}]*+{FIELD_THOUGHT_CLOSE}?")
+_IMAGE: Final = MARK.encode()  # around an image's hash, where ids are read as text
 _INLINE_BYTES_MAX: Final = 48 * 1024  # encoded in a few milliseconds; a multiple of three
 
 
@@ -87,7 +99,7 @@ class ChatTemplateFacts:
 class ChatTokenizer:
     """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
 
-    fingerprint = "chat-3-bytes/3"
+    fingerprint = "chat-3-bytes/4"
     starts: Tokens = (BEGIN,)
     answer_opening: Tokens = (ROLES["assistant"],)
     answer_closing: Tokens = (END,)
@@ -104,7 +116,12 @@ class ChatTokenizer:
         return tuple(tokens)
 
     async def message(self, message: ChatMessage) -> Tokens:
-        tokens = [ROLES[message.role], *await _encode_in_parts(message.text.translate(UNMARKED))]
+        tokens = [ROLES[message.role]]
+        for part in split_names(message.text):
+            if isinstance(part, ImageName):
+                tokens += image_ids(part.sha256, max(NAME_IDS, patches_of(part)))
+            else:
+                tokens += await _encode_in_parts(part.translate(UNMARKED))
         if message.call_id is not None:
             tokens += [CALL, *await _encode_in_parts(message.call_id)]
         for call in message.calls:
@@ -133,11 +150,16 @@ class ChatTokenizer:
         return [_bytes_of(token) for token in tokens]
 
 
-def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
-    """Returns the messages of a prompt. Raises BadInput for one that is no conversation up to an answer."""
+def read_prompt(tokens: Tokens, images: Mapping[str, str] | None = None) -> ChatPrompt:
+    """Returns the messages of a prompt. `images` has the URLs of its images by their hashes; an image without one is
+    left out. Raises BadInput for a prompt that is no conversation up to an answer."""
     segments: list[tuple[int, list[bytearray]]] = []
-    for token in tokens:
-        if token in _SEGMENTS:
+    names = {run.begin: run.sha256.encode() for run in image_runs(tokens)} if images else {}
+    for at, token in enumerate(tokens):
+        if token >= PATCH:
+            if at in names and segments:
+                segments[-1][1][-1] += _IMAGE + names[at] + _IMAGE
+        elif token in _SEGMENTS:
             segments.append((token, [bytearray()]))
         elif token == CALL and segments:
             segments[-1][1].append(bytearray())
@@ -153,7 +175,10 @@ def read_prompt(tokens: Iterable[int]) -> ChatPrompt:
     ]
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
     talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
-    messages = [_message(*fields, outputs=ids) for fields, ids in zip(talk, _outputs_behind(talk), strict=True)]
+    messages = [
+        _with_images(_message(*fields, outputs=ids), images)
+        for fields, ids in zip(talk, _outputs_behind(talk), strict=True)
+    ]
     return ChatPrompt(messages, functions, begun)
 
 
@@ -193,6 +218,20 @@ def _message(role: str, text: str, *calls: str, outputs: list[str]) -> dict[str,
     made = [*written, *made]
     message: dict[str, Json] = {"role": role, "content": shown or (None if made else "")}
     return {**message, "tool_calls": made} if made else message
+
+
+def _with_images(message: dict[str, Json], images: Mapping[str, str]) -> dict[str, Json]:
+    """Returns a user's message with its images as parts of its content. A message without images stays a text."""
+    content = message["content"]
+    if message["role"] != "user" or not isinstance(content, str) or MARK not in content:
+        return message
+    parts: list[Json] = []
+    for odd, part in enumerate(content.split(MARK)):
+        if odd % 2 and part in images:
+            parts.append({"type": "image_url", "image_url": {"url": images[part]}})
+        elif part and not odd % 2:
+            parts.append({"type": "text", "text": part})
+    return {**message, "content": parts}
 
 
 def _call(call_id: str, name: str, arguments: str) -> dict[str, Json]:

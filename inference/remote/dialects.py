@@ -24,10 +24,11 @@ class RemoteRunEnded(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """The name and the window of a server's model, as the server reports them."""
+    """A server's model, as the server reports it. `images` is None if it does not say whether the model sees them."""
 
     name: str
     context_window: int
+    images: bool | None = None
 
 
 class TemplateFacts(Protocol):

@@ -85,7 +85,16 @@ class RemoteEngine:
             aliases=self.options.model_aliases,
             foldings=template.foldings,
             thoughts=template.thoughts(),
+            images=self._sees(served),
         )
+
+    def _sees(self, served: Sequence[ServedModel]) -> bool:
+        """Returns whether the model sees images: as the options say, else if each server that says something of it
+        says so. Only providers of chat take them."""
+        if not self.options.chat_model:
+            return False
+        known = [model.images for model in served if model.images is not None]
+        return self.options.images if self.options.images is not None else bool(known) and all(known)
 
     async def close(self) -> None:
         self._closed = Unavailable("engine_unavailable", "The engine has been closed.")

@@ -24,6 +24,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_aliases: tuple[str, ...] = ()
     chat_template: str | None = None  # None: the model's own; "chatml"; or the text of a Jinja template
     context_window: int = 0  # 0: the smallest of the servers'
+    images: bool | None = None  # whether the chat model sees them; None: as its provider says
     slots: int = 4
     waiting_max: int = 64
     away_s: float = 5.0  # how many seconds a server that failed gets no requests

@@ -134,6 +134,7 @@ class SimulatedEngine:
             sampling=frozenset({"temperature", "seed", "ignore_eos", "min_tokens", *_DRAWN_BY}),
             tool_format="hermes" if self.options.tools else "none",
             aliases=self.options.model_aliases,
+            images=self.options.images,
         )
         self._queue: FairQueue[SimulatedStream] = FairQueue(self.options.slots, self.options.waiting_max)
         self._load = LoadForecast(self._queue, lambda: asyncio.get_running_loop().time())

@@ -34,6 +34,7 @@ class SimulatedOptions(msgspec.Struct, frozen=True, kw_only=True):
     block_access: bool = False  # KV of an answer that is being written can be copied
     answer_tokens_mean: int = 64  # 0: only max_output_tokens and the window end an answer
     tools: bool = True  # taken, though what it writes calls none
+    images: bool = False  # it sees them, in that what it writes depends on them
     temperature: float = 0.0  # where a request names none; at 0 the seed changes nothing
     unread_chunks_max: int = 256  # a stream whose reader lags by so many is not stepped
 

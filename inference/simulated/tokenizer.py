@@ -19,6 +19,7 @@ from inference.summed_pieces import summed_pieces
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
+from sessions.turn.images import NAME_IDS, PATCH, ImageName, image_ids, patches_of, split_names
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
 _TEMPLATE = "begin; role text end; tools; call id name arguments"
@@ -73,7 +74,11 @@ class SimulatedTokenizer:
         tokens = [ROLE[message.role]]
         if message.call_id is not None:
             tokens += [CALL, *await self._in_parts(f"{message.call_id} {message.name or ''}\n")]
-        tokens += await self._in_parts(message.text)
+        for part in split_names(message.text):
+            if isinstance(part, ImageName):
+                tokens += image_ids(part.sha256, max(NAME_IDS, patches_of(part)))
+            else:
+                tokens += await self._in_parts(part)
         for call in message.calls:
             tokens += [CALL, *await self._in_parts("\n".join(call))]
         tokens.append(END)
@@ -106,7 +111,7 @@ class SimulatedTokenizer:
         return TokenizerInfo(vocabulary_size=len(TOKEN_BYTES), ends=frozenset({END}))
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
-        return [TOKEN_BYTES[token] for token in tokens]
+        return [TOKEN_BYTES[token] if token < PATCH else b"" for token in tokens]
 
     async def _in_parts(self, text: str) -> list[int]:
         """Tokenizes a long text in parts, so that other tasks run in between; under a lock, so that these do not

@@ -287,6 +287,7 @@ class Compactor:
             max_tokens=plan.tokens_max,
             priority=PRIORITY,
             weight=self._context.limits.share(principal).weight,
+            images=self._ledger.images,
         )
         text, output, cached, reason = "", 0, 0, "stop"
         async with aclosing(self._context.engine.generate(request)) as stream:  # type: ignore[type-var]

@@ -23,9 +23,16 @@ from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
-from sessions.model.generation import ITEMS_LEFT_OUT, unhonoured_fields, unhonoured_thoughts, unsupported_field
-from sessions.model.types import CallId, Principal, Role
+from sessions.model.generation import (
+    ITEMS_LEFT_OUT,
+    unhonoured_fields,
+    unhonoured_thoughts,
+    unseen_image,
+    unsupported_field,
+)
+from sessions.model.types import CallId, InputImage, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
+from sessions.turn.images import prompt_text
 from sessions.turn.ledger import Ledger
 from sessions.turn.past_texts import PromptText, goes_on_from, name_of, role_of, texts_before
 
@@ -40,7 +47,12 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
     preparation = InputPreparation(
-        principal, ledger, context.filters, context.limits.content_bytes, context.metrics.filter_s.of("input")
+        principal,
+        ledger,
+        context.filters,
+        context.limits.content_bytes,
+        context.metrics.filter_s.of("input"),
+        sees=context.engine.info.images,
     )
     findings = preparation.filter.findings
     try:
@@ -121,10 +133,19 @@ class InputPreparation:
     `content_filter` or `context_length_exceeded`."""
 
     def __init__(
-        self, principal: Principal, ledger: Ledger, filters: FilterSet, bytes_max: int, filters_s: Histogram
+        self,
+        principal: Principal,
+        ledger: Ledger,
+        filters: FilterSet,
+        bytes_max: int,
+        filters_s: Histogram,
+        *,
+        sees: bool = False,
     ) -> None:
+        """`sees`: whether the model sees images."""
         self._principal = principal
         self._ledger = ledger
+        self._sees = sees
         self.filter = PromptFilter(principal, filters, bytes_max, filters_s)
 
     async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
@@ -149,7 +170,7 @@ class InputPreparation:
         text = await self.filter.text(original, by_model=role == "assistant")
         if text != original:
             command = msgspec.structs.replace(command, content=cm.filtered_content(command.content, text))
-        return command, await ledger.prepare(ChatMessage(role=role, text=text))
+        return command, await ledger.prepare(ChatMessage(role=role, text=self._seen(command.content, text)))
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
         """Filters and tokenises every item of a turn. An answer with calls gets no tokens here (None), because it is
@@ -173,7 +194,8 @@ class InputPreparation:
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare_answer(text, leaf, bounded=bounded)
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
-                        tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=text), bounded=bounded)
+                        shown = self._seen(item.content, text)
+                        tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=shown), bounded=bounded)
                 case cm.NewOutput():
                     name = names.get(item.call_id) or name_of(self._ledger.state, item.call_id, leaf)
                     output = await self.filter.output(item.output, "" if name is not None else item.call_id)
@@ -186,6 +208,17 @@ class InputPreparation:
             items.append(item)
             prepared.append(tokens)
         return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
+
+    def _seen(self, content: cm.Content, text: str) -> str:
+        """Returns the text of a message for its tokenizer: `text`, or, where the message has images, one that names
+        them. Raises BadInput if the model sees no images."""
+        parts = cm.content_parts(content)
+        images = [place for place, part in enumerate(parts) if isinstance(part, InputImage)]
+        if not images:
+            return text
+        if not self._sees:
+            raise unseen_image(f"content[{images[0]}].type")
+        return prompt_text(parts, sees=True)
 
     async def about(self, settings: Named) -> Named:
         return await self.filter.about(settings, self._ledger.tools)

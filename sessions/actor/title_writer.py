@@ -151,6 +151,7 @@ class TitleWriter(msgspec.Struct, frozen=True):
             max_tokens=TOKENS_MAX,
             priority=PRIORITY,
             weight=self.context.limits.share(principal).weight,
+            images=self.ledger.images,
         )
 
     def _question(self) -> str:

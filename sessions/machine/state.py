@@ -23,6 +23,7 @@ from sessions.model.types import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
     Item,
     ItemId,
     Json,
@@ -585,6 +586,8 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
             parts[event.content_index] = Refusal(refusal=scrub(part.refusal, event))
         elif isinstance(part, Reasoning):
             parts[event.content_index] = Reasoning(scrub(part.reasoning, event))
+        elif isinstance(part, InputImage):
+            parts[event.content_index] = part if scrub(part.text, event) == part.text else InputImage()
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))

@@ -15,12 +15,14 @@ from msgspec import UNSET, UnsetType
 
 from sessions.model.reviews import NOTE_MAX, Outcome, Rating, ReviewId
 from sessions.model.types import (
+    OBJECT_CHARACTER,
     SESSION_ID_PATTERN,
     CallId,
     CommandId,
     ContextPolicy,
     Epoch,
     InputFile,
+    InputImage,
     InputText,
     ItemId,
     Json,
@@ -38,23 +40,28 @@ Ulid = Annotated[CommandId, msgspec.Meta(pattern=r"^[!-~]{1,64}$(?!\n)")]
 SessionName = Annotated[SessionId, msgspec.Meta(pattern=SESSION_ID_PATTERN)]
 Title = Annotated[str, msgspec.Meta(max_length=256)]
 Metadata = Annotated[dict[str, Json], msgspec.Meta(max_length=64)]
-Content = str | Annotated[tuple[InputText | InputFile | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+Content = (
+    str
+    | Annotated[tuple[InputText | InputFile | InputImage | OutputText, ...], msgspec.Meta(min_length=1, max_length=256)]
+)
 CompactThreshold = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Tools = Annotated[tuple[Tool, ...], msgspec.Meta(max_length=128)]
 
 
-def content_parts(content: Content) -> tuple[InputText | InputFile, ...]:
+def content_parts(content: Content) -> tuple[InputText | InputFile | InputImage, ...]:
     """Returns a user's content as parts; a string becomes a single part."""
     if isinstance(content, str):
         return (InputText(text=content),)
-    return tuple(part if isinstance(part, InputFile) else InputText(text=part.text) for part in content)
+    return tuple(part if isinstance(part, InputFile | InputImage) else InputText(text=part.text) for part in content)
 
 
 def filtered_content(content: Content, text: str) -> Content:
-    """Returns a content after filtering, with all of `text` in its first part. It is not known which part of `text`
-    came from a file, so files keep their names and lose their texts."""
-    files = [] if isinstance(content, str) else [part for part in content if isinstance(part, InputFile)]
-    return (InputText(text=text), *(msgspec.structs.replace(file, text="") for file in files))
+    """Returns a content after filtering: images, then all of `text` in one part, then files. It is not known which part
+    of `text` came from a file, so files keep their names and lose their texts."""
+    parts = () if isinstance(content, str) else content
+    images = [part for part in parts if isinstance(part, InputImage)]
+    files = [msgspec.structs.replace(part, text="") for part in parts if isinstance(part, InputFile)]
+    return (*images, InputText(text=text.replace(OBJECT_CHARACTER, "") if images else text), *files)
 
 
 class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.create"):

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from sessions.model.errors import BadInput
-from sessions.model.types import Json, Principal, ResponseId, Sampling, SessionKey, Tokens
+from sessions.model.types import InputImage, Json, Principal, ResponseId, Sampling, SessionKey, Tokens
 
 CONTINUOUS_USAGE: Final = "continuous_usage_stats"  # in a response's request: its deltas carry the usage so far
 RAW_PROMPT: Final = "raw_prompt"  # in a response's request: its question's text, or these token ids, are its prompt
@@ -166,6 +166,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()  # other names that clients may request it by
     thoughts: ThoughtMarks | None = None  # None: its thoughts, if any, are not told apart
     foldings: tuple[str, ...] = ()  # what its chat template refuses, and how that is written instead: docs/models.md
+    images: bool = False  # whether the model sees images
     smaller: EngineInfo | None = None  # a smaller model beside it, for brownout: same tokens, no smaller window
 
     @property
@@ -204,6 +205,12 @@ def unsupported_field(model: str, name: str, *, param: str = "") -> BadInput:
     return BadInput("unsupported_parameter", f"The model {model!r} {what}.", param=param or name)
 
 
+def unseen_image(param: str) -> BadInput:
+    """Returns the error for an image that the model cannot see. It is the same at every door."""
+    what = "The model sees no images: send text alone, or use a model whose `input_modalities` name `image`."
+    return BadInput("unsupported_parameter", what, param=param)
+
+
 def unsupported_tools(model: str) -> BadInput:
     """Returns the error for tools that a model cannot call. It is the same at every door."""
     return BadInput("unsupported_parameter", f"The model {model!r} cannot call tools.", param="tools")
@@ -225,6 +232,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0  # of the tenant's share among tenants of the same priority
     shared_prefix: int = 0  # leading tokens of `prompt` that other sessions of the tenant may share
     model: str = ""  # the smaller model's name, if that one is to write; "": the engine's own model
+    images: tuple[InputImage, ...] = ()  # of the conversation; `prompt` names those that it shows (`images.ImageName`)
     cache_scope: bytes = b""  # KV of sessions with the same scope may be reused; b"": only this session's own
 
 

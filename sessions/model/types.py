@@ -143,6 +143,9 @@ def is_derived_session_id(session: SessionId) -> bool:
 # -- content and items -------------------------------------------------------------------------------------
 
 
+OBJECT_CHARACTER: Final = "\ufffc"  # Unicode's placeholder for an object in a text
+
+
 class InputText(msgspec.Struct, frozen=True, tag="input_text"):
     text: str
 
@@ -157,6 +160,29 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     media_type: str = ""
     size: int = 0
     text: str = ""
+
+
+ImageDetail = Literal["low", "high", "auto", "original"]
+
+
+class InputImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="input_image"):
+    """An image in a user's message. Its client names an uploaded one by `file_id`, or sends `image_url`: a `data:` URL,
+    or an address that the server may fetch. The gateway replaces them by the image as the model sees it: `image_url` is
+    then its data URL, `sha256` the hash of its bytes (hex), `width` and `height` its size in pixels.
+
+    `detail` "low" makes the image smaller. In texts an image is one character, U+FFFC; one that was retracted is none.
+    """
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: ImageDetail | None = None
+    sha256: str = ""
+    width: int = 0
+    height: int = 0
+
+    @property
+    def text(self) -> str:
+        return OBJECT_CHARACTER if self.image_url or self.file_id else ""
 
 
 class OutputText(msgspec.Struct, frozen=True, tag="output_text"):
@@ -174,7 +200,7 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
     reasoning: str
 
 
-ContentPart = InputText | InputFile | OutputText | Refusal | Reasoning
+ContentPart = InputText | InputFile | InputImage | OutputText | Refusal | Reasoning
 
 
 def words_of(part: ContentPart) -> str:
@@ -204,6 +230,10 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
     @property
     def files(self) -> tuple[InputFile, ...]:
         return tuple(part for part in self.content if isinstance(part, InputFile))
+
+    @property
+    def images(self) -> tuple[InputImage, ...]:
+        return tuple(part for part in self.content if isinstance(part, InputImage) and part.image_url)
 
     @property
     def words(self) -> str:

@@ -338,6 +338,7 @@ class Attempts:
             priority=run.share.priority,
             weight=run.share.weight,
             model=run.model,
+            images=self._ledger.images,
             cache_scope=self._cache_scope,
         )
 

@@ -33,6 +33,7 @@ from sessions.model.types import (
     LOCAL_PRINCIPAL,
     ContextPolicy,
     FunctionCall,
+    InputImage,
     ItemId,
     Json,
     Message,
@@ -64,6 +65,7 @@ from sessions.turn.context_fitting import (
     reserved,
     too_long,
 )
+from sessions.turn.images import images_of
 from sessions.turn.message_tokens import MessageTokens
 from sessions.turn.past_texts import goes_on_from
 from sessions.turn.prompt_rendering import (
@@ -150,6 +152,11 @@ class Ledger:
         """The functions that the model may call."""
         info = self.state.info
         return info.tools if info is not None else ()
+
+    @property
+    def images(self) -> tuple[InputImage, ...]:
+        """The images of the conversation, if the model sees them."""
+        return images_of(self.state.items.values()) if self._engine.images else ()
 
     @property
     def begun(self) -> bool:

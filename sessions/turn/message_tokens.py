@@ -42,6 +42,7 @@ from sessions.turn.branch_tokens import (
     summary_message,
 )
 from sessions.turn.context_fitting import PINNED_SHARE
+from sessions.turn.images import prompt_text
 from sessions.turn.past_texts import name_of
 
 
@@ -112,6 +113,9 @@ class MessageTokens:
         match item:
             case Message():
                 thoughts = item.reasoning if self._takes_thoughts_apart else ""
+                if item.images:
+                    text = prompt_text(item.content, sees=self._engine.images)
+                    return ChatMessage(role=item.role, text=text, thoughts=thoughts)
                 return ChatMessage(role=item.role, text=self._with_thoughts(item), thoughts=thoughts)
             case FunctionCallOutput():
                 name = name_of(self._state, item.call_id, item.parent_id or leaf)

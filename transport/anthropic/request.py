@@ -19,8 +19,8 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.generation import ATTENDED, CONTINUES
-from sessions.model.types import CallId, InputFile, InputText, Json, Sampling, TextOptions, Tool
+from sessions.model.generation import ATTENDED, CONTINUES, unseen_image
+from sessions.model.types import CallId, InputFile, InputImage, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
 from transport.history_index import Unit
 from transport.model_catalog import ModelCard
@@ -43,6 +43,7 @@ class Source(ResentModel):
     media_type: str | None = None
     data: str | None = None
     file_id: str | None = None
+    url: str | None = None
 
 
 class Part(ResentModel):
@@ -150,6 +151,8 @@ class MessagesRequest(CountRequest):
 def message_turn(body: MessagesRequest, model: ModelCard, *, attended: bool = False) -> TurnInput:
     """Returns the turn that a request asks for. `attended`: the answer is cancelled if its client leaves. Raises
     BadInput."""
+    if not model.images:
+        _check_images(body.messages)
     tools, sampling = functions(body), _sampling(body)
     model.check(sampling, tools, format_param="output_config.format")
     user = body.metadata.user_id if body.metadata is not None else None
@@ -167,6 +170,14 @@ def message_turn(body: MessagesRequest, model: ModelCard, *, attended: bool = Fa
         sampling=sampling,
         request=request,
     )
+
+
+def _check_images(messages: Sequence[MessageParam]) -> None:
+    """Raises BadInput for the first image, for a model that sees none."""
+    for index, message in enumerate(messages):
+        for number, block in enumerate(message.content if isinstance(message.content, list) else ()):
+            if block.type == "image":
+                raise unseen_image(f"messages[{index}].content[{number}].type")
 
 
 def instructions(body: CountRequest) -> str | None:
@@ -347,14 +358,16 @@ def _result(block: Block, at: str, waiting: dict[str, None]) -> Unit:
 
 
 def _content(blocks: Sequence[tuple[str, Block]]) -> cm.Content:
-    """Returns a user's content: one text, or a tuple of texts and files if there are files."""
+    """Returns a user's content: one text, or a tuple of texts, files and images."""
     parts = [part for at, block in blocks if (part := _part(block, at)) is not None]
-    if any(isinstance(part, InputFile) for part in parts):
+    if any(isinstance(part, InputFile | InputImage) for part in parts):
         return tuple(parts)
     return "".join(part.text for part in parts if isinstance(part, InputText))
 
 
-def _part(block: Block, at: str) -> InputText | InputFile | None:
+def _part(block: Block, at: str) -> InputText | InputFile | InputImage | None:
+    if block.type == "image":
+        return _image(block, at)
     if block.type != "document":
         text = _text(block, at)
         return InputText(text=text) if text else None
@@ -370,6 +383,19 @@ def _part(block: Block, at: str) -> InputText | InputFile | None:
         data = f"data:{source.media_type or 'application/pdf'};base64,{source.data}"
         return InputFile(filename=title or "document.pdf", file_data=data)
     raise unsupported(f"A document of source {source.type!r} is not read here.", f"{at}.source.type")
+
+
+def _image(block: Block, at: str) -> InputImage:
+    source = block.source
+    if source is None:
+        raise _missing(f"{at}.source")
+    if source.type == "file" and source.file_id is not None:
+        return InputImage(file_id=source.file_id)
+    if source.type == "url" and source.url is not None:
+        return InputImage(image_url=source.url)
+    if source.type == "base64" and source.data is not None:
+        return InputImage(image_url=f"data:{source.media_type or 'image/png'};base64,{source.data}")
+    raise unsupported(f"An image of source {source.type!r} is not read here.", f"{at}.source.type")
 
 
 def _text(block: Part, at: str) -> str:

@@ -103,6 +103,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "engine_url": ("remote", "chat"),
     "engine_key_file": ("remote", "chat"),
     "model": (*MODEL_ENGINES, "remote", "chat"),
+    "images": ("chat", "sim"),
     "model_folder": (*MODEL_ENGINES, "remote"),
     "brownout_slots": ("llama", "sim"),
     **dict.fromkeys(("gpu_memory", "memory_check", "step_target_ms", "threads"), MODEL_ENGINES),

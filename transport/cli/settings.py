@@ -101,6 +101,9 @@ class Settings:
         "MODEL",
         "PATH of a GGUF file, for vLLM of a folder; hf:ORG/REPO[:FILE] of Hugging Face's hub; docs/models.md",
     )
+    images: Literal["auto", "yes", "no"] = option(
+        "auto", None, "chat, sim: whether the model sees images; auto: as its provider says, else no"
+    )
     served_model_name: tuple[str, ...] = option(
         (), "NAME,...", "its names for clients, the first one in answers; empty: that of the file or repository"
     )
@@ -216,6 +219,10 @@ class Settings:
         group="Files",
     )
     file_bytes: int = option(33_554_432, "BYTES", "size of one uploaded file at most; 0: no files", ge=0, le=1 << 30)
+
+    image_hosts: tuple[str, ...] = option(
+        (), "HOST,...", "hosts that images of messages are fetched from: NAME, *.NAME, and private NETWORKs they are in"
+    )
 
     retention_days: float = option(
         30.0, "DAYS", "deleted sessions are purged after so many days", ge=0, group="Retention"

@@ -1,20 +1,24 @@
-"""Puts the text of each file that a command names into the command, as a part of its message.
+"""Puts the text of each file that a command names into the command, and each image, as a part of its message.
 
     {"type": "input_file", "file_id": "file-…"}    ─►    the same with `filename`, `media_type`, `size` and `text`
 
-From there on it is a text like any other: limits count it, filters judge it, the model reads it, and the log keeps it,
-so that what a prompt holds never changes, whatever becomes of the file. What a client says itself of a file's text is
-left out. An edit keeps the files of the message that it replaces as the log has them: they may be deleted since, or
-have come as bytes. Raises NotFound for a file that is not the sender's, and what `ports.TextExtractor` raises, with the
-`param`.
+    {"type": "input_image", "image_url": "data:…"}     ─►    the image as models see it, with its hash and size
+
+From there on a file is a text like any other: limits count it, filters judge it, the model reads it, and the log keeps
+it, so that what a prompt holds never changes, whatever becomes of the file. What a client says itself of a file's text
+is left out. An edit keeps the files and images of the message that it replaces as the log has them: they may be deleted
+since, or have come as bytes. An image is in the log itself, so that it lives as long as its message: decoded, without
+metadata, and made smaller until a message's images take `IMAGE_BYTES` together. Raises NotFound for a file that is not
+the sender's, and what `ports.TextExtractor` and `ports.ImageDecoder` raise, with the `param`.
 """
 
 from __future__ import annotations
 
 import binascii
-from base64 import b64decode
+import hashlib
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -22,10 +26,13 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, SessileError, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import safe_filename, safe_media_type
-from sessions.model.types import InputFile, Principal
+from sessions.model.knowledge.images import DECODED_BYTES_MAX, EDGE_MAX, DecodedImage
+from sessions.model.types import InputFile, InputImage, Principal
 from transport.history_index import Unit
 
 ATTACHMENTS_MAX: Final = 32  # of one command
+IMAGE_BYTES: Final = 540_000  # of all images of a message, which has a megabyte for everything in base64
+LOW_EDGE: Final = 512  # pixels, of an image with detail "low"
 
 Content = cm.Content
 
@@ -39,18 +46,35 @@ class ReadFile(msgspec.Struct, frozen=True):
     document: DocumentText
 
 
+class ReadImages(Protocol):
+    """Where an image's bytes come from, and who decodes them."""
+
+    async def stored(self, principal: Principal, file_id: str) -> bytes:
+        """Returns the bytes of an uploaded file. Raises NotFound, TooLarge."""
+        ...
+
+    async def fetched(self, url: str) -> bytes:
+        """Returns the bytes at an https address. Raises BadInput if it is not permitted, or gives none."""
+        ...
+
+    async def decoded(self, content: bytes, *, edge_max: int, bytes_max: int) -> DecodedImage:
+        """Raises what `ports.ImageDecoder` raises."""
+        ...
+
+
 ReadStored = Callable[[Principal, str], Awaitable[ReadFile]]
 ReadGiven = Callable[[bytes, str, str], Awaitable[ReadFile]]
-ReadEdited = Callable[[Principal, cm.MessageEdit], Awaitable[Sequence[InputFile]]]
+ReadEdited = Callable[[Principal, cm.MessageEdit], Awaitable[Sequence[InputFile | InputImage]]]
 
 
 class AttachmentReader:
-    """Puts the texts of files into commands. `stored` reads an uploaded file by its id, for the principal who may see
-    it; `given` reads the bytes of a file that came in the message itself."""
+    """Puts the texts of files, and images, into commands. `stored` reads an uploaded file by its id, for the principal
+    who may see it; `given` reads the bytes of a file that came in the message itself."""
 
-    def __init__(self, stored: ReadStored, given: ReadGiven, *, bytes_max: int) -> None:
+    def __init__(self, stored: ReadStored, given: ReadGiven, images: ReadImages, *, bytes_max: int) -> None:
         self._stored = stored
         self._given = given
+        self._images = images
         self._bytes_max = bytes_max
 
     async def command(
@@ -63,7 +87,7 @@ class AttachmentReader:
                 if not names_files(command.content):
                     return command
                 role = command.role if isinstance(command, cm.MessageCreate) else "user"
-                kept: list[InputFile] = []
+                kept: list[InputFile | InputImage] = []
                 if isinstance(command, cm.MessageEdit) and edited is not None:
                     kept += await edited(principal, command)
                 content = await self._content(principal, command.content, role, "content", anew=True, kept=kept)
@@ -77,7 +101,7 @@ class AttachmentReader:
         """Returns the messages of a history with each file replaced by its text. The history index and the turn both
         get this form."""
         count = sum(
-            isinstance(part, InputFile)
+            isinstance(part, InputFile | InputImage)
             for unit in units
             for item in unit.items
             if isinstance(item, cm.NewMessage) and not isinstance(item.content, str)
@@ -105,20 +129,50 @@ class AttachmentReader:
         param: str,
         *,
         anew: bool,
-        kept: list[InputFile],
+        kept: list[InputFile | InputImage],
     ) -> Content:
         assert not isinstance(content, str)
         if role != "user":
-            raise BadInput("invalid_request", "Only a user's message can have files.", param=param)
-        if sum(isinstance(part, InputFile) for part in content) > ATTACHMENTS_MAX:
+            raise BadInput("invalid_request", "Only a user's message can have files and images.", param=param)
+        if sum(isinstance(part, InputFile | InputImage) for part in content) > ATTACHMENTS_MAX:
             raise _too_many()
-        return tuple(
-            [
-                _kept(part, kept) or await self._part(principal, part, f"{param}[{place}]")
-                if isinstance(part, InputFile) and (anew or not part.text)
-                else part
-                for place, part in enumerate(content)
-            ]
+        num_images = sum(isinstance(part, InputImage) for part in content)
+        bytes_max = min(DECODED_BYTES_MAX, IMAGE_BYTES // max(1, num_images))
+        parts = list[Any]()
+        for place, part in enumerate(content):
+            at = f"{param}[{place}]"
+            match part:
+                case InputFile() if anew or not part.text:
+                    parts.append(_kept(part, kept) or await self._part(principal, part, at))
+                case InputImage() if anew or not part.sha256:
+                    parts.append(_kept_image(part, kept) or await self._image(principal, part, at, bytes_max))
+                case _:
+                    parts.append(part)
+        return tuple(parts)
+
+    async def _image(self, principal: Principal, part: InputImage, at: str, bytes_max: int) -> InputImage:
+        url = part.image_url or ""
+        try:
+            if part.file_id is not None:
+                content = await self._images.stored(principal, part.file_id)
+            elif url.startswith("data:"):
+                content = _decoded(url, "`image_url`", self._bytes_max)[1]
+            elif url:
+                content = await self._images.fetched(url)
+            else:
+                raise BadInput("missing_required_parameter", f"'{at}' needs an `image_url`, or a `file_id`.")
+            edge_max = LOW_EDGE if part.detail == "low" else EDGE_MAX
+            image = await self._images.decoded(content, edge_max=edge_max, bytes_max=bytes_max)
+        except SessileError as error:
+            error.param = error.param or at
+            raise
+        return InputImage(
+            file_id=part.file_id,
+            image_url=f"data:{image.media_type};base64,{b64encode(image.data).decode()}",
+            detail=part.detail,
+            sha256=hashlib.sha256(image.data).hexdigest(),
+            width=image.width,
+            height=image.height,
         )
 
     async def _part(self, principal: Principal, part: InputFile, at: str) -> InputFile:
@@ -126,7 +180,7 @@ class AttachmentReader:
             if part.file_id is not None:
                 read = await self._stored(principal, part.file_id)
             elif part.file_data is not None:
-                media_type, data = self._decoded(part.file_data)
+                media_type, data = _decoded(part.file_data, "`file_data`", self._bytes_max)
                 read = await self._given(data, safe_filename(part.filename), media_type)
             else:
                 raise BadInput("missing_required_parameter", f"'{at}' needs a `file_id`, or `file_data`.")
@@ -141,38 +195,49 @@ class AttachmentReader:
             text=shown_text(read.filename, read.document),
         )
 
-    def _decoded(self, given: str) -> tuple[str, bytes]:
-        """Decodes `data:TYPE;base64,BYTES`, or BYTES alone. Returns the media type ("" if there is none) and the
-        decoded bytes."""
-        media_type, encoded = "", given
-        if given.startswith("data:"):
-            head, comma, encoded = given[5:].partition(",")
-            if not comma or not head.endswith(";base64"):
-                raise BadInput("invalid_request", "`file_data` is data:TYPE;base64,BYTES, or base64 alone.")
-            media_type = safe_media_type(head)
-        if not self._bytes_max:
-            raise TooLarge("file_too_large", "This server takes no files.")
-        if len(encoded) * 3 // 4 > self._bytes_max + 2:
-            raise TooLarge("file_too_large", f"A file has at most {self._bytes_max} bytes.")
-        try:
-            return media_type, b64decode(encoded, validate=True)
-        except (binascii.Error, ValueError) as exc:
-            raise BadInput("invalid_request", "`file_data` is no base64.") from exc
+
+def _decoded(given: str, name: str, bytes_max: int) -> tuple[str, bytes]:
+    """Decodes `data:TYPE;base64,BYTES`, or BYTES alone. Returns the media type ("" if there is none) and the decoded
+    bytes. Raises BadInput, and TooLarge for more than `bytes_max` bytes."""
+    media_type, encoded = "", given
+    if given.startswith("data:"):
+        head, comma, encoded = given[5:].partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise BadInput("invalid_request", f"{name} is data:TYPE;base64,BYTES, or base64 alone.")
+        media_type = safe_media_type(head)
+    if not bytes_max:
+        raise TooLarge("file_too_large", "This server takes no files.")
+    if len(encoded) * 3 // 4 > bytes_max + 2:
+        raise TooLarge("file_too_large", f"A file has at most {bytes_max} bytes.")
+    try:
+        return media_type, b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise BadInput("invalid_request", f"{name} is no base64.") from exc
 
 
-def _kept(part: InputFile, kept: list[InputFile]) -> InputFile | None:
+def _kept(part: InputFile, kept: list[InputFile | InputImage]) -> InputFile | None:
     """Takes the file out of `kept` that a part names by its id, or by its filename if it came as bytes. Returns None if
     there is none."""
     if part.file_data is not None:
         return None
     for place, file in enumerate(kept):
-        if file.file_id == part.file_id and (part.file_id is not None or file.filename == part.filename):
-            return kept.pop(place)
+        same_name = isinstance(file, InputFile) and file.filename == part.filename
+        if isinstance(file, InputFile) and file.file_id == part.file_id and (part.file_id is not None or same_name):
+            kept.pop(place)
+            return file
     return None
 
 
+def _kept_image(part: InputImage, kept: Sequence[InputFile | InputImage]) -> InputImage | None:
+    """Returns the image of the message that an edit replaces which `part` is, as its client read it; None if there is
+    none."""
+    images = (image for image in kept if isinstance(image, InputImage) and image.image_url)
+    return next((image for image in images if image.image_url == part.image_url), None)
+
+
 def names_files(content: Content) -> bool:
-    return not isinstance(content, str) and any(isinstance(part, InputFile) for part in content)
+    """Returns whether a content has files or images."""
+    return not isinstance(content, str) and any(isinstance(part, InputFile | InputImage) for part in content)
 
 
 def shown_text(filename: str, document: DocumentText) -> str:
@@ -184,4 +249,4 @@ def shown_text(filename: str, document: DocumentText) -> str:
 
 
 def _too_many() -> BadInput:
-    return BadInput("invalid_request", f"A message has at most {ATTACHMENTS_MAX} files.", param="content")
+    return BadInput("invalid_request", f"A message has at most {ATTACHMENTS_MAX} files and images.", param="content")

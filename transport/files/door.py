@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -36,8 +36,9 @@ from sessions.model.knowledge.files import (
     safe_filename,
     safe_media_type,
 )
+from sessions.model.knowledge.images import DecodedImage
 from sessions.model.types import Principal, TenantId, UnixMs
-from sessions.ports import TextExtractor
+from sessions.ports import ImageDecoder, TextExtractor
 from transport.auth.connection_shares import key_of
 from transport.files.attachments import AttachmentReader, ReadFile
 
@@ -47,10 +48,13 @@ UPLOADS_PER_KEY_MAX: Final = 16
 COLLECTED_MAX: Final = 16  # contents that a deletion takes along, at once
 READS_MAX: Final = 4  # documents in this process's memory at once
 
+FetchImage = Callable[[str], Awaitable[bytes]]
+"""Fetches an image from an https address. Raises BadInput if that is not permitted, or gives no image."""
+
 
 class FileDoor:
     """The files of clients: who may upload, see and delete them. Without `documents`, no text can be extracted from a
-    file."""
+    file; without `images`, no image can be decoded; without `fetch`, none is fetched. Implements `ReadImages`."""
 
     def __init__(
         self,
@@ -60,11 +64,15 @@ class FileDoor:
         table: Callable[[TenantId], TenantLimits | None],
         *,
         bytes_max: int = FILE_BYTES,
+        images: ImageDecoder | None = None,
+        fetch: FetchImage | None = None,
     ) -> None:
         self.bytes_max = bytes_max
-        self.attachments = AttachmentReader(self._stored, self._given, bytes_max=bytes_max)
+        self.attachments = AttachmentReader(self._stored, self._given, self, bytes_max=bytes_max)
         self._files = files
         self._documents = documents
+        self._images = images
+        self._fetch = fetch
         self._clock = clock
         self._table = table
         self._under_way: Counter[tuple[str, str]] = Counter()
@@ -149,12 +157,30 @@ class FileDoor:
         await self._files.collect(now, limit=COLLECTED_MAX)
 
     async def _stored(self, principal: Principal, file_id: str) -> ReadFile:
+        async with self._reads:
+            file, content = await self._content(principal, file_id)
+            return await self._given(content, file.filename, file.media_type)
+
+    async def _content(self, principal: Principal, file_id: str) -> tuple[StoredFile, bytes]:
         file = await self.find(principal, file_id)
         if file.size > self.bytes_max:
             raise TooLarge("file_too_large", f"A file that is read has at most {self.bytes_max} bytes.")
+        return file, b"".join([chunk async for chunk in self._files.read(file)])
+
+    async def stored(self, principal: Principal, file_id: str) -> bytes:
         async with self._reads:
-            content = b"".join([chunk async for chunk in self._files.read(file)])
-            return await self._given(content, file.filename, file.media_type)
+            return (await self._content(principal, file_id))[1]
+
+    async def fetched(self, url: str) -> bytes:
+        if self._fetch is None:
+            what = "This server fetches no images: send the image itself, as data:TYPE;base64,BYTES."
+            raise BadInput("unsupported_parameter", what)
+        return await self._fetch(url)
+
+    async def decoded(self, content: bytes, *, edge_max: int, bytes_max: int) -> DecodedImage:
+        if self._images is None:
+            raise Unavailable("documents_unavailable", "This process decodes no images.", retryable=False)
+        return await self._images.decode(content, edge_max=edge_max, bytes_max=bytes_max)
 
     async def _given(self, content: bytes, filename: str, media_type: str) -> ReadFile:
         if self._documents is None:

@@ -12,10 +12,10 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from sessions.model.generation import thinks
+from sessions.model.generation import thinks, unseen_image
 from sessions.model.types import Sampling
 from transport.openai.completion_models import CompletionRequest
-from transport.openai.parse_request import is_unreadable, known_effort
+from transport.openai.parse_request import IMAGES, is_unreadable, known_effort
 from transport.openai.request_models import (
     QUIET_ITEMS,
     UNKNOWN_MAX,
@@ -26,6 +26,7 @@ from transport.openai.request_models import (
     CodeContainer,
     CompactRequest,
     FileSearchTool,
+    ImageUrl,
     InputItem,
     JsonSchema,
     McpToolParam,
@@ -150,9 +151,19 @@ def unthinking(sampling: Sampling, *, thoughts: bool) -> bool:
     return asks and not (thoughts and thinks(sampling, None))
 
 
-def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], param: str) -> list[str]:
-    """Removes the parts that no model here reads (images, sound) from messages and outputs. Returns the place of the
-    first part of each kind."""
+def check_images(messages: Sequence[ChatMessageParam | InputItem], param: str) -> None:
+    """Raises BadInput for the first image, for a model that sees none."""
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.type in IMAGES:
+                raise unseen_image(f"{param}[{index}].content[{number}].type")
+
+
+def take_unreadable_parts(
+    messages: Sequence[ChatMessageParam | InputItem], param: str, *, images: bool = False
+) -> list[str]:
+    """Removes the parts that the model does not read (sound, and images unless it sees `images`) from messages and
+    outputs. Returns the place of the first part of each kind."""
     named: dict[str, str] = {}
     for index, message in enumerate(messages):
         for field in ("content", "output"):
@@ -160,9 +171,9 @@ def take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], para
             if not isinstance(parts, list):
                 continue
             for number, part in enumerate(parts):
-                if is_unreadable(part):
+                if is_unreadable(part, images=images):
                     named.setdefault(part.type, f"{param}[{index}].{field}[{number}] ({part.type})")
-            setattr(message, field, [part for part in parts if not is_unreadable(part)])
+            setattr(message, field, [part for part in parts if not is_unreadable(part, images=images)])
     return list(named.values())
 
 
@@ -203,6 +214,8 @@ def _of_messages(messages: Sequence[ChatMessageParam | InputItem], param: str) -
             parts = getattr(message, field, None)
             for number, part in enumerate(parts if isinstance(parts, list) else ()):
                 yield from unknown_fields(part, f"{at}.{field}[{number}]")
+                if isinstance(part.image_url, ImageUrl):
+                    yield from unknown_fields(part.image_url, f"{at}.{field}[{number}].image_url")
                 if part.file is not None:
                     yield from unknown_fields(part.file, f"{at}.{field}[{number}].file")
 

@@ -19,6 +19,7 @@ from sessions.model.types import (
     CallId,
     Effort,
     InputFile,
+    InputImage,
     InputText,
     Json,
     Sampling,
@@ -36,6 +37,8 @@ from transport.openai.completion_models import CompletionRequest
 from transport.openai.mcp.request import mcp_tool
 
 _FILES = ("input_file", "file")
+IMAGES = ("input_image", "image_url")
+_ATTACHED = (*_FILES, *IMAGES)
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")  # of other servers' models
 
 # What chat completions call what the gateway checks.
@@ -143,21 +146,34 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
             return refusal
         raise _null_content(at)
     said = "".join(
-        _part(part, f"{at}.content", index) for index, part in enumerate(message.content) if part.type not in _FILES
+        _part(part, f"{at}.content", index) for index, part in enumerate(message.content) if part.type not in _ATTACHED
     )
     return said if any(part.type == "refusal" for part in message.content) else said + refusal
 
 
 def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) -> cm.Content:
-    """Returns a message's content: one text, or a tuple of texts and files if there are files. Raises BadInput."""
-    if not any(part.type in _FILES for part in parts):
+    """Returns a message's content: one text, or a tuple of texts, files and images. Raises BadInput."""
+    if not any(part.type in _ATTACHED for part in parts):
         return "".join(_part(part, at, index) for index, part in enumerate(parts))
     if role != "user":
-        raise unsupported("Only a user's message can have files.", at)
-    return tuple(
-        _file(part, f"{at}[{index}]") if part.type in _FILES else InputText(text=_part(part, at, index))
-        for index, part in enumerate(parts)
-    )
+        raise unsupported("Only a user's message can have files and images.", at)
+    return tuple(_attached(part, at, index) for index, part in enumerate(parts))
+
+
+def _attached(part: request_models.ContentPart, at: str, index: int) -> InputText | InputFile | InputImage:
+    if part.type in _FILES:
+        return _file(part, f"{at}[{index}]")
+    if part.type in IMAGES:
+        return _image(part, f"{at}[{index}]")
+    return InputText(text=_part(part, at, index))
+
+
+def _image(part: request_models.ContentPart, at: str) -> InputImage:
+    if isinstance(part.image_url, request_models.ImageUrl):
+        return InputImage(image_url=part.image_url.url, detail=part.image_url.detail or part.detail)
+    if part.image_url is None and part.file_id is None:
+        raise _missing(f"{at}.image_url")
+    return InputImage(image_url=part.image_url, file_id=part.file_id, detail=part.detail)
 
 
 def _file(part: request_models.ContentPart, at: str) -> InputFile:
@@ -182,9 +198,11 @@ def _part(part: request_models.ContentPart, parts_at: str, index: int) -> str:
     raise unsupported(what, f"{parts_at}[{index}].type")
 
 
-def is_unreadable(part: request_models.ContentPart) -> bool:
-    """Returns whether a part is of a kind that no model here reads, such as an image or sound."""
-    return part.type not in (*request_models.TEXTS, *_THOUGHTS, *_FILES, "refusal")
+def is_unreadable(part: request_models.ContentPart, *, images: bool) -> bool:
+    """Returns whether a part is of a kind that the model does not read, such as sound, or, unless it sees `images`, an
+    image."""
+    readable = (*request_models.TEXTS, *_THOUGHTS, *_FILES, "refusal", *(IMAGES if images else ()))
+    return part.type not in readable
 
 
 def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:

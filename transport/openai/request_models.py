@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from sessions.model.types import INTEGER_MAX
+from sessions.model.types import INTEGER_MAX, ImageDetail
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
 
 OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
@@ -192,6 +192,13 @@ class FilePart(ResentModel):
     file_data: str | None = None
 
 
+class ImageUrl(ResentModel):
+    """An image in a chat message."""
+
+    url: str
+    detail: ImageDetail | None = None
+
+
 class ContentPart(ResentModel):
     type: str
     text: str | None = None
@@ -200,6 +207,8 @@ class ContentPart(ResentModel):
     filename: Annotated[str, StringConstraints(max_length=1024)] | None = None
     file_data: str | None = None
     file: FilePart | None = None
+    image_url: ImageUrl | str | None = None  # an object in chat messages, a text in an `input_image`
+    detail: ImageDetail | None = None
 
 
 def join_texts(content: Any, types: Sequence[str] = TEXTS) -> Any:

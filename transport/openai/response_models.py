@@ -181,6 +181,12 @@ class InputFilePart(ResponseModel):
     filename: str
 
 
+class InputImagePart(ResponseModel):
+    type: Literal["input_image"]
+    image_url: str | None
+    detail: Literal["low", "high", "auto", "original"]
+
+
 class OutputTextPart(ResponseModel):
     type: Literal["output_text"]
     text: str
@@ -198,7 +204,7 @@ class MessageItem(ResponseModel):
     type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant", "tool"]
     status: Status
-    content: list[InputTextPart | InputFilePart | OutputTextPart | RefusalPart]
+    content: list[InputTextPart | InputFilePart | InputImagePart | OutputTextPart | RefusalPart]
 
 
 class FunctionCallItem(ResponseModel):

@@ -17,6 +17,7 @@ from sessions.model.types import (
     ContentPart,
     FunctionCall,
     InputFile,
+    InputImage,
     Item,
     Json,
     Message,
@@ -156,6 +157,8 @@ def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
 def part(given: ContentPart, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
     if isinstance(given, InputFile):  # its text is the file's
         return {"type": "input_file", "file_id": given.file_id, "filename": given.filename}
+    if isinstance(given, InputImage):
+        return {"type": "input_image", "image_url": given.image_url, "detail": given.detail or "auto"}
     if isinstance(given, Reasoning):
         return {"type": "reasoning_text", "text": given.reasoning}
     shown: dict[str, Json] = msgspec.to_builtins(given)

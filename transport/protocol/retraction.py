@@ -26,6 +26,7 @@ from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
+    InputImage,
     InputText,
     Item,
     ItemId,
@@ -144,6 +145,8 @@ class Scrubber:
         match content:
             case InputText() | InputFile() | OutputText():
                 return replace(content, text=self._blot(content.text, part, offset))
+            case InputImage():
+                return content if self._blot(content.text, part, offset) == content.text else InputImage()
             case Refusal():
                 return replace(content, refusal=self._blot(content.refusal, part, offset))
             case Reasoning():

@@ -31,7 +31,7 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, ReplicaId, UnixMs
-from sessions.ports import Engine, FilterSet, Member, TextExtractor
+from sessions.ports import Engine, FilterSet, ImageDecoder, Member, TextExtractor
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.documents.inline import InlineDocuments
 from tests.support.engines.made_up_embedder import made_up_retrieval
@@ -122,6 +122,8 @@ async def assembled(
     port: int = 0,
     push: PushDoor | None = None,
     documents: TextExtractor | None = None,
+    images: ImageDecoder | None = None,
+    ignores_unknown: bool = False,
 ) -> AsyncIterator[Assembly]:
     """Listens on a free port, unless `port` is one; leaving it stops everything. `admit`: instead of `keys`."""
     stored = MemoryStore(store)
@@ -163,6 +165,8 @@ async def assembled(
                 push=push,
                 retrieval=retrieval,
                 documents=documents or InlineDocuments(),
+                images=images,
+                ignores_unknown=ignores_unknown,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )
             core, quotas = (runtime, stored, access, clock), limited and limited.quotas

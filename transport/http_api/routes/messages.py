@@ -74,7 +74,7 @@ async def count_tokens(request: Request, body: CountRequest) -> Response:
     question = PromptTokens(
         instructions=messages.instructions(body),
         tools=messages.functions(body),
-        messages=prompt_messages(units),
+        messages=prompt_messages(units, images=model.images),
     )
     prompt = await gateway.inspect(principal, model.id, question)
     assert isinstance(prompt, TokenIds)

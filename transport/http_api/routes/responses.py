@@ -55,7 +55,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
-from transport.openai.left_out import include_left_out, left_out, service_left_out, take_unreadable_parts
+from transport.openai.left_out import check_images, include_left_out, left_out, service_left_out, take_unreadable_parts
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.parse_request import input_units, response_sampling, response_tools, steer_text
@@ -142,7 +142,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     attended = plain or (socket is not None and body.store is False and headers.idempotency_key is None)
     leave_out(request, left_out(body, efforts=model.efforts))
     if gateway.ignores_unknown and isinstance(body.input, list):
-        leave_out(request, take_unreadable_parts(body.input, "input"))
+        leave_out(request, take_unreadable_parts(body.input, "input", images=model.images))
+    elif not model.images and isinstance(body.input, list):
+        check_images(body.input, "input")
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)

@@ -27,6 +27,7 @@ from sessions.model.inspection import (
     TokenTexts,
 )
 from sessions.model.types import ItemId, Principal, SessionId, SessionKey
+from sessions.turn.images import prompt_text
 from transport.history_index import Unit
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of
@@ -116,7 +117,9 @@ async def input_tokens(request: Request, body: InputTokensRequest) -> Response:
     units = await gateway.files.attachments.units(principal, input_units([*items, *given]))
     if not units and not instructions:
         raise BadInput("missing_required_parameter", "Missing required parameter: 'input'.", param="input")
-    question = PromptTokens(instructions=instructions, tools=tools, messages=prompt_messages(units))
+    question = PromptTokens(
+        instructions=instructions, tools=tools, messages=prompt_messages(units, images=model.images)
+    )
     prompt = await gateway.inspect(principal, model.id, question)
     assert isinstance(prompt, TokenIds)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
@@ -163,7 +166,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
         question = PromptTokens(
             instructions=instructions,
             tools=chat_tools(body.tools),
-            messages=prompt_messages(units),
+            messages=prompt_messages(units, images=model.images),
             answer=body.add_generation_prompt is not False,
         )
         ids = await gateway.inspect(principal, model.id, question)
@@ -207,8 +210,9 @@ async def tokenizer_info(request: Request, model: str | None = None) -> Response
     )
 
 
-def prompt_messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
-    """Returns messages as chat templates read them: an assistant's text and its tool calls are one message."""
+def prompt_messages(units: Sequence[Unit], *, images: bool) -> tuple[PromptMessage, ...]:
+    """Returns messages as chat templates read them: an assistant's text and its tool calls are one message. `images`:
+    whether the model sees them."""
     messages = []
     names: dict[str, str] = {}
     for unit in units:
@@ -220,7 +224,7 @@ def prompt_messages(units: Sequence[Unit]) -> tuple[PromptMessage, ...]:
                     name = names.get(item.call_id)
                     messages.append(PromptMessage(role="tool", text=item.output, call_id=item.call_id, name=name))
                 case cm.NewMessage():
-                    text = "".join(part.text for part in cm.content_parts(item.content))
+                    text = prompt_text(cm.content_parts(item.content), sees=images)
                     messages.append(PromptMessage(role=item.role, text=text, calls=calls))
         if calls and not any(isinstance(item, cm.NewMessage) for item in unit.items):
             messages.append(PromptMessage(role="assistant", text="", calls=calls))

@@ -30,7 +30,18 @@ async def given(content: bytes, filename: str, media_type: str) -> ReadFile:
     return ReadFile(filename, media_type, len(content), DocumentText("text/x", content.decode()))
 
 
-READER = AttachmentReader(stored, given, bytes_max=100)
+class NoImages:
+    async def stored(self, principal: Principal, file_id: str) -> bytes:
+        raise file_not_found(file_id)
+
+    async def fetched(self, url: str) -> bytes:
+        raise BadInput("unsupported_parameter", "It fetches none.")
+
+    async def decoded(self, content: bytes, *, edge_max: int, bytes_max: int) -> DecodedImage:
+        return DecodedImage("image/png", content[:bytes_max], min(640, edge_max), 480)
+
+
+READER = AttachmentReader(stored, given, NoImages(), bytes_max=100)
 
 
 def a_message(*parts: Any, **more: Any) -> cm.MessageCreate:

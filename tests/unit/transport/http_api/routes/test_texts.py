@@ -26,7 +26,7 @@ def test_an_answer_with_its_calls_is_one_message_and_outputs_know_their_function
         Unit((cm.NewOutput(call_id=CallId("c"), output="18"),)),
         Unit((call,), answer=True),
     ]
-    shown = [(each.role, each.text, each.name, len(each.calls)) for each in prompt_messages(units)]
+    shown = [(each.role, each.text, each.name, len(each.calls)) for each in prompt_messages(units, images=False)]
     assert shown == [
         ("user", "hi", None, 0),
         ("assistant", "let me", None, 1),
