@@ -744,7 +744,7 @@ class Item(_message.Message):
     def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning")
+    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning", "image_url", "detail", "sha256", "width", "height")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +755,11 @@ class ContentPart(_message.Message):
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_URL_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
     type: str
     text: str
     refusal: str
@@ -765,7 +770,12 @@ class ContentPart(_message.Message):
     media_type: str
     size: int
     reasoning: str
-    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ...) -> None: ...
+    image_url: str
+    detail: str
+    sha256: str
+    width: int
+    height: int
+    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ..., image_url: _Optional[str] = ..., detail: _Optional[str] = ..., sha256: _Optional[str] = ..., width: _Optional[int] = ..., height: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service", "continued_by")

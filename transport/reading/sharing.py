@@ -213,7 +213,7 @@ def shared_conversation(state: State, share: ShareLink) -> dict[str, Any]:
         {
             "role": item.role,
             "text": item.words,
-            "files": [file.filename for file in item.files],
+            "files": [*(file.filename for file in item.files), *("image" for _ in item.images)],
             "created_at": item.created_at,
         }
         for item in branch
@@ -229,4 +229,8 @@ def shared_conversation(state: State, share: ShareLink) -> dict[str, Any]:
 
 
 def _shown(item: object) -> TypeGuard[Message]:
-    return isinstance(item, Message) and item.role in ("user", "assistant") and bool(item.words or item.files)
+    return (
+        isinstance(item, Message)
+        and item.role in ("user", "assistant")
+        and bool(item.words or item.files or item.images)
+    )

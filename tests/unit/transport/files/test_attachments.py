@@ -11,6 +11,7 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
+from sessions.model.knowledge.images import DecodedImage
 from sessions.model.types import CommandId, InputFile, InputText, Principal, SessionId, TenantId
 from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile
 from transport.history_index import Unit
