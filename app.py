@@ -68,7 +68,7 @@ from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
-from inference.documents.extractor import DocumentWorkers
+from inference.file_workers.pool import FileWorkers
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.folder_lock import announce_server
@@ -280,7 +280,7 @@ async def serve(settings: Settings) -> int:
         open_telemetry(settings, measures, "serve", VERSION, startup.readiness) as exposition,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
-        DocumentWorkers(measures) as documents,
+        FileWorkers(measures) as documents,
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
@@ -535,7 +535,7 @@ async def gateway_role(settings: Settings) -> int:
         retrieval = await stack.enter_async_context(
             open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
         )
-        documents = await stack.enter_async_context(DocumentWorkers(measures))
+        documents = await stack.enter_async_context(FileWorkers(measures))
         register_router_metrics(measures, router)
         secret = store.audit.sealer.names_key("history")
         shared = open_shared_state(settings.directory, secret, time.monotonic)

@@ -33,6 +33,7 @@ from sessions.model.generation import (
 from sessions.model.journal_types import Append, CommandRecord, Due, Head, Loaded, Page, ResponsePlace
 from sessions.model.json_schema import SchemaFault
 from sessions.model.knowledge.documents import DocumentText
+from sessions.model.knowledge.images import EDGE_MAX, DecodedImage
 from sessions.model.request import Request
 from sessions.model.schema_bounds import SchemaSize
 from sessions.model.types import (
@@ -443,6 +444,21 @@ class TextExtractor(Protocol):
         kinds that look alike (HTML, Markdown, plain text). The same bytes always give the same text. Raises BadInput
         `file_type_unsupported` and `file_unreadable`, TooLarge `file_too_complex`, Overloaded if too many calls wait,
         Unavailable if nothing can read it now."""
+        ...
+
+
+# == images =======================================================================================================
+
+
+class ImageDecoder(Protocol):
+    """Makes an image anew that a stranger sent, at a bounded cost and isolated from everything else."""
+
+    async def decode(self, content: bytes, *, edge_max: int = EDGE_MAX) -> DecodedImage:
+        """Returns an image as models take it: upright, in sRGB, on white where it was transparent, of an animation the
+        first frame, scaled down so that no edge is longer than `edge_max` pixels. The same bytes always give the same
+        image on one version of the library. Raises BadInput `image_type_unsupported` for anything but PNG, JPEG, WebP
+        and GIF, and `image_unreadable` for a damaged file; TooLarge `image_too_complex` for one of too many bytes,
+        pixels, or seconds; Overloaded if too many calls wait, Unavailable if nothing can read it now."""
         ...
 
 
