@@ -103,7 +103,8 @@ _INNER: Final = {
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
     "overloaded": (
-        "file_workers_unavailable file_folder_unavailable journal_overloaded mailbox_full schemas_unavailable"
+        "documents_unavailable file_workers_unavailable file_folder_unavailable journal_overloaded mailbox_full "
+        "schemas_unavailable"
     ),
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",

@@ -96,9 +96,8 @@ def _plain(image: Image.Image) -> Image.Image:
     if image.mode in ("I;16", "I"):
         image = image.convert("I").point(_HIGH_BYTES, "L")
         image.info.pop("transparency", None)
-    if image.has_transparency_data:
-        return image.convert("RGBA")
-    return image if image.mode in ("L", "RGB", "CMYK") else image.convert("RGB")
+    mode = "RGBA" if image.has_transparency_data else image.mode if image.mode in ("L", "CMYK") else "RGB"
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _scaled(image: Image.Image, edge_max: int) -> Image.Image:
