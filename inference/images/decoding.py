@@ -3,8 +3,8 @@
 What models are given is always RGB: their preprocessing drops an alpha channel, or lays it onto white as is done here.
 An image without metadata shows what its sender saw, so orientation and colour profile are applied before they go; what
 is damaged in metadata counts as absent, what is damaged in the image refuses it. Every size is read from the header and
-judged before memory is taken for pixels. Where the bytes of two images differ in pixels that neither scaling nor JPEG
-has to give up, their results differ.
+judged before memory is taken for pixels. Images of different pixels give different results, unless scaling,
+transparency or JPEG loses the difference.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import io
 import warnings
 from typing import Final, Literal
 
-# The formats' modules are imported for `Image.open`, which would import them in the sandbox, once for each image.
-from PIL import ExifTags, Image, ImageCms, MpoImagePlugin, TiffImagePlugin, WebPImagePlugin
+from PIL import ExifTags, Image, ImageCms, MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401 - else each child would import them
 
 from sessions.model.knowledge.images import (
     DECODED_BYTES_MAX,
-    EDGE_PIXELS_MAX,
     PIXELS_MAX,
+    SOURCE_EDGE_MAX,
     DecodedImage,
     too_complex_image,
     unsupported_image,
@@ -40,7 +39,6 @@ _UPRIGHT: Final = {
 _HIGH_BYTES: Final = [value >> 8 for value in range(1 << 16)]
 _SRGB: Final = ImageCms.createProfile("sRGB")
 
-assert MpoImagePlugin and TiffImagePlugin and WebPImagePlugin
 Image.preinit()
 Image.MAX_IMAGE_PIXELS = PIXELS_MAX // 2  # Pillow refuses what has twice as many, also where it decodes while it opens
 
@@ -78,8 +76,8 @@ def format_of(content: bytes) -> Literal["PNG", "JPEG", "WEBP", "GIF"]:
 def _first_frame(content: bytes, kind: str, edge_max: int) -> tuple[Image.Image, Image.Transpose | None]:
     """Returns the first frame in mode L, RGB, RGBA or CMYK, scaled, and how it is to be turned. Raises TooLarge."""
     with Image.open(io.BytesIO(content), formats=(kind,)) as file:
-        if max(file.size) > EDGE_PIXELS_MAX:
-            raise too_complex_image(f"an edge has more than {EDGE_PIXELS_MAX:,} pixels")
+        if max(file.size) > SOURCE_EDGE_MAX:
+            raise too_complex_image(f"an edge has more than {SOURCE_EDGE_MAX:,} pixels")
         file.load()
         return _scaled(_plain(file), edge_max), _turn(file)
 

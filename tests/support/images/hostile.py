@@ -129,7 +129,7 @@ def _metadata(rng: random.Random) -> Iterator[Hostile]:
 
 
 def hostile_images(count: int, seed: int) -> Iterator[Hostile]:
-    """So many, of every kind in turn; every third one is an ordinary file that was damaged."""
+    """So many, of every kind in turn; the ordinary files that were damaged come first in each round."""
     rng, sound = random.Random(seed), samples()
     made = 0
     while True:

@@ -41,7 +41,7 @@ async def test_hostile_images_get_an_image_or_a_named_refusal(count: int) -> Non
         image = await workers.decode(encoded(a_pattern()))
         assert (image.width, image.height) == (40, 30), "the next one is read"
     assert len(outcomes) == count
-    assert [each for each in outcomes if each[1] not in {"read", *CODES}] == []
+    assert [outcome for outcome in outcomes if outcome[1] not in {"read", *CODES}] == []
     assert {"read", "image_unreadable", "image_too_complex"} <= {result for _, result in outcomes}
     assert _children() <= before
 
