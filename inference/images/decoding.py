@@ -14,7 +14,7 @@ import io
 import warnings
 from typing import Final, Literal
 
-from PIL import ExifTags, Image, ImageCms, MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401 - else each child would import them
+from PIL import ExifTags, Image, ImageCms, MpoImagePlugin, TiffImagePlugin, WebPImagePlugin  # noqa: F401 - formats
 
 from sessions.model.knowledge.images import (
     DECODED_BYTES_MAX,
