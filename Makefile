@@ -215,7 +215,7 @@ VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py tests/attacks/t
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces
 
-setup-files: setup ## packages that take texts out of uploaded PDF and Office files
+setup-files: setup ## packages that take texts out of PDF and Office files, and decode images
 	@$(PYTHON) deploy/setup_env.py base files
 
 setup-kafka: setup ## the package for usage rows on Kafka (--usage-stream kafka://...)

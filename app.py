@@ -68,7 +68,7 @@ from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
 from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
-from inference.documents.extractor import DocumentWorkers
+from inference.file_workers.pool import FileWorkers
 from inference.image_fetcher import ImageFetcher
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
@@ -281,7 +281,7 @@ async def serve(settings: Settings) -> int:
         open_telemetry(settings, measures, "serve", VERSION, startup.readiness) as exposition,
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
-        DocumentWorkers(measures) as documents,
+        FileWorkers(measures) as file_workers,
         ImageFetcher(settings.image_hosts) as image_fetcher,
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
@@ -318,8 +318,8 @@ async def serve(settings: Settings) -> int:
             history=places,
             operator_api=local_operator_api(lambda: member, runtime, engine, history),
             schemas=schemas,
-            documents=documents,
-            images=documents,
+            documents=file_workers,
+            images=file_workers,
             fetch_image=image_fetcher.fetch if settings.image_hosts else None,
             file_bytes=settings.file_bytes,
             push=push_door(settings),
@@ -539,7 +539,7 @@ async def gateway_role(settings: Settings) -> int:
         retrieval = await stack.enter_async_context(
             open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
         )
-        documents = await stack.enter_async_context(DocumentWorkers(measures))
+        file_workers = await stack.enter_async_context(FileWorkers(measures))
         image_fetcher = await stack.enter_async_context(ImageFetcher(settings.image_hosts))
         register_router_metrics(measures, router)
         secret = store.audit.sealer.names_key("history")
@@ -558,8 +558,8 @@ async def gateway_role(settings: Settings) -> int:
             history=history,
             operator_api=ClusterOperatorApi(lambda: router.routes.view, security, drains),
             schemas=schemas,
-            documents=documents,
-            images=documents,
+            documents=file_workers,
+            images=file_workers,
             fetch_image=image_fetcher.fetch if settings.image_hosts else None,
             file_bytes=settings.file_bytes,
             encryption=stores.administration(stores.reencryption()),

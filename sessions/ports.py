@@ -456,8 +456,8 @@ class ImageDecoder(Protocol):
     async def decode(
         self, content: bytes, *, edge_max: int = EDGE_MAX, bytes_max: int = DECODED_BYTES_MAX
     ) -> DecodedImage:
-        """Returns an image as models take it: upright, in sRGB, on white where it was transparent, the first frame of
-        an animation, scaled down until no edge is longer than `edge_max` pixels and it takes at most `bytes_max`. The
+        """Returns an image as models take it: upright, in sRGB, on white where it was transparent, of an animation the
+        first frame, scaled down until no edge is longer than `edge_max` pixels and it takes at most `bytes_max`. The
         same bytes always give the same image on one version of the library. Raises BadInput `image_type_unsupported`
         for anything but PNG, JPEG, WebP and GIF, and `image_unreadable` for a damaged file; TooLarge
         `image_too_complex` for one of too many bytes, pixels, or seconds; Overloaded if too many calls wait,

@@ -37,7 +37,8 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "FAILED_PRECONDITION", BAD_FRAME): "hello_expected hello_repeated",
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
-        "empty_prompt context_length_exceeded too_many_pins user_required file_type_unsupported file_unreadable"
+        "empty_prompt context_length_exceeded too_many_pins user_required file_type_unsupported file_unreadable "
+        "image_type_unsupported image_unreadable"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
@@ -63,7 +64,9 @@ _ROWS: Final[dict[ErrorRow, str]] = {
         "review_decided response_already_completed response_not_active"
     ),
     ErrorRow(410, "NOT_FOUND"): "session_deleted",
-    ErrorRow(413, "RESOURCE_EXHAUSTED"): "content_too_large too_large file_too_large file_too_complex",
+    ErrorRow(413, "RESOURCE_EXHAUSTED"): (
+        "content_too_large too_large file_too_large file_too_complex image_too_complex"
+    ),
     ErrorRow(415, "INVALID_ARGUMENT"): "unsupported_content_encoding",
     ErrorRow(426, "UNIMPLEMENTED"): "upgrade_required",
     ErrorRow(429, "RESOURCE_EXHAUSTED"): "rate_limited quota_exceeded too_many_subscriptions file_quota_exceeded",
@@ -99,7 +102,10 @@ _INNER: Final = {
         "journal_refused journal_slow journal_taken keys_unavailable usage_stream_away push_service_away"
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
-    "overloaded": "documents_unavailable file_folder_unavailable journal_overloaded mailbox_full schemas_unavailable",
+    "overloaded": (
+        "documents_unavailable file_workers_unavailable file_folder_unavailable journal_overloaded mailbox_full "
+        "schemas_unavailable"
+    ),
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",
     "session_quarantined": "quarantined",

@@ -176,7 +176,7 @@ def read_prompt(tokens: Tokens, images: Mapping[str, str] | None = None) -> Chat
     functions = [json.loads(fields[0]) for kind, fields in before if kind == FUNCTION]
     talk = [(_ROLE_OF[kind], *fields) for kind, fields in before if kind != FUNCTION]
     messages = [
-        _with_images(_message(*fields, outputs=ids), images)
+        _with_images(_message(*fields, outputs=ids), images or {})
         for fields, ids in zip(talk, _outputs_behind(talk), strict=True)
     ]
     return ChatPrompt(messages, functions, begun)

@@ -10,7 +10,7 @@ from sessions.model.errors import BadInput, TooLarge
 
 IMAGE_BYTES_MAX: Final = 20 << 20  # of an image as it was sent
 PIXELS_MAX: Final = 25_000_000
-EDGE_PIXELS_MAX: Final = 16_384
+SOURCE_EDGE_MAX: Final = 16_384
 DECODED_BYTES_MAX: Final = 400 << 10
 EDGE_MAX: Final = 1_568  # the longest edge of a decoded image, in pixels, if the caller names none
 

@@ -13,7 +13,7 @@ import grpc.aio
 import httpx
 import pytest
 
-from inference.documents.extractor import DocumentWorkers
+from inference.file_workers.pool import FileWorkers
 from inference.simulated import SimulatedOptions
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
 from tests.support.documents.hostile import SECRET, hostile_documents
@@ -54,7 +54,7 @@ async def door() -> AsyncIterator[Door]:
     prompts: list[str] = []
     engine = mk.RecordingEngine(SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4), prompts)
     async with (
-        DocumentWorkers(workers=1) as documents,
+        FileWorkers(workers=1) as documents,
         assembled(engine=engine, keys=KEYS, documents=documents) as assembly,
         httpx.AsyncClient(base_url=assembly.server.url, timeout=60) as http,
     ):

@@ -29,7 +29,7 @@ GATEWAYS_ONLY = {
     "sessile_replicas",
     "sessile_router_retries",
 }  # of `transport.ops.metric_sources.register_router_metrics`; tested below
-WORKERS_ONLY = {"sessile_documents"}  # here documents are read without workers
+WORKERS_ONLY = {"sessile_documents", "sessile_images"}  # here files are read without workers
 WHERE_WANTED = {  # with a setting that asks for what they count
     "sessile_result_cache_entries",
     "sessile_result_cache_stores",

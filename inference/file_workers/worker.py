@@ -1,12 +1,12 @@
-"""Reads documents, each in a process of its own that may end at any time.
+"""Reads files, each in a process of its own that may end at any time.
 
-    python -m inference.documents.worker CPU_S WALL_S MEMORY_MIB     # speaks `frames` on its standard streams
+    python -m inference.file_workers.worker CPU_S WALL_S MEMORY_MIB     # speaks `frames` on its standard streams
 
-The worker itself reads no document: it has the libraries loaded, and forks. The child enters the sandbox before it
-looks at its document, writes one reply into a pipe and ends; so nothing of a document is left for the next one,
-whatever it did to the code that read it. What the child wrote is decoded here once more before it is passed on.
+The worker itself reads no file: it has the libraries loaded, and forks. The child enters the sandbox before it looks at
+its file, writes one reply into a pipe and ends; so nothing of a file is left for the next one, whatever it did to the
+code that read it. What the child wrote is decoded here once more before it is passed on.
 
-It reads no settings and keeps no text.
+It reads no settings and keeps no result.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from typing import Final
 
 import msgspec
 
-from inference.documents.frames import (
+from inference.file_workers.frames import (
     REPLY_BYTES_MAX,
-    DocumentFault,
-    DocumentReply,
     DocumentRequest,
-    FaultCode,
+    FileReply,
+    FileRequest,
+    ImageRequest,
     decode_reply,
+    fault_reply,
     read_request,
 )
-from inference.documents.sandbox import SandboxLimits, end_with_parent, enter_sandbox
+from inference.file_workers.sandbox import SandboxLimits, end_with_parent, enter_sandbox
 from inference.worker_process import encode_frame
 from sessions.model.errors import BadInput
+from sessions.model.knowledge.documents import too_complex_file, unreadable_file
+from sessions.model.knowledge.images import (
+    DECODED_BYTES_MAX,
+    too_complex_image,
+    unreadable_image,
+    unsupported_image,
+)
 
 _PIPE_READ: Final = 1 << 18
-_FAULTS: Final[tuple[FaultCode, ...]] = ("file_type_unsupported", "file_unreadable", "file_too_complex")
-_LIMITS_MESSAGE: Final = "This file cannot be read within the limits of this server: it takes too {}."
-_TOO_LONG: Final = DocumentReply(fault=DocumentFault("file_too_complex", _LIMITS_MESSAGE.format("long")))
-_TOO_MUCH: Final = DocumentReply(fault=DocumentFault("file_too_complex", _LIMITS_MESSAGE.format("much memory")))
-_TOO_DEEP: Final = DocumentReply(
-    fault=DocumentFault("file_too_complex", "This file cannot be read: it is nested too deep.")
-)
-_BROKE: Final = DocumentReply(fault=DocumentFault("file_unreadable", "This file cannot be read: it is damaged."))
+_TOO_COMPLEX: Final = {DocumentRequest: too_complex_file, ImageRequest: too_complex_image}
+_UNREADABLE: Final = {DocumentRequest: unreadable_file, ImageRequest: unreadable_image}
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -50,9 +52,9 @@ def load_libraries() -> None:
     from inference.documents import formats, html_pages, markdown_text
 
     del formats, html_pages, markdown_text
-    for name in ("pdf", "office"):
+    for name in ("documents.pdf", "documents.office", "images.decoding"):
         try:
-            __import__(f"inference.documents.{name}")
+            __import__(f"inference.{name}")
         except ImportError:
             continue
     try:
@@ -61,34 +63,51 @@ def load_libraries() -> None:
         return
 
 
-def answer(request: DocumentRequest) -> DocumentReply:
-    """Reads a document, in the child process. Raises MemoryError."""
-    from inference.documents.formats import read_document
-
+def answer(request: FileRequest) -> FileReply:
+    """Reads a file, in the child process. Raises MemoryError."""
     try:
-        return DocumentReply(document=read_document(request.content, request.filename, request.media_type))
+        return _read_image(request) if isinstance(request, ImageRequest) else _read_document(request)
     except BadInput as error:
-        for code in _FAULTS:
-            if error.code == code:
-                return DocumentReply(fault=DocumentFault(code, error.public_message))
-        raise
+        return fault_reply(error)
     except MemoryError:
         raise
     except RecursionError:
-        return _TOO_DEEP
-    except Exception:  # noqa: BLE001 - a library's bug refuses this document alone
-        return _BROKE
+        return _too_complex(request, "it is nested too deep")
+    except Exception:  # noqa: BLE001 - a library's bug refuses this file alone
+        return _broken(request)
 
 
-class DocumentWorker:
-    """Reads each document in a forked child process."""
+def _read_document(request: DocumentRequest) -> FileReply:
+    from inference.documents.formats import read_document
+
+    return FileReply(document=read_document(request.content, request.filename, request.media_type))
+
+
+def _read_image(request: ImageRequest) -> FileReply:
+    try:
+        from inference.images.decoding import decode_image
+    except ImportError as exc:
+        raise unsupported_image("this server has no Pillow for it (its operator: make setup-files)") from exc
+    return FileReply(image=decode_image(request.content, request.edge_max, request.bytes_max))
+
+
+def _too_complex(request: FileRequest, what: str) -> FileReply:
+    return fault_reply(_TOO_COMPLEX[type(request)](what))
+
+
+def _broken(request: FileRequest) -> FileReply:
+    return fault_reply(_UNREADABLE[type(request)]("it is damaged"))
+
+
+class ForkingWorker:
+    """Reads each file in a forked child process."""
 
     def __init__(self, limits: SandboxLimits, wall_s: float) -> None:
         self._limits = limits
         self._wall_s = wall_s
 
-    def read(self, request: DocumentRequest) -> DocumentReply:
-        """Reads a document in a child process. Raises OSError where none can be started."""
+    def read(self, request: FileRequest) -> FileReply:
+        """Reads a file in a child process. Raises OSError where none can be started."""
         out, into = os.pipe()
         child = os.fork()
         if child == 0:
@@ -102,9 +121,9 @@ class DocumentWorker:
             if not ended:
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
-        return _judged(data, ended=ended, code=os.waitstatus_to_exitcode(status))
+        return _judged(request, data, ended=ended, code=os.waitstatus_to_exitcode(status))
 
-    def _child(self, request: DocumentRequest, into: int) -> None:
+    def _child(self, request: FileRequest, into: int) -> None:
         """Answers the request in the child process, writes the reply to the file descriptor `into`, and ends the
         process."""
         status = 1
@@ -144,19 +163,28 @@ def _drain(out: int) -> tuple[bytes, bool]:
         pieces.append(piece)
 
 
-def _judged(data: bytes, *, ended: bool, code: int) -> DocumentReply:
+def _judged(request: FileRequest, data: bytes, *, ended: bool, code: int) -> FileReply:
     """Returns the reply of a child: what it wrote if it ended well, else a fault."""
     if not ended or code in (-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL):
-        return _TOO_LONG
+        return _too_complex(request, "it takes too long")
     if code == 2:
-        return _TOO_MUCH
+        return _too_complex(request, "it takes too much memory")
     if code != 0:
-        return _BROKE
+        return _broken(request)
     try:
         reply = decode_reply(data)
     except ValueError:
-        return _BROKE
-    return reply if reply.document is not None or reply.fault is not None else _BROKE
+        return _broken(request)
+    return reply if _is_answer(request, reply) else _broken(request)
+
+
+def _is_answer(request: FileRequest, reply: FileReply) -> bool:
+    """Returns whether a reply has what was requested, or a fault."""
+    if reply.fault is not None:
+        return True
+    if isinstance(request, DocumentRequest):
+        return reply.document is not None
+    return reply.image is not None and len(reply.image.data) <= DECODED_BYTES_MAX
 
 
 def main() -> None:
@@ -168,13 +196,13 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints is no answer
     load_libraries()
-    worker = DocumentWorker(SandboxLimits(memory_mib=memory_mib, cpu_s=cpu_s), wall_s)
-    _write(answers, DocumentReply())  # ready
+    worker = ForkingWorker(SandboxLimits(memory_mib=memory_mib, cpu_s=cpu_s), wall_s)
+    _write(answers, FileReply())  # ready
     while (request := read_request(sys.stdin.buffer)) is not None:
         _write(answers, worker.read(request))
 
 
-def _write(answers: int, reply: DocumentReply) -> None:
+def _write(answers: int, reply: FileReply) -> None:
     view = memoryview(encode_frame(reply))
     while view:
         view = view[os.write(answers, view) :]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from inference.documents.sandbox import SandboxLimits, call_filter, enter_sandbox, limit_resources, sandbox_layers
+from inference.file_workers.sandbox import SandboxLimits, call_filter, enter_sandbox, limit_resources, sandbox_layers
 
 LAYERS = sandbox_layers()
 needs_seccomp = pytest.mark.skipif("seccomp" not in LAYERS, reason="this kernel filters no system calls")

@@ -1,0 +1,1 @@
+"""Images for tests, made by Pillow or by hand: ordinary ones and hostile ones."""

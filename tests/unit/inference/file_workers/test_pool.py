@@ -1,0 +1,121 @@
+"""The server's end: bounded, and rid of what ends under it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inference.file_workers import pool as module
+from inference.file_workers.pool import FileWorkers
+from sessions.metrics import Metrics
+from sessions.model.errors import BadInput, Overloaded, TooLarge, Unavailable
+from tests.support.documents.made import a_pdf
+from tests.support.images.made import a_pattern, encoded, noise
+
+
+async def test_texts_are_taken_out_and_remembered() -> None:
+    async with FileWorkers(Metrics(), workers=1) as workers:
+        made = await workers.extract(a_pdf(["hello"]), filename="a.pdf")
+        assert made.text == "hello\n" and made.media_type == "application/pdf"
+        assert await workers.extract(a_pdf(["hello"]), filename="a.pdf") is made
+        with pytest.raises(BadInput) as refused:
+            await workers.extract(b"\x89PNG", filename="a.pdf")
+        assert refused.value.code == "file_type_unsupported"
+        assert workers.documents.total == 2
+
+
+async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
+    async with FileWorkers(workers=1, cpu_s=1, wall_s=5) as workers:
+        nested = b"<!--" * 1
+        many = b"<html>" + b"<p>x" * 6_000_000 + nested
+        with pytest.raises(TooLarge) as refused:
+            await workers.extract(many)
+        assert refused.value.code == "file_too_complex"
+        assert (await workers.extract(b"x")).text == "x"
+
+
+async def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    async with FileWorkers(workers=1) as workers:
+        calls = [asyncio.create_task(workers.extract(b"%d" % n)) for n in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await workers.extract(b"more")
+        assert [each.text for each in await asyncio.gather(*calls)] == ["0", "1", "2"]
+
+
+async def test_who_leaves_disturbs_nobody() -> None:
+    async with FileWorkers(workers=1) as workers:
+        left = asyncio.create_task(workers.extract(b"one"))
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert (await workers.extract(b"two")).text == "two"
+
+
+async def test_a_closed_one_refuses() -> None:
+    workers = FileWorkers(workers=1)
+    waiting = asyncio.create_task(workers.extract(b"x"))
+    await asyncio.sleep(0)
+    await workers.close()
+    with pytest.raises(Unavailable):
+        await waiting
+    with pytest.raises(Unavailable):
+        await workers.extract(b"y")
+
+
+async def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESULTS_BYTES_MAX", 4_000)
+    async with FileWorkers(workers=1) as workers:
+        for number in range(9):
+            await workers.extract(b"%d" % number * 60)
+        assert len(workers._results) < 9 and workers._results_bytes <= 4_000
+
+
+async def test_images_are_decoded_and_remembered() -> None:
+    async with FileWorkers(Metrics(), workers=1) as workers:
+        image = await workers.decode(encoded(a_pattern()))
+        assert (image.media_type, image.width, image.height) == ("image/png", 40, 30)
+        assert await workers.decode(encoded(a_pattern())) is image
+        assert (await workers.decode(encoded(a_pattern()), edge_max=20)).width == 20
+        for content, code in ((b"BM", "image_type_unsupported"), (encoded(noise((9, 9)))[:90], "image_unreadable")):
+            with pytest.raises(BadInput) as refused:
+                await workers.decode(content)
+            assert refused.value.code == code
+        counted = {labels[0]: int(count) for labels, count in workers.images.values.items() if count}
+        assert counted == {"read": 2, "unsupported": 1, "unreadable": 1} and workers.documents.total == 0
+
+
+async def test_an_image_is_no_document_to_the_memory() -> None:
+    async with FileWorkers(workers=1) as workers:
+        image, text = encoded(a_pattern()), b"x" * 99
+        await workers.decode(image)
+        with pytest.raises(BadInput) as refused:
+            await workers.extract(image)
+        assert refused.value.code == "file_type_unsupported"
+        await workers.extract(text)
+        with pytest.raises(BadInput):
+            await workers.decode(text)
+
+
+async def test_a_worker_that_is_killed_costs_a_second_try() -> None:
+    async with FileWorkers(workers=1) as workers:
+        first = await workers.decode(encoded(a_pattern()))
+        process = workers._workers[0]._process
+        assert process is not None
+        process.kill()
+        assert (await workers.decode(encoded(a_pattern("L")))).width == first.width
+        again = workers._workers[0]._process
+        assert again is not None and again.pid != process.pid
+
+
+async def test_who_leaves_an_image_disturbs_nobody() -> None:
+    async with FileWorkers(workers=1) as workers:
+        left = asyncio.create_task(workers.decode(encoded(noise((900, 900)))))
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert (await workers.decode(encoded(a_pattern()))).width == 40
