@@ -4,7 +4,7 @@
  *
  * It shows what the view says and calls `actions` for what the user wants; it knows nothing of connections.
  */
-import { chipsOf, filesOf, namesOf } from "./attachments.js";
+import { attachedTo, chipsOf, filesOf, namesOf } from "./attachments.js";
 import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
@@ -191,7 +191,7 @@ class Message {
     else if (this.isUser) {
       this.words.textContent = itemText(item);
       this.words.hidden = itemText(item) === "" && filesOf(item).length > 0;
-      this.files.replaceChildren(...chipsOf(filesOf(item)));
+      this.files.replaceChildren(...chipsOf(attachedTo(item)));
       this.files.hidden = filesOf(item).length === 0;
     } else this.markdown.update(itemText(item));
   }
