@@ -165,6 +165,14 @@ async def test_responses_take_images_by_url_and_by_file_and_show_them_as_the_mod
     assert again.status_code == 200 and len(world.seen()) == 2, "the log has the image itself"
 
 
+async def test_low_detail_makes_an_image_small(world: World) -> None:
+    for detail, edge in (("low", 512), ("high", 1_568)):
+        parts = shown(png(size=(3_000, 1_500)), detail=detail)
+        assert (await world.post(MESSAGES, chat(parts))).status_code == 200
+        (image,) = world.engine.requests[-1].images
+        assert (image.width, image.height) == (edge, edge // 2)
+
+
 async def test_anthropics_images(world: World) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()}
     content = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
