@@ -23,6 +23,7 @@ from sessions.model.types import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
+    InputPassage,
     Item,
     ItemId,
     Json,
@@ -222,6 +223,7 @@ class State(msgspec.Struct, kw_only=True):
     newest: ItemId | None = None
     made_by: dict[ItemId, ResponseId] = {}  # output items only
     item_tokens: dict[ItemId, tuple[str, bytes]] = {}  # (fingerprint, packed); not of output items
+    quoting: dict[str, list[ItemId]] = {}  # the messages that have passages of a document, by the document's id
     answers: dict[ResponseId, Answer] = {}
     open: dict[ResponseId, Open] = {}
     queue: list[Queued] = []
@@ -525,6 +527,9 @@ def _add(state: State, item: Item) -> None:
     if item.id not in state.items:
         state.newest = item.id
     _set(state, item)
+    if isinstance(item, Message):
+        for file_id in dict.fromkeys(passage.file_id for passage in item.passages):
+            state.quoting.setdefault(file_id, []).append(item.id)
 
 
 def _set(state: State, item: Item) -> None:
@@ -587,7 +592,9 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
             parts[event.content_index] = Reasoning(scrub(part.reasoning, event))
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
-        state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
+        state.items[item.id] = item = msgspec.structs.replace(item, content=tuple(parts))
+        if isinstance(part, InputPassage):
+            _forget_document(state, item, part.file_id)
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     elif isinstance(item, FunctionCallOutput):
@@ -598,6 +605,15 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
     if answer is not None:  # the ledger is derived: it is made again from the scrubbed text
         answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
+
+
+def _forget_document(state: State, message: Message, file_id: str) -> None:
+    """Takes a message out of those that quote a document if it has no text of it any more."""
+    if any(passage.file_id == file_id and passage.text for passage in message.passages):
+        return
+    names = [name for name in state.quoting.pop(file_id, ()) if name != message.id]
+    if names:
+        state.quoting[file_id] = names
 
 
 def _remove(state: State, item_id: ItemId) -> None:

@@ -26,6 +26,7 @@ from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
+    InputPassage,
     InputText,
     Item,
     ItemId,
@@ -142,7 +143,7 @@ class Scrubber:
 
     def _content(self, content: ContentPart, part: _Part, offset: int) -> ContentPart:
         match content:
-            case InputText() | InputFile() | OutputText():
+            case InputText() | InputFile() | InputPassage() | OutputText():
                 return replace(content, text=self._blot(content.text, part, offset))
             case Refusal():
                 return replace(content, refusal=self._blot(content.refusal, part, offset))

@@ -24,6 +24,7 @@ from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import FilterSet, Member, ServerTools, TextExtractor
+from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
@@ -153,6 +154,7 @@ async def serving(
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
     tools: ServerTools | None = None,
+    knowledge: ScopedSearch | None = None,
     retrieval: Retrieval | None = None,
     documents: TextExtractor | None = None,
     port: int = 0,
@@ -177,7 +179,12 @@ async def serving(
             Identity(replica, incarnation),
             journal=journal,
             directory=directory,
-            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases), tools=tools),
+            inference=Inference(
+                engine,
+                filters or KeywordFilterSet(output_phrases=output_phrases),
+                tools=tools,
+                knowledge=knowledge,
+            ),
             clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),
         ) as runtime:

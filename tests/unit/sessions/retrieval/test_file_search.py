@@ -24,7 +24,9 @@ from sessions.model.types import (
     Tool,
     UnixMs,
 )
-from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
+from sessions.model.generation import RETRIEVAL_SKIPPED as SKIPPED
+from sessions.retrieval.file_search import NAME, TOOL, FileSearch
+from sessions.retrieval.scoped_search import within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore
