@@ -166,7 +166,7 @@ class InputPreparation:
         return cls(principal, ledger, context.filters, bytes_max, filters_s, knowledge)
 
     async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
-        ledger, state = self._ledger, self._ledger.state
+        state = self._ledger.state
         if self.filter.active:
             self.filter.follow(texts_before(state, command))
         if isinstance(command, cm.ToolOutput):

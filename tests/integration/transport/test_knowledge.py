@@ -197,7 +197,7 @@ async def test_a_store_that_its_principal_may_not_name_is_refused_before_anythin
             ("message.create", {"session": session, "content": "fox?"}),
             ("message.create", {"session": session, "content": ""}),
         ):
-            with pytest.raises(RuntimeError, match="knowledge.vector_store_ids") as refused:
+            with pytest.raises(RuntimeError, match=r"knowledge\.vector_store_ids") as refused:
                 await wire.command(kind, knowledge=knowledge, **fields)
             assert "vector_store_not_found" in str(refused.value)
     for wrong, param in (
@@ -263,9 +263,9 @@ async def test_a_deleted_document_is_in_no_later_prompt(world: World, wire: Wire
     (retracted,) = [event for event in events if event["type"] == "content.retracted"]
     assert retracted["category"] == "document_deleted" and retracted["replacement"] == ""
     items = (await wire.command("session.get", session=session))["state"]["items"]
-    assert [part["text"] for item in items for part in item["content"] if part.get("file_id") == deleted["file_id"]] == [
-        ""
-    ]
+    assert [
+        part["text"] for item in items for part in item["content"] if part.get("file_id") == deleted["file_id"]
+    ] == [""]
     events = await answered(wire, "message.create", session=session, content="Well?")
     assert all(event["type"] != "content.retracted" for event in events), "it is taken out once"
 

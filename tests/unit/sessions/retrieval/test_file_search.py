@@ -12,6 +12,7 @@ import pytest
 
 from sessions.metrics import Metrics
 from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import RETRIEVAL_SKIPPED as SKIPPED
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -24,7 +25,6 @@ from sessions.model.types import (
     Tool,
     UnixMs,
 )
-from sessions.model.generation import RETRIEVAL_SKIPPED as SKIPPED
 from sessions.retrieval.file_search import NAME, TOOL, FileSearch
 from sessions.retrieval.scoped_search import within
 from sessions.retrieval.search import Deadlines, PassageSearch
