@@ -216,6 +216,11 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
         return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
 
     @property
+    def sent_text(self) -> str:
+        """The text without the passages that the server has put in front of it."""
+        return "".join(part.text for part in self.content if isinstance(part, InputText | InputFile | OutputText))
+
+    @property
     def files(self) -> tuple[InputFile, ...]:
         return tuple(part for part in self.content if isinstance(part, InputFile))
 

@@ -26,7 +26,7 @@ from sessions.machine.state import State
 from sessions.model.authorization import may_see
 from sessions.model.errors import BadInput, Internal, Limited, NotFound
 from sessions.model.journal_types import Head
-from sessions.model.types import InputFile, InputText, Message, OutputText, Principal, SessionId, SessionKey
+from sessions.model.types import Message, Principal, SessionId, SessionKey
 from sessions.ports import Journal
 from transport.auth.connection_shares import key_of
 from transport.reading.log_reader import LogReader
@@ -41,7 +41,6 @@ SEARCHES_MAX: Final = 2
 WAITING_MAX: Final = 4
 WAITING_PER_KEY: Final = 16
 HEADS_AT_ONCE: Final = 16
-_SEARCHED: Final = InputText | InputFile | OutputText
 CLUSTER_MAX: Final = 32  # code points composed at once: Unicode sorts marks in the time of their number squared
 BEFORE: Final = 60  # code points of a snippet before the match
 AFTER: Final = 120  # and after the match's beginning
@@ -156,7 +155,7 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
         yield None, None, state.info.title
     for item in ancestors(state, state.newest):
         if isinstance(item, Message) and item.role in ("user", "assistant"):
-            yield item.id, item.role, "".join(part.text for part in item.content if isinstance(part, _SEARCHED))
+            yield item.id, item.role, item.sent_text
 
 
 @dataclass(slots=True)

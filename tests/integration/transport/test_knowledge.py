@@ -17,7 +17,7 @@ from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import wall_ms
-from tests.support.doors.openai_server import Serving, serving
+from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.wire_client import WireClient, connected
 from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
 from transport.auth.authenticator import key_digest
@@ -279,3 +279,32 @@ async def test_a_queued_message_waits_with_its_passages(world: World, wire: Wire
     assert first["response_id"] != second["response_id"]
     assert message_of(events)["content"][-1]["text"] == "Another fox?" and len(passages_of(events)) == 1
     assert world.prompt.count(FOX) == 2
+
+
+async def test_what_people_read_and_search_has_their_words_alone(world: World, wire: WireClient) -> None:
+    store = await world.store(FOX)
+    session = await wire.create(knowledge={"vector_store_ids": [store]})
+    await answered(wire, "message.create", session=session, content="Who jumps?")
+    headers = {"authorization": "Bearer of-ann"}
+    shared = (await world.http.post(f"/v1/sessions/{session}/shares", json={}, headers=headers)).json()
+    page = await world.http.get(f"/v1/shares/{shared['token']}")
+    assert page.json()["messages"][0]["text"] == "Who jumps?" and "lazy" not in page.text
+    assert (await wire.command("session.search", q="lazy"))["data"] == []
+    assert len((await wire.command("session.search", q="jumps"))["data"]) == 1
+    markdown = await world.http.get(f"/v1/sessions/{session}/export?format=markdown", headers=headers)
+    assert "Who jumps?" in markdown.text and "lazy" not in markdown.text
+    listed = (await world.http.get(f"/v1/conversations/{session}/items", headers=headers)).json()["data"]
+    (message,) = [item for item in listed if item["role"] == "user"]
+    assert message["content"] == [{"type": "input_text", "text": "Who jumps?"}]
+
+
+async def test_a_turn_over_openais_api_has_its_sessions_knowledge(world: World, wire: WireClient) -> None:
+    store = await world.store(FOX)
+    session = await wire.create(knowledge={"vector_store_ids": [store]})
+    headers = {"authorization": "Bearer of-ann"}
+    body = {"model": SIMULATED, "conversation": session, "input": "Who jumps?"}
+    done = (await world.http.post("/v1/responses", json=body, headers=headers)).json()
+    assert done["status"] == "completed" and FOX in world.prompt and "retrieval_skipped" not in done
+    world.embedder.away = True
+    done = (await world.http.post("/v1/responses", json=body, headers=headers)).json()
+    assert done["status"] == "completed" and done["retrieval_skipped"] == {"embedding": "failed"}
