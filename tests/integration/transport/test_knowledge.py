@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 import httpx
 import pytest
+from sessile_client import Client
 
 from inference.simulated import SimulatedOptions, decode
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
@@ -21,6 +23,9 @@ from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.wire_client import WireClient, connected
 from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
 from transport.auth.authenticator import key_digest
+from transport.grpc_api import sessile_pb2 as pb
+from transport.grpc_api.server import GrpcServer
+from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 TENANT = TenantId("acme")
 ANN = Principal(tenant=TENANT, key_id="ann", user="ann")
@@ -308,3 +313,53 @@ async def test_a_turn_over_openais_api_has_its_sessions_knowledge(world: World, 
     world.embedder.away = True
     done = (await world.http.post("/v1/responses", json=body, headers=headers)).json()
     assert done["status"] == "completed" and done["retrieval_skipped"] == {"embedding": "failed"}
+
+
+async def test_the_python_client_names_knowledge_and_shows_passages_apart_from_words(world: World) -> None:
+    store = await world.store(FOX)
+    async with Client(world.ws, api_key="of-ann") as client:
+        session = await client.create_session()
+        answer = session.send("Who jumps?", knowledge={"vector_store_ids": [store]})
+        assert (await answer.wait()).status == "completed"
+        question = session.view.branch()[0]
+        assert question.text == "Who jumps?"
+        (passage,) = question.passages
+        assert (passage["number"], passage["filename"]) == (1, "0.md") and FOX in passage["text"]
+        await session.update(knowledge={"vector_store_ids": [store]})
+        edited = session.edit(question.id, "Who is lazy?", knowledge=None)
+        assert (await edited.wait()).status == "completed"
+        assert session.view.branch()[0].passages == []
+        assert (await session.get())["state"]["knowledge"]["vector_store_ids"] == [store]
+
+
+async def test_knowledge_over_grpc(world: World) -> None:
+    store = await world.store(FOX)
+    door = GrpcServer(world.serving.gateway, host="127.0.0.1", port=0)
+    assert await door.start()
+    metadata = (("authorization", "Bearer of-ann"),)
+    scope = pb.SearchScope(vector_store_ids=[store], results_max=2)
+    try:
+        async with grpc.aio.insecure_channel(door.address) as channel:
+            stub: Any = SessionsStub(channel)
+            session = (await stub.Create(pb.SessionCreate(id="a", knowledge=scope), metadata=metadata)).session
+            for id, more in (("b", {}), ("c", {"no_knowledge": True}), ("d", {"knowledge": scope})):
+                await stub.Send(
+                    pb.MessageCreate(id=id, session=session, content="Who?", queue=True, **more), metadata=metadata
+                )
+            await world.serving.ended(session, TENANT)
+            await stub.Update(pb.SessionUpdate(id="e", session=session, clear=["knowledge"]), metadata=metadata)
+            state = await stub.Get(pb.GetRequest(session=session), metadata=metadata)
+            asked = [item for item in state.items if item.role == "user"]
+            assert [[part.type for part in item.content] for item in asked] == [
+                ["input_passage", "input_text"],
+                ["input_text"],
+                ["input_passage", "input_text"],
+            ]
+            passage = asked[0].content[0]
+            assert (passage.number, passage.start, passage.end, passage.filename) == (1, 0, len(FOX), "0.md")
+            assert FOX in passage.text and not state.HasField("knowledge")
+            with pytest.raises(grpc.aio.AioRpcError, match="no_knowledge"):
+                both = pb.MessageCreate(id="f", session=session, content="x", no_knowledge=True, knowledge=scope)
+                await stub.Send(both, metadata=metadata)
+    finally:
+        await door.stop()

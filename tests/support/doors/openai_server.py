@@ -121,9 +121,9 @@ class Serving(NamedTuple):
         (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
         return found
 
-    async def ended(self, session: str) -> None:
+    async def ended(self, session: str, tenant: str = "local") -> None:
         """Returns when no response of a session is being written."""
-        actor = self.runtime.actor(SessionKey(TenantId("local"), SessionId(session)))
+        actor = self.runtime.actor(SessionKey(TenantId(tenant), SessionId(session)))
         assert actor is not None
         changed = asyncio.Event()
         stop = self.runtime.watch(actor.key, lambda _: changed.set())
