@@ -93,7 +93,7 @@ const passages = new WeakMap();
 function passagesOf(item) {
   let results = passages.get(item);
   if (results === undefined) {
-    if (item.type !== "function_call_output") results = item.content.filter(isPassage).map(passageOf);
+    if (item.type !== "function_call_output") results = (item.content ?? []).filter(isPassage).map(passageOf);
     else try {
       const output = JSON.parse(String(item.output)).results;
       results = Array.isArray(output) ? output.filter((passage) => typeof passage?.number === "number") : NO_PASSAGES;
