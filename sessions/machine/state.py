@@ -593,8 +593,10 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
         state.items[item.id] = item = msgspec.structs.replace(item, content=tuple(parts))
-        if isinstance(part, InputPassage):
-            _forget_document(state, item, part.file_id)
+        if isinstance(part, InputPassage) and not any(
+            passage.file_id == part.file_id and passage.text for passage in item.passages
+        ):
+            _forget_message(state, item.id, part.file_id)
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     elif isinstance(item, FunctionCallOutput):
@@ -607,11 +609,9 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
         answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
 
 
-def _forget_document(state: State, message: Message, file_id: str) -> None:
-    """Takes a message out of those that quote a document if it has no text of it any more."""
-    if any(passage.file_id == file_id and passage.text for passage in message.passages):
-        return
-    names = [name for name in state.quoting.pop(file_id, ()) if name != message.id]
+def _forget_message(state: State, item_id: ItemId, file_id: str) -> None:
+    """Takes a message out of those that have passages of a document."""
+    names = [name for name in state.quoting.pop(file_id, ()) if name != item_id]
     if names:
         state.quoting[file_id] = names
 
@@ -633,6 +633,8 @@ def _remove(state: State, item_id: ItemId) -> None:
     state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
     if item_id in state.pinned:
         state.pinned.remove(item_id)
+    for file_id in {passage.file_id for passage in removed.passages} if isinstance(removed, Message) else ():
+        _forget_message(state, item_id, file_id)
     made_by = state.made_by.pop(item_id, None)
     answer = state.answers.get(made_by) if made_by is not None else None
     if answer is not None:

@@ -112,7 +112,7 @@ function isPassage(part) {
 
 /** A passage without the lines around it, which are for the model. @param {ContentPart} part @returns {Passage} */
 function passageOf(part) {
-  return { number: part.number ?? 0, filename: String(part.filename), text: (part.text ?? "").split("\n").slice(1, -2).join("\n") };
+  return { number: part.number ?? 0, filename: String(part["filename"]), text: (part.text ?? "").split("\n").slice(1, -2).join("\n") };
 }
 
 /** As the server's `transport/openai/citations.py`: no part of a link. */
