@@ -293,9 +293,9 @@ class InputPreparation:
         for the window with them, it goes without."""
         prepare, text, knowledge = self._ledger.prepare, _text(content), self.knowledge
         if knowledge is not None and (passages := await knowledge.passages(command, role, _words(content))):
-            found = "".join(passage.text for passage in passages)
+            in_front = "".join(passage.text for passage in passages)
             try:
-                prepared = await prepare(ChatMessage(role=role, text=found + text), bounded=bounded)
+                prepared = await prepare(ChatMessage(role=role, text=in_front + text), bounded=bounded)
                 return msgspec.structs.replace(prepared, passages=passages)
             except BadInput as error:
                 if error.code != "context_length_exceeded":
