@@ -86,7 +86,7 @@ class TurnKnowledge:
             retrieved, _ = await asyncio.gather(find, self.check_documents())
         except NotFound as error:
             raise _about_stores(error) from None
-        self.skipped.update(retrieved.reasons)
+        self.skipped |= {str(stage): str(reason) for stage, reason in retrieved.reasons.items()}
         return await self._filtered([_part(*each) for each in enumerate(retrieved.passages, 1)], command, words)
 
     async def check_documents(self) -> None:
