@@ -118,12 +118,12 @@ async def test_a_model_that_reads_text_only_refuses_the_very_part(blind: World) 
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "messages[0].content[1].type"
     part = {"type": "input_image", "image_url": data_url(png())}
-    body = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
+    body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
     refused = await blind.post("/v1/responses", body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[0].content[0].type")
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()}
     messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
-    body = {"model": "simulated", "messages": messages} | {"max_tokens": 8}
+    body = {"model": "simulated", "messages": messages, "max_tokens": 8}
     refused = await blind.post("/v1/messages", body)
     assert refused.status_code == 400 and "messages[0].content[0].type" in refused.text
     model, *_ = (await blind.http.get("/v1/models", headers=ME)).json()["data"]
