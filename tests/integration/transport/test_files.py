@@ -262,7 +262,7 @@ async def test_files_that_hold_no_text_are_refused_with_their_place(world: World
     image = await world.upload(b"\x89PNG\r\n\x1a\n", "photo.pdf")
     part = {"type": "input_file", "file_id": image["id"]}
     refused = (await world.respond([{"type": "input_text", "text": "x"}, part])).json()["error"]
-    assert refused["code"] == "file_type_unsupported" and refused["param"] == "input[1]"
+    assert refused["code"] == "file_type_unsupported" and refused["param"] == "input[0].content[1]"
     assert (await world.respond([{"type": "input_file"}])).json()["error"]["param"] == "input[0].content[0].file_id"
     many = await world.respond([part] * 33)
     assert many.status_code == 400 and "32" in many.json()["error"]["message"]
