@@ -5,6 +5,9 @@ over, or already when its turn ends while all slots are taken, so that the next 
 restored when a snapshot saves more tokens than the slot holds already. llama.cpp does either between two steps, so a
 save holds the other streams up for as long as it takes to copy the KV.
 
+A slot with images is not saved: once another session has it, its session's prompt is computed again from the first
+image on.
+
 What a file holds is read from the file itself: it begins with the token ids. Only a file whose ids begin with the
 slot's ledger is kept, and only one whose ids are the manifest's is restored.
 """
@@ -29,6 +32,7 @@ from inference.kv.cost import RestoreChoice
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
+from inference.llama.shown_prompts import names_images
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import common_prefix
@@ -113,7 +117,7 @@ class SlotKv:
         assert slot.key is not None
         near, shared = table.nearest(slot.key, slot.scope, prompt)
         useful = min(shared, len(prompt) - 1)
-        if near is None or useful - resident < self._worth_tokens:
+        if near is None or useful - resident < self._worth_tokens or names_images(near.tokens):
             return
         have = max(resident, self.tiers.catalog.find_near(slot.key, prompt, slot.scope)[1])
         size = len(near.tokens) * self._usage.bytes_per_token
@@ -123,13 +127,15 @@ class SlotKv:
             await self.save(near)
 
     def is_worth_saving(self, slot: Slot) -> bool:
-        return slot.key is not None and len(slot.tokens) - slot.saved_tokens >= self._worth_tokens
+        if slot.key is None or len(slot.tokens) - slot.saved_tokens < self._worth_tokens:
+            return False
+        return not names_images(slot.tokens)
 
     def is_branch_worth_saving(self, slot: Slot, shared: int) -> bool:
         """Returns whether saving the slot's tokens behind the first `shared` ones is faster than computing them again
         later: another branch of its session is about to overwrite them, and no snapshot covers them."""
         tokens, begin = len(slot.tokens), max(shared, self._usage.covered_tokens(slot))
-        if tokens - begin < self._worth_tokens:
+        if tokens - begin < self._worth_tokens or names_images(slot.tokens):
             return False
         size = tokens * self._usage.bytes_per_token
         return self.tiers.cost.is_worth_saving(size, begin, tokens, time.monotonic())
