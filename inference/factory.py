@@ -129,7 +129,11 @@ def make_engine(
             param="vllm_adapter",
         )
     if settings.projector and (settings.engine != "llama" or settings.brownout_model):
-        why = f"{settings.engine} would not read it" if settings.engine != "llama" else "a smaller model would see nothing"
+        why = (
+            f"{settings.engine} would not read it"
+            if settings.engine != "llama"
+            else "a smaller model would see nothing"
+        )
         raise BadInput(
             "invalid_setting",
             f"projector is for --engine llama without --brownout-model: {why}. Leave --projector out.",

@@ -1,4 +1,4 @@
-"""A tiny projector with random weights, as a GGUF file: it makes nine tokens of an image for the tiny models.
+"""A tiny projector with random weights, as a GGUF file: it makes a few tokens of an image for the tiny models.
 
 Its weights are so large that what a tiny model writes depends on the image.
 """
@@ -20,15 +20,14 @@ from sessions.model.types import InputImage
 from tests.support.engines.gguf_files import gguf
 from tests.support.engines.tiny_models import WIDTH
 
-SIDE, PATCH, INNER, HEADS, FEED_FORWARD, LAYERS = 42, 14, 32, 2, 64, 2
-IMAGE_TOKENS: Final = (SIDE // PATCH) ** 2
+PATCH, INNER, HEADS, FEED_FORWARD, LAYERS = 14, 32, 2, 64, 2
+ROW: Final = 4  # tokens: an image is a square of them
 _FLOATS: Final = 0
 _METADATA: Final[dict[str, Any]] = {
     "general.architecture": "clip",
     "clip.has_vision_encoder": True,
     "clip.projector_type": "mlp",
     "clip.use_gelu": False,
-    "clip.vision.image_size": SIDE,
     "clip.vision.patch_size": PATCH,
     "clip.vision.embedding_length": INNER,
     "clip.vision.feed_forward_length": FEED_FORWARD,
@@ -40,12 +39,12 @@ _METADATA: Final[dict[str, Any]] = {
 }
 
 
-def write_tiny_projector(file: Path, *, width: int = WIDTH, seed: str = "projector", **metadata: Any) -> None:
-    """Writes a projector for a model of `width`. `metadata` is set beside the usual."""
+def write_tiny_projector(file: Path, *, width: int = WIDTH, row: int = ROW, seed: str = "projector") -> None:
+    """Writes a projector for a model of `width`. It makes `row` times `row` tokens of every image."""
     shapes: dict[str, tuple[int, ...]] = {
         "v.patch_embd.weight": (PATCH, PATCH, 3, INNER),
         "v.class_embd": (INNER,),
-        "v.position_embd.weight": (INNER, IMAGE_TOKENS + 1),
+        "v.position_embd.weight": (INNER, row * row + 1),
         **_layer("mm.0", INNER, width),
         **_layer("mm.2", width, width),
     }
@@ -62,7 +61,8 @@ def write_tiny_projector(file: Path, *, width: int = WIDTH, seed: str = "project
         around = 1.0 if "ln" in name and name.endswith("weight") else 0.0
         floats = [random.gauss(around, 0.3) for _ in range(prod(shape))]
         tensors[name] = (_FLOATS, shape, struct.pack(f"<{len(floats)}f", *floats))
-    file.write_bytes(gguf({**_METADATA, "clip.vision.projection_dim": width, **metadata}, tensors))
+    sizes = {"clip.vision.projection_dim": width, "clip.vision.image_size": row * PATCH}
+    file.write_bytes(gguf({**_METADATA, **sizes}, tensors))
 
 
 def _layer(name: str, width_in: int, width_out: int) -> dict[str, tuple[int, ...]]:
