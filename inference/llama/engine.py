@@ -341,6 +341,8 @@ class LlamaEngine:
         while True:
             slot = await self._scheduler.acquire(run)
             slot_run = self._enter(slot, request.key, run)
+            if run.shown is not None:
+                slot_run.cached_max = num_prompt - 1  # llama-server may have more tokens for the same text
             emitted = array.array("I")
             item: Chunk | Finish | None = None
             try:

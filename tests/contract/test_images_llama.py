@@ -114,7 +114,7 @@ async def test_an_image_that_differs_in_one_bit_shares_no_kv_from_there_on(engin
     prompt, _ = await talk.ask(*PARTS)
     shown, _ = await shown_and_evaluated(engine, prompt, talk.images)
     before = next(at for at, token in enumerate(shown) if token >= PATCH)
-    for image in (input_image(noise(1, flip=5_000)), ONE, input_image(noise(1, flip=5_003))):
+    for image in (input_image(noise(1, flip=at)) for at in (5_000, 5_003)):
         talk.messages.clear()
         _, answer = await talk.ask(PARTS[0], image, PARTS[2])
         assert answer.finish.cached_tokens <= before
@@ -197,24 +197,41 @@ async def test_an_answer_goes_on_behind_what_was_emitted(engine: LlamaEngine) ->
     assert rest.finish.cached_tokens > run.end
 
 
-async def test_a_slot_with_images_is_not_saved_and_one_without_is(engine: LlamaEngine) -> None:
-    talk, text = Talk(engine, "a"), Talk(engine, "text")
+async def test_kv_of_images_outlives_its_slot_and_is_of_no_other_image(engine: LlamaEngine) -> None:
+    talk = Talk(engine, "a")
     prompt, first = await talk.ask(*PARTS)
-    assert await engine.export_kv(talk.key, array("I", prompt)) is None
-    question = [InputText("where does the river go and where does it go and the river?")]
-    await text.ask(*question)
-    assert engine.stats().counters["spills"] == 0
-    for name in ("b", "c"):
-        await Talk(engine, name).ask(*question)
-    counters = engine.stats().counters
-    assert counters["spills"] >= 1 and counters["saves_failed"] == counters["saves_of_others"] == 0
     assert not await engine.warm(talk.key, prompt)
+    for name in ("b", "c", "d"):
+        await Talk(engine, name).ask(InputText("where does the river go and where does it go and the river?"))
+    assert engine.place(talk.key).tier == "host"
+    again = await talk.run(prompt)
+    assert again.text == first.text
+    (run,) = image_runs(prompt)
+    assert again.finish.cached_tokens > run.end, "it was restored"
+    counters = engine.stats().counters
+    assert counters["restores"] >= 1
+    refused = ("saves_failed", "saves_of_others", "restores_failed", "restores_refused", "reuse_misses")
+    assert not [name for name in refused if counters[name]]
     talk.messages.clear()
-    _, again = await talk.ask(*PARTS)
-    assert again.text == first.text and not again.finish.cached_tokens
-    text.messages.clear()
-    _, back = await text.ask(*question)
-    assert back.finish.cached_tokens, "its KV was restored"
+    _, other = await talk.ask(PARTS[0], input_image(noise(1, flip=5_000)), PARTS[2])
+    assert other.finish.cached_tokens <= run.begin + 1
+
+
+async def test_another_replica_goes_on_with_the_kv_of_an_image(engine: LlamaEngine, tmp_path: Path) -> None:
+    talk = Talk(engine, "a")
+    prompt, first = await talk.ask(*PARTS)
+    exported = await engine.export_kv(talk.key, array("I", prompt))
+    assert exported is not None
+    other = LlamaEngine(options(tmp_path, disk_folder=None), cost=AlwaysRestores())
+    await other.start()
+    try:
+        assert await other.import_kv(talk.key, exported.chunks)
+        talk.engine = other
+        again = await talk.run(prompt)
+        (run,) = image_runs(prompt)
+        assert again.text == first.text and again.finish.cached_tokens > run.end
+    finally:
+        await other.close()
 
 
 @pytest.mark.parametrize("engine", ["qwen2"], indirect=True)
