@@ -15,12 +15,14 @@ images that a request does not have, and torn names, are left out.
 from __future__ import annotations
 
 import array
+import asyncio
 import codecs
 import re
 import struct
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -38,6 +40,7 @@ BREAK: Final = "\u200b"
 T = TypeVar("T")
 
 SIZES_MAX: Final = 4096  # sizes of images whose lengths are kept
+LONG: Final = 8_192  # tokens: a longer prompt is spelled in a thread
 
 _COUNT: Final = "/v1/chat/completions/input_tokens"
 
@@ -116,8 +119,9 @@ class Speller:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        texts = sorted(filter(lambda text: len(text) > 1, vocabulary.control_texts), key=len, reverse=True)
-        self._begins = re.compile(f"(?=(?:{'|'.join(map(re.escape, texts))}))(.)" if texts else "(?!)()", re.DOTALL)
+        groups = _by_first(text for text in vocabulary.control_texts if len(text) > 1)
+        begins = (f"{re.escape(first)}(?={_beginning_of(rests)})" for first, rests in groups.items())
+        self._begins = re.compile("|".join(begins) or r"(?!)")
 
     def spell(self, tokens: Sequence[int]) -> str:
         """Returns the text of ids. Ordinary text that spells a special token gets U+200B behind the first character of
@@ -135,7 +139,28 @@ class Speller:
         return "".join((*texts, self._harmless(decoder.decode(bytes(ordinary)))))
 
     def _harmless(self, text: str) -> str:
-        return self._begins.sub(rf"\1{BREAK}", text)
+        return self._begins.sub(lambda first: first[0] + BREAK, text)
+
+
+def _by_first(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Returns texts without their first characters, by these."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text[0], []).append(text[1:])
+    return groups
+
+
+def _beginning_of(texts: list[str]) -> str:
+    """Returns a pattern that matches where one of the texts begins. It reads no character twice, however many there
+    are."""
+    first, last = min(texts), max(texts)
+    length = next((at for at, character in enumerate(first) if character != last[at]), len(first))
+    shared = first[:length]
+    if shared == first:
+        return re.escape(shared)
+    groups = _by_first(text[length:] for text in texts)
+    branches = (re.escape(first) + _beginning_of(rests) for first, rests in groups.items())
+    return f"{re.escape(shared)}(?:{'|'.join(branches)})"
 
 
 class PromptShower:
@@ -143,45 +168,54 @@ class PromptShower:
 
     def __init__(self, http: Calls, vocabulary: Vocabulary, lengths: ImageLengths) -> None:
         self._http = http
-        self._starts = (vocabulary.bos_id,) if vocabulary.adds_bos and vocabulary.bos_id is not None else ()
+        self._begin = vocabulary.bos_id
+        self._starts: tuple[int, ...] = ()
         self._lengths = lengths
         self._speller = Speller(vocabulary)
         self._marker = ""
 
     async def start(self) -> None:
         self._marker = (await _answer(self._http, "GET", "/props", b"", _Properties)).media_marker
-        if self._lengths.around != len(self._starts):
-            what = "This build of llama.cpp puts tokens behind a prompt with images: start without --projector."
+        if self._lengths.around == 1 and self._begin is not None:
+            self._starts = (self._begin,)  # llama-server puts it there itself
+        elif self._lengths.around:
+            what = "llama.cpp would add tokens to every prompt of this model that has images: leave --projector out."
             raise Unavailable("model_not_loaded", what, retryable=False)
 
     async def show(self, prompt: Tokens, images: Sequence[InputImage]) -> ShownPrompt | None:
         """Returns a prompt with those of the images that it names; None if it names no image at all, so that its ids
         are llama-server's too."""
-        if not names_images(array.array("I", prompt)):
+        ids = array.array("I", prompt)
+        if not names_images(ids):
             return None
         known = {image.sha256: image for image in images if image.image_url}
-        runs = [run for run in image_runs(prompt) if run.sha256 in known]
-        if not runs:
-            tokens = array.array("I", (token for token in prompt if token < PATCH))
-            return ShownPrompt(tokens, len(tokens), "", (), self._speller)
-        tokens, text, at = array.array("I", self._starts), "", len(self._starts)
-        first, data = -1, list[str]()
-        for run in runs:
-            part = self._spelled(prompt[at : run.begin])
+        spell = partial(self._spelled_parts, ids, known)
+        parts = await asyncio.to_thread(spell) if len(ids) > LONG else spell()
+        if len(parts) == 1:
+            return ShownPrompt(tokens := without_images(ids), len(tokens), "", (), self._speller)
+        tokens, text, first, data = array.array("I", self._starts), "", -1, list[str]()
+        for part, image in parts:
             tokens.extend(await self._ids(part))
-            image, at = known[run.sha256], run.end
-            length = await self._lengths.length(ImageName(image.sha256, image.width, image.height))
-            first = len(tokens) if first < 0 else first
-            tokens.extend(image_ids(image.sha256, max(length, NAME_IDS))[:length])
-            text += part + self._marker
-            assert image.image_url is not None
-            data.append(image.image_url.partition(",")[2])
-        part = self._spelled(prompt[at:])
-        tokens.extend(await self._ids(part))
-        return ShownPrompt(tokens, first, text + part, tuple(data), self._speller)
+            text += part
+            if image is not None and image.image_url is not None:
+                first = len(tokens) if first < 0 else first
+                length = await self._lengths.length(ImageName(image.sha256, image.width, image.height))
+                tokens.extend(image_ids(image.sha256, max(length, NAME_IDS))[:length])
+                text += self._marker
+                data.append(image.image_url.partition(",")[2])
+        return ShownPrompt(tokens, first, text, tuple(data), self._speller)
 
-    def _spelled(self, tokens: Tokens) -> str:
-        return self._speller.spell([token for token in tokens if token < PATCH])
+    def _spelled_parts(
+        self, ids: array.array[int], known: Mapping[str, InputImage]
+    ) -> list[tuple[str, InputImage | None]]:
+        """Returns the texts of a prompt, each with the image behind it."""
+        parts: list[tuple[str, InputImage | None]] = []
+        at = len(self._starts) if tuple(ids[: len(self._starts)]) == self._starts else 0
+        for run in image_runs(ids):
+            if run.sha256 in known:
+                parts.append((self._speller.spell(without_images(ids[at : run.begin])), known[run.sha256]))
+                at = run.end
+        return [*parts, (self._speller.spell(without_images(ids[at:])), None)]
 
     async def _ids(self, text: str) -> tuple[int, ...]:
         if not text:
@@ -193,6 +227,11 @@ class PromptShower:
 def names_images(tokens: array.array[int]) -> bool:
     """Returns whether there are ids of images' names among a prompt's or slot's."""
     return len(tokens) > 0 and int(np.frombuffer(tokens, "I").max()) >= PATCH
+
+
+def without_images(tokens: array.array[int]) -> array.array[int]:
+    """Returns a prompt's ids without those of images' names."""
+    return array.array("I", (token for token in tokens if token < PATCH))
 
 
 def blank_png(width: int, height: int) -> bytes:

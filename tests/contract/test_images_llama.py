@@ -120,9 +120,9 @@ async def test_an_image_that_differs_in_one_bit_shares_no_kv_from_there_on(engin
         assert answer.finish.cached_tokens <= before
 
 
-@pytest.mark.parametrize("row", [1, 2, 4, 8])
-async def test_counts_are_llama_servers_own(row: int, tmp_path: Path) -> None:
-    write_tiny_model(tmp_path / "tiny.gguf", "qwen2", FAMILIES["chatml"], SPECIALS)
+@pytest.mark.parametrize(("row", "adds_bos"), [(1, False), (2, True), (4, False), (8, True)])
+async def test_counts_are_llama_servers_own(row: int, adds_bos: bool, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "tiny.gguf", "qwen2", FAMILIES["chatml"], SPECIALS, adds_bos=adds_bos)
     write_tiny_projector(tmp_path / "mmproj-tiny.gguf", row=row)
     engine = LlamaEngine(options(tmp_path))
     await engine.start()

@@ -30,6 +30,7 @@ def vocabulary(*specials: str) -> Vocabulary:
             "tokenizer.ggml.model": "llama",
             "tokenizer.ggml.tokens": [*tokens, *specials],
             "tokenizer.ggml.token_type": [*[6] * 256, *[3] * len(specials)],
+            "tokenizer.ggml.bos_token_id": 256,
             "tokenizer.ggml.add_bos_token": False,
         }
     )
@@ -51,6 +52,14 @@ def spelled(text: str, *specials: str) -> str:
 )
 def test_ordinary_text_never_spells_a_special_token(text: str, cut: str) -> None:
     assert spelled(text, "<s>", "<a><b>", "<b>", "\n") == cut
+
+
+def test_many_special_tokens_are_found_wherever_they_stand() -> None:
+    specials = [f"<unused{number}>" for number in range(6_000)] + ["[UNUSED]", "<|x|>", "<un"]
+    speller = Speller(vocabulary(*specials))
+    text = "<unused5999> <unuse> <|x> [UNUSED] [UN " + "<u" * 100_000
+    cut = "<\u200bunused5999> <\u200bunuse> <|x> [\u200bUNUSED] [UN " + "<u" * 100_000
+    assert speller.spell(list(text.encode())) == cut
 
 
 def test_special_tokens_are_spelled_as_they_are_and_bytes_that_are_no_text_are_replaced() -> None:
@@ -118,9 +127,17 @@ async def test_each_size_is_counted_once_and_none_larger_than_an_image_is() -> N
     assert [copies for copies, _ in server.counted] == [1, 2, 1, 1, 1]
 
 
-async def test_a_server_that_adds_tokens_of_its_own_or_fails_is_refused_at_the_start() -> None:
-    with pytest.raises(Unavailable, match="without --projector"):
-        await shower(FakeServer(around=1))
+@pytest.mark.parametrize("begun", [True, False])
+async def test_the_token_that_a_server_begins_every_text_with_is_there_once(begun: bool) -> None:
+    made = await shower(FakeServer(around=1))
+    shown = await made.show([*[256] * begun, *b"a", *image_ids(SHA, 50)], [NAMED])
+    assert shown is not None and shown.text == "aMARKER"
+    assert shown.tokens == as_tokens([256, *b"a", *image_ids(SHA, 40)])
+
+
+async def test_a_server_that_adds_more_tokens_or_fails_is_refused_at_the_start() -> None:
+    with pytest.raises(Unavailable, match="leave --projector out"):
+        await shower(FakeServer(around=2))
     with pytest.raises(Internal):
         await shower(FakeServer(status=500))
 
