@@ -38,7 +38,7 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(400, "INVALID_ARGUMENT"): (
         "invalid_request reason_required unknown_parameter missing_required_parameter unsupported_parameter "
         "empty_prompt context_length_exceeded too_many_pins user_required file_type_unsupported file_unreadable "
-        "image_type_unsupported image_unreadable"
+        "image_type_unsupported image_unreadable image_not_permitted"
     ),
     ErrorRow(400, "INVALID_ARGUMENT", BAD_FRAME): "bad_frame",
     ErrorRow(400, "UNIMPLEMENTED"): "unknown_type",
@@ -103,8 +103,8 @@ _INNER: Final = {
     ),
     "outcome_unknown": "journal_outcome_unknown results_outcome_unknown",
     "overloaded": (
-        "documents_unavailable file_workers_unavailable file_folder_unavailable journal_overloaded mailbox_full "
-        "schemas_unavailable"
+        "documents_unavailable image_unreachable file_workers_unavailable file_folder_unavailable "
+        "journal_overloaded mailbox_full schemas_unavailable"
     ),
     "fenced": "lease_missing replica_replaced replica_unreachable session_moving session_unavailable",
     "limits_unavailable": "limits_outcome_unknown",

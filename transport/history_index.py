@@ -185,10 +185,12 @@ class MemoryHistory:
 
 
 class Unit(NamedTuple):
-    """One message of a client's history, as items. An answer is one unit with its calls."""
+    """One message of a client's history, as items. An answer is one unit with its calls. `at` is the place of its
+    content in the request, for errors."""
 
     items: tuple[cm.NewItem, ...]
     answer: bool = False
+    at: str = "input"
 
 
 def chain_root(

@@ -211,7 +211,7 @@ def units_of(messages: Sequence[MessageParam], *, open_ended: bool = False) -> l
         _check_answered(waiting, at)
         content = _content(rest)
         if content:
-            units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
+            units.append(Unit((cm.NewMessage(role=message.role, content=content),), at=f"{at}.content"))
         elif len(rest) == len(blocks):
             raise BadInput("invalid_request", "A message needs content that is not empty.", param=f"{at}.content")
     if not open_ended:

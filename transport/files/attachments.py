@@ -93,7 +93,7 @@ class AttachmentReader:
                 content = await self._content(principal, command.content, role, "content", anew=True, kept=kept)
                 return msgspec.structs.replace(command, content=content)
             case cm.TurnCreate():
-                items = tuple([await self._item(principal, item) for item in command.items])
+                items = tuple([await self._item(principal, item, "input") for item in command.items])
                 return command if items == command.items else msgspec.structs.replace(command, items=items)
         return command
 
@@ -112,13 +112,14 @@ class AttachmentReader:
         if count > 8 * ATTACHMENTS_MAX:
             raise _too_many()
         return [
-            unit._replace(items=tuple([await self._item(principal, item) for item in unit.items])) for unit in units
+            unit._replace(items=tuple([await self._item(principal, item, unit.at) for item in unit.items]))
+            for unit in units
         ]
 
-    async def _item(self, principal: Principal, item: cm.NewItem) -> cm.NewItem:
+    async def _item(self, principal: Principal, item: cm.NewItem, param: str) -> cm.NewItem:
         if not isinstance(item, cm.NewMessage) or not names_files(item.content):
             return item
-        content = await self._content(principal, item.content, item.role, "input", anew=False, kept=[])
+        content = await self._content(principal, item.content, item.role, param, anew=False, kept=[])
         return msgspec.structs.replace(item, content=content)
 
     async def _content(

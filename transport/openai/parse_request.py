@@ -85,7 +85,7 @@ def chat_history(
             units.append(Unit((cm.NewOutput(call_id=CallId(call_id), output=_chat_text(message, at)),)))
         elif isinstance(message.content, list):
             content = _content(message.content, f"{at}.content", message.role)
-            units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
+            units.append(Unit((cm.NewMessage(role=message.role, content=content),), at=f"{at}.content"))
         else:
             content = _chat_text(message, at)
             units.append(Unit((cm.NewMessage(role=message.role, content=content),)))
@@ -298,7 +298,8 @@ def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[
                     content = _content(item.content, f"{at}.content", item.role)
                 else:
                     content = _input_text(item.content, f"{at}.content")
-                units.append(Unit((cm.NewMessage(role=item.role, content=content),), answer=item.role == "assistant"))
+                message = cm.NewMessage(role=item.role, content=content)
+                units.append(Unit((message,), answer=item.role == "assistant", at=f"{at}.content"))
             case "function_call":
                 if item.call_id is None or item.name is None or item.arguments is None:
                     wanted = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}

@@ -136,7 +136,7 @@ async def test_bytes_in_the_message_itself(world: World) -> None:
         assert MARK in world.prompts[-1] and "[File: x.docx]" in world.prompts[-1]
     for wrong in ("!", "data:text/plain,x", data[:-1]):
         refused = await world.respond([{"type": "input_file", "file_data": wrong}])
-        assert refused.status_code == 400 and refused.json()["error"]["param"] == "input[0]"
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "input[0].content[0]"
 
 
 async def test_chat_completions_find_a_history_with_files_again(world: World) -> None:
