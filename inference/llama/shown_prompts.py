@@ -58,7 +58,7 @@ class _Properties(msgspec.Struct, frozen=True):
 
 
 class Calls(Protocol):
-    """Sends short HTTP requests to llama-server."""
+    """Sends short HTTP requests to a server, or to any one of several servers of one model."""
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from inference.chat_template import ChatTemplate
-from inference.llama.shown_prompts import ImageLengths
+from inference.llama.shown_prompts import Calls, ImageLengths
 from inference.llama.vocabulary import Vocabulary
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal
@@ -27,12 +27,6 @@ class _Tokenized(msgspec.Struct, frozen=True):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Tokenized)
-
-
-class Calls(Protocol):
-    """Sends short HTTP requests to a server, or to any one of several servers of one model."""
-
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
 
 
 class LlamaTokenizer(TemplateTokenizer):
