@@ -79,6 +79,7 @@ MCP: Final = "responses/test_mcp_tools.py::"
 MCP_READ: Final = "tests/unit/transport/openai/mcp/test_request.py::test_which_tools_and_who_is_asked"
 STORES: Final = "test_vector_stores.py::"
 FILES: Final = "tests/integration/transport/test_files.py::"
+IMAGES: Final = "tests/integration/transport/test_images.py::"
 FORMS: Final = "tests/unit/transport/http_api/routes/test_files.py::"
 PARSED: Final = "tests/unit/transport/openai/test_parse_request.py::"
 WEATHER: Final[dict[str, Json]] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
@@ -352,7 +353,7 @@ _SCHEMA: Final[dict[str, Row]] = {
 INSIDE: Final[dict[str, dict[str, Row]]] = {
     "ChatMessageParam": {
         "role": honoured("", CHAT + "test_bad_input_is_told_as_openai_does"),
-        "content": honoured("text, parts, files", _PARTS),
+        "content": honoured("text, parts, files, images", _PARTS),
         "name": Row("warned", "no template is told of it; of a `tool` message it needs nothing", _INSIDE),
         "refusal": honoured("the answer that it was", PARSED + "test_a_refusal_in_a_history_is_the_answer_that_it_was"),
         "tool_calls": honoured("", _CALLS),
@@ -360,13 +361,24 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
         "prefix": honoured("DeepSeek's", CHAT + "test_an_answer_goes_on_with_the_words_of_the_last_message"),
     },
     "ContentPart": {
-        "type": honoured("text, refusals, files; thoughts are left out, others refused", _PARTS),
+        "type": honoured("text, refusals, files, images; thoughts are left out, others refused", _PARTS),
         "text": honoured("", _PARTS),
         "refusal": honoured("", PARSED + "test_a_refusal_in_a_history_is_the_answer_that_it_was"),
         "file_id": honoured("", _FILES),
         "filename": honoured("", FILES + "test_bytes_in_the_message_itself"),
         "file_data": honoured("", FILES + "test_bytes_in_the_message_itself"),
         "file": honoured("", FILES + "test_chat_completions_find_a_history_with_files_again"),
+        "image_url": honoured(
+            "models that see", IMAGES + "test_an_answer_depends_on_the_image_and_models_say_that_they_see"
+        ),
+        "detail": honoured("`low`: 512 pixels at most", IMAGES + "test_low_detail_makes_an_image_small"),
+    },
+    "ImageUrl": {
+        "url": honoured(
+            "`data:`; `https:` by `--image-hosts`",
+            IMAGES + "test_an_answer_depends_on_the_image_and_models_say_that_they_see",
+        ),
+        "detail": honoured("`low`: 512 pixels at most", IMAGES + "test_low_detail_makes_an_image_small"),
     },
     "FilePart": {
         "file_id": honoured("", FILES + "test_chat_completions_find_a_history_with_files_again"),

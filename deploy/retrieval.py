@@ -24,6 +24,7 @@ from sessions.ports import ServerTools
 from sessions.retrieval.deleted_uploads import sweep_deleted_uploads
 from sessions.retrieval.file_search import FileSearch
 from sessions.retrieval.reading_in import FIRST_PAUSE_S, PAUSE_MAX_S, DocumentReader
+from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.retrieval.search import PassageSearch
 from sessions.retrieval.services import Retrieval, VectorStores
 from transport.retrieval.metering import recorder
@@ -46,9 +47,12 @@ class LimitsHolder(Protocol):
 
 
 def equipped(inference: Inference, retrieval: Retrieval, tools: ServerTools | None) -> Inference:
-    """With the server's tools, and the one that searches documents where there are any."""
+    """Returns the services with the server's tools, and with what searches documents if there are vector stores."""
     stores = retrieval.vector_stores
-    return replace(inference, tools=tools if stores is None else FileSearch(stores.passages, stores.search, tools))
+    if stores is None:
+        return replace(inference, tools=tools)
+    knowledge = ScopedSearch(stores.passages, stores.search)
+    return replace(inference, tools=FileSearch(stores.passages, stores.search, tools), knowledge=knowledge)
 
 
 @asynccontextmanager

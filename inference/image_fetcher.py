@@ -23,7 +23,7 @@ FETCHES_MAX: Final = 8
 SETTING: Final = "image_hosts"
 
 
-class HttpClient(Protocol):
+class ImageHttpClient(Protocol):
     """Sends one request, as `ToolHttpClient` does."""
 
     async def send(
@@ -42,7 +42,7 @@ class HttpClient(Protocol):
 class ImageFetcher:
     """Fetches images; usable inside its `async with`."""
 
-    def __init__(self, hosts: Sequence[str], *, client: HttpClient | None = None) -> None:
+    def __init__(self, hosts: Sequence[str], *, client: ImageHttpClient | None = None) -> None:
         """`hosts` are names (`images.example.com`), all names below one (`*.example.com`), and private networks (CIDR)
         in which such hosts may be. Raises BadInput for anything else."""
         networks, names = list[str](), set[str]()

@@ -131,6 +131,7 @@ class Runtime:
             results=inference.results,
             memories=inference.memories,
             tools=inference.tools,
+            knowledge=inference.knowledge,
             unread=(lambda key: not self.subscribers.count(key)) if limits.push else None,
             router=self._model_router(inference, peers, clock),
         )

@@ -10,6 +10,7 @@ from sessions.billing.prices import PriceBook
 from sessions.governance.memory_reader import MemoryReader
 from sessions.metrics import Metrics
 from sessions.ports import Engine, FilterSet, Keys, Published, SchemaChecker, ServerTools
+from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.routing.models_file import PoolsNow
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
@@ -29,7 +30,7 @@ class Stores:
 class Inference:
     """The services that answers are made with: a started engine, the filters of input and output, and the checker of
     JSON schemas. Some may be missing: None as `results` means no result cache, as `memories` no memories, as `pools` no
-    routing among models, as `tools` no server tools."""
+    routing among models, as `tools` no server tools, as `knowledge` no vector stores."""
 
     engine: Engine
     filters: FilterSet
@@ -38,6 +39,7 @@ class Inference:
     memories: MemoryReader | None = None
     pools: PoolsNow | None = None
     tools: ServerTools | None = None
+    knowledge: ScopedSearch | None = None
 
 
 def _ignore(published: Published) -> None:

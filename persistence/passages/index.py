@@ -247,6 +247,15 @@ class SqlPassageIndex:
         text = f"SELECT DISTINCT tenant, id FROM files WHERE {where} ORDER BY tenant, id LIMIT {statement.put(limit)}"
         return [DocumentKey(owner, file_id) for owner, file_id in await self._database.rows(text, statement.values)]
 
+    async def present(self, tenant: TenantId, documents: Collection[DocumentId]) -> set[DocumentId]:
+        statement = Parameters()
+        text = f"SELECT DISTINCT id FROM files WHERE tenant = {statement.put(tenant)}"
+        ids = [statement.put(file_id) for file_id in dict.fromkeys(documents)]
+        if not ids:
+            return set()
+        rows = await self._database.rows(f"{text} AND id IN ({', '.join(ids)})", statement.values)
+        return {DocumentId(file_id) for (file_id,) in rows}
+
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         text = (
             f"UPDATE files SET status = 'cancelled' WHERE tenant = $1 AND store = ({_NUM}) AND batch = $3"

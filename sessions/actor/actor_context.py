@@ -15,6 +15,7 @@ from sessions.limits import Share
 from sessions.metrics import Metrics
 from sessions.model.types import ContextPolicy, Principal, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Journal, Published, SchemaChecker, ServerTools
+from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.turn.context_fitting import ANSWER_ROOM
 from sessions.turn.output_accumulator import GenerationLimits
 from sessions.turn.result_cache import ResultCache
@@ -55,4 +56,5 @@ class ActorContext(msgspec.Struct, frozen=True):
     memories: MemoryReader | None = None  # reads what an end user's new sessions begin with; None: nothing
     unread: Callable[[SessionKey], bool] | None = None  # whether no device reads it now; None: nobody is sent a push
     tools: ServerTools | None = None  # tools that the server carries out; None: there are none
+    knowledge: ScopedSearch | None = None  # searches what a turn names as knowledge; None: there are no vector stores
     router: ModelRouter | None = None  # chooses the model of each turn; None: always this replica's

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.prompt_filter import Named, PromptFilter
 from sessions.actor.tool_naming import with_listings, with_server_tools
+from sessions.actor.turn_knowledge import TurnKnowledge, check_knowledge
 from sessions.governance.memory_reader import MemoryReader
 from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.metrics import Histogram
@@ -25,12 +26,13 @@ from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Internal, Overloaded, SessileError
 from sessions.model.generation import (
     ITEMS_LEFT_OUT,
+    RETRIEVAL_SKIPPED,
     unhonoured_fields,
     unhonoured_thoughts,
     unseen_image,
     unsupported_field,
 )
-from sessions.model.types import CallId, InputImage, Principal, Role
+from sessions.model.types import CallId, InputImage, InputText, Json, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
 from sessions.turn.images import prompt_text
 from sessions.turn.ledger import Ledger
@@ -46,14 +48,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
     is what `InputPreparation` raises, or Overloaded if the preparation took too long."""
     command, principal = input.command, input.principal
     replace = msgspec.structs.replace
-    preparation = InputPreparation(
-        principal,
-        ledger,
-        context.filters,
-        context.limits.content_bytes,
-        context.metrics.filter_s.of("input"),
-        sees=context.engine.info.images,
-    )
+    preparation = InputPreparation.of(principal, ledger, context)
     findings = preparation.filter.findings
     try:
         takes_tools = context.tools is None or context.engine.info.takes_tools
@@ -62,20 +57,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
             if isinstance(command, cm.TurnCommand):
                 _check_sampling(command, context.engine)
                 await preparation.filter.format(command.text)
-            if isinstance(command, cm.TurnCreate):
-                memories = await preparation.memories(context.memories, command)
-                changed, items = await preparation.turn(command)
-                changed = with_listings(changed, tuple(ledger.tools))
-                left_out = await ledger.fit_turn(changed, items, memories) if command.respond else 0
-                service = {**(input.service or {}), ITEMS_LEFT_OUT: left_out} if left_out else input.service
-                return replace(
-                    input,
-                    command=changed,
-                    prepared_items=items,
-                    memories=memories,
-                    findings=tuple(findings),
-                    service=service,
-                )
+                return await _prepare_turn(input, command, preparation, ledger, context)
             if isinstance(command, Preparable):
                 one, prepared = await preparation.one(command)
                 return replace(input, command=one, prepared=prepared, findings=tuple(findings))
@@ -91,6 +73,7 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
                     "too_many_pins", "The pinned messages would take more than a quarter of the context window."
                 )
             if isinstance(command, cm.SessionCreate | cm.SessionUpdate):
+                await check_knowledge(command.knowledge, context.knowledge, principal)
                 memories = await preparation.memories(context.memories, command)
                 return replace(
                     input, command=await preparation.about(command), memories=memories, findings=tuple(findings)
@@ -104,6 +87,32 @@ async def prepare_input(input: Command, *, ledger: Ledger, context: ActorContext
     except Exception:  # a filter's or tokenizer's bug refuses this message and spares the session
         log.exception("preparation_failed", command=command.id)
         return replace(input, refused=Internal("internal_error", "Preparing this message failed on our side."))
+
+
+async def _prepare_turn(
+    input: Command, command: cm.TurnCommand, preparation: InputPreparation, ledger: Ledger, context: ActorContext
+) -> Command:
+    """Prepares a command that may begin an answer. The response's `service` says what is missing in its prompt."""
+    replace = msgspec.structs.replace
+    missing: dict[str, Json] = {}
+    if isinstance(command, cm.TurnCreate):
+        memories = await preparation.memories(context.memories, command)
+        changed, items = await preparation.turn(command)
+        changed = with_listings(changed, tuple(ledger.tools))
+        if command.respond and (left_out := await ledger.fit_turn(changed, items, memories)):
+            missing[ITEMS_LEFT_OUT] = left_out
+        input = replace(input, command=changed, prepared_items=items, memories=memories)
+    elif isinstance(command, Preparable):
+        one, prepared = await preparation.one(command)
+        input = replace(input, command=one, prepared=prepared)
+    knowledge = preparation.knowledge
+    if knowledge is not None:
+        await knowledge.check_documents()
+        input = replace(input, deleted_documents=knowledge.deleted_documents)
+        if knowledge.skipped:
+            missing[RETRIEVAL_SKIPPED] = knowledge.skipped
+    service = {**(input.service or {}), **missing} if missing else input.service
+    return replace(input, findings=tuple(preparation.filter.findings), service=service)
 
 
 def _check_sampling(command: cm.TurnCommand, engine: Engine) -> None:
@@ -139,6 +148,7 @@ class InputPreparation:
         filters: FilterSet,
         bytes_max: int,
         filters_s: Histogram,
+        knowledge: TurnKnowledge | None = None,
         *,
         sees: bool = False,
     ) -> None:
@@ -147,9 +157,23 @@ class InputPreparation:
         self._ledger = ledger
         self._sees = sees
         self.filter = PromptFilter(principal, filters, bytes_max, filters_s)
+        self.knowledge = knowledge
+
+    @classmethod
+    def of(cls, principal: Principal, ledger: Ledger, context: ActorContext) -> InputPreparation:
+        """Returns the preparation of a command that may bring a turn."""
+        bytes_max, filters_s = context.limits.content_bytes, context.metrics.filter_s.of("input")
+
+        def passage_filter() -> PromptFilter:
+            return PromptFilter(principal, context.filters, bytes_max, filters_s)
+
+        window = context.engine.info.context_window
+        knowledge = TurnKnowledge(principal, ledger.state, context.knowledge, passage_filter, window)
+        images = context.engine.info.images
+        return cls(principal, ledger, context.filters, bytes_max, filters_s, knowledge, sees=images)
 
     async def one(self, command: Preparable) -> tuple[Preparable, Prepared]:
-        ledger, state = self._ledger, self._ledger.state
+        state = self._ledger.state
         if self.filter.active:
             self.filter.follow(texts_before(state, command))
         if isinstance(command, cm.ToolOutput):
@@ -170,7 +194,7 @@ class InputPreparation:
         text = await self.filter.text(original, by_model=role == "assistant")
         if text != original:
             command = msgspec.structs.replace(command, content=cm.filtered_content(command.content, text))
-        return command, await ledger.prepare(ChatMessage(role=role, text=self._seen(command.content, text)))
+        return command, await self._message(command, role, command.content)
 
     async def turn(self, command: cm.TurnCreate) -> tuple[cm.TurnCreate, tuple[Prepared | None, ...]]:
         """Filters and tokenises every item of a turn. An answer with calls gets no tokens here (None), because it is
@@ -193,9 +217,11 @@ class InputPreparation:
                         item = msgspec.structs.replace(item, content=cm.filtered_content(item.content, text))
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):
                         tokens = await self._ledger.prepare_answer(text, leaf, bounded=bounded)
+                    elif follower is None and item.role == "user":
+                        tokens = await self._message(command, item.role, item.content, bounded=bounded)
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
-                        shown = self._seen(item.content, text)
-                        tokens = await self._ledger.prepare(ChatMessage(role=item.role, text=shown), bounded=bounded)
+                        shown = ChatMessage(role=item.role, text=self._seen(item.content))
+                        tokens = await self._ledger.prepare(shown, bounded=bounded)
                 case cm.NewOutput():
                     name = names.get(item.call_id) or name_of(self._ledger.state, item.call_id, leaf)
                     output = await self.filter.output(item.output, "" if name is not None else item.call_id)
@@ -209,13 +235,13 @@ class InputPreparation:
             prepared.append(tokens)
         return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
 
-    def _seen(self, content: cm.Content, text: str) -> str:
-        """Returns the text of a message for its tokenizer: `text`, or, where the message has images, one that names
-        them. Raises BadInput if the model sees no images."""
+    def _seen(self, content: cm.Content) -> str:
+        """Returns the text of a message for its tokenizer, in which images are named. Raises BadInput if the model sees
+        none."""
         parts = cm.content_parts(content)
         images = [place for place, part in enumerate(parts) if isinstance(part, InputImage)]
         if not images:
-            return text
+            return _text(content)
         if not self._sees:
             raise unseen_image(f"content[{images[0]}].type")
         return prompt_text(parts, sees=True)
@@ -279,9 +305,30 @@ class InputPreparation:
             new = command.create.instructions
         return [PromptText(new, False), *texts] if isinstance(new, str) and not texts else texts
 
+    async def _message(
+        self, command: cm.ActorCommand, role: Role, content: cm.Content, *, bounded: bool = True
+    ) -> Prepared:
+        """Returns the tokens of a filtered message, with the passages that are found for it in front. If it is too long
+        for the window with them, it goes without."""
+        prepare, text, knowledge = self._ledger.prepare, self._seen(content), self.knowledge
+        if knowledge is not None and (passages := await knowledge.passages(command, role, _words(content))):
+            in_front = "".join(passage.text for passage in passages)
+            try:
+                prepared = await prepare(ChatMessage(role=role, text=in_front + text), bounded=bounded)
+                return msgspec.structs.replace(prepared, passages=passages)
+            except BadInput as error:
+                if error.code != "context_length_exceeded":
+                    raise
+                knowledge.skipped["passages"] = "too_long"
+        return await prepare(ChatMessage(role=role, text=text), bounded=bounded)
+
     async def _output(self, call_id: CallId, output: str, name: str | None, *, bounded: bool = True) -> Prepared:
         message = ChatMessage(role="tool", text=output, call_id=call_id, name=name)
         return await self._ledger.prepare(message, bounded=bounded)
+
+
+def _words(content: cm.Content) -> str:
+    return "".join(part.text for part in cm.content_parts(content) if isinstance(part, InputText))
 
 
 def _text(content: cm.Content) -> str:

@@ -65,6 +65,8 @@ def client_state(state: State) -> dict[str, Any]:
         shown["context_policy"] = info.context_policy
     if info is not None and info.compact_threshold is not UNSET:
         shown["compact_threshold"] = info.compact_threshold
+    if info is not None and info.knowledge is not UNSET:
+        shown["knowledge"] = info.knowledge
     if state.compactions:
         shown["compactions"] = [
             {

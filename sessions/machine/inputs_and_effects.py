@@ -17,17 +17,29 @@ from sessions.model.errors import SessileError
 from sessions.model.journal_types import CommandRecord, HeadPatch, UsageRow
 from sessions.model.push import PushNotice
 from sessions.model.reviews import Case
-from sessions.model.types import CallId, ItemId, Json, Principal, ProgramPoint, ResponseId, UnixMs, Usage
+from sessions.model.types import (
+    CallId,
+    InputPassage,
+    ItemId,
+    Json,
+    Principal,
+    ProgramPoint,
+    ResponseId,
+    UnixMs,
+    Usage,
+)
 from sessions.model.verdicts import Finding, Verdict
 
 # -- inputs ---------------------------------------------------------------------------------------------------------
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """The packed token ids of a new item, rendered and tokenised before the step."""
+    """The packed token ids of a new item, rendered and tokenised before the step. Those of a user's message begin with
+    the `passages` that were found for it."""
 
     tokens: bytes
     fingerprint: str
+    passages: tuple[InputPassage, ...] = ()
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -40,6 +52,7 @@ class Command(msgspec.Struct, frozen=True):
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn; None: rendered when it is needed
     memories: tuple[str, ...] = ()  # of the end user who creates the session
+    deleted_documents: tuple[str, ...] = ()  # ids; the session has passages of them
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # whether an appeal's text is one that filters refuse
     service: dict[str, Json] | None = None  # what admission says about the response that it begins

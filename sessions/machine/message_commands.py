@@ -28,6 +28,7 @@ from sessions.machine.responses import (
     take_up,
 )
 from sessions.machine.server_tools import newest_of, server_call_conflict
+from sessions.machine.session_commands import take_back_passages
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -89,7 +90,7 @@ def _new_message(
         id=item_ids_of(build.state.key, input.principal, command)[0],
         parent_id=parent,
         role=role,
-        content=cm.content_parts(command.content),
+        content=(*(input.prepared.passages if input.prepared else ()), *cm.content_parts(command.content)),
         status="completed",
         created_at=build.now,
     )
@@ -114,6 +115,7 @@ def _respond(
     offset, response_id = build.state.top, None
     if input.adopts:
         adopt_model(build, input.adopts)
+    take_back_passages(build, input.deleted_documents)
     if isinstance(command, cm.ResponseCreate) or command.respond:
         new = _new_response(build, input, command, parent)
         begin(build, new)
@@ -151,7 +153,9 @@ def _queue(
             fingerprint=prepared.fingerprint,
         ),
     )
-    return cm.Ok(id=command.id, item_id=item.id if item else None, response_id=new.id, offset=build.state.top)
+    offset = build.state.top
+    take_back_passages(build, input.deleted_documents)
+    return cm.Ok(id=command.id, item_id=item.id if item else None, response_id=new.id, offset=offset)
 
 
 def cancel_response(build: StepBuilder, command: cm.ResponseCancel) -> cm.Ok:

@@ -37,7 +37,7 @@ from sessions.machine.tool_turns import ServerCalls
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import EngineLost, NotFound, SessileError
-from sessions.model.generation import CONTINUOUS_USAGE, ITEMS_LEFT_OUT, drawn_seed
+from sessions.model.generation import CONTINUOUS_USAGE, ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED, drawn_seed
 from sessions.model.journal_types import UsageRow
 from sessions.model.reviews import Subject, cases_to_open
 from sessions.model.types import (
@@ -60,7 +60,7 @@ TOOL_ROUNDS_MAX = 8  # rounds of server tools in one turn, at most
 OUTCOME_UNKNOWN = "outcome_unknown: this call was sent, and whether it took effect is not known. It is not sent again."
 _OF_THE_QUEUE = ("queue_position", "expected_wait_ms")  # keys of `service` about waiting for an engine
 # What stays in `service` when a response that waited begins:
-KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING, ITEMS_LEFT_OUT)
+KEPT_SERVICE = ("brownout", "max_output_tokens", "without", ROUTING, ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED)
 
 _DIGITS = "abcdefghijklmnopqrstuvwxyz234567"  # of base 32 (RFC 4648), in lower case
 _PAIRS = [high + low for high in _DIGITS for low in _DIGITS]  # `base64.b32encode` is Python, and takes twice as long

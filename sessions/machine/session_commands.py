@@ -24,6 +24,7 @@ from sessions.model.generation import unsupported_tools
 from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
+    InputPassage,
     Item,
     ItemId,
     Message,
@@ -34,8 +35,8 @@ from sessions.model.types import (
     words_of,
 )
 
-# The settings of a session about sampling and context.
-_SAMPLING: Final = ("temperature", "max_output_tokens", "context_policy", "compact_threshold")
+# The settings of a session that are absent until they are set.
+_SETTINGS: Final = ("temperature", "max_output_tokens", "context_policy", "compact_threshold", "knowledge")
 
 
 def check_tools(build: StepBuilder, tools: Sequence[Tool] | None | UnsetType) -> None:
@@ -73,7 +74,7 @@ def make_session(build: StepBuilder, input: Command, settings: cm.SessionCreate 
         metadata=settings.metadata,
         title=settings.title,
         created_at=build.now,
-        **{name: _unset_if_none(getattr(settings, name, None)) for name in _SAMPLING},
+        **{name: _unset_if_none(getattr(settings, name, None)) for name in _SETTINGS},
     )
     build.put(ev.SessionCreated(info=info))
 
@@ -84,10 +85,10 @@ def update_session(build: StepBuilder, command: cm.SessionUpdate) -> cm.Ok:
     check_tools(build, command.tools)
     changes = {
         name: value
-        for name in ("title", "metadata", "instructions", "tools", *_SAMPLING)
+        for name in ("title", "metadata", "instructions", "tools", *_SETTINGS)
         if (value := getattr(command, name)) is not UNSET
     }
-    for name, nothing in (("metadata", {}), ("tools", ()), *((option, UNSET) for option in _SAMPLING)):
+    for name, nothing in (("metadata", {}), ("tools", ()), *((option, UNSET) for option in _SETTINGS)):
         if changes.get(name, UNSET) is None:
             changes[name] = nothing
     if "title" in changes:
@@ -152,6 +153,18 @@ def delete_item(build: StepBuilder, command: cm.ItemDelete) -> cm.Ok:
     made_by = state.made_by.get(item.id, ResponseId(""))
     _take_back(build, made_by, _spans(item) or [(item.id, 0, 0, "")], ev.ITEM_DELETED)
     return cm.Ok(id=command.id, session=state.key.session, offset=state.top)
+
+
+def take_back_passages(build: StepBuilder, documents: Sequence[str]) -> None:
+    """Retracts all passages of documents that were deleted, so that no later prompt has them."""
+    state, spans = build.state, list[_Span]()
+    for item_id in dict.fromkeys(item_id for file_id in documents for item_id in state.quoting.get(file_id, ())):
+        item = state.items.get(item_id)
+        for index, part in enumerate(item.content if isinstance(item, Message) else ()):
+            if isinstance(part, InputPassage) and part.file_id in documents and part.text:
+                spans.append((item_id, index, len(part.text), ""))
+    if spans:
+        _take_back(build, ResponseId(""), spans, ev.DOCUMENT_DELETED)
 
 
 _Span = tuple[ItemId, int, int, str]  # item, part, length, what stays

@@ -24,6 +24,7 @@ from sessions.model.types import (
     FunctionCall,
     FunctionCallOutput,
     InputImage,
+    InputPassage,
     Item,
     ItemId,
     Json,
@@ -223,6 +224,7 @@ class State(msgspec.Struct, kw_only=True):
     newest: ItemId | None = None
     made_by: dict[ItemId, ResponseId] = {}  # output items only
     item_tokens: dict[ItemId, tuple[str, bytes]] = {}  # (fingerprint, packed); not of output items
+    quoting: dict[str, list[ItemId]] = {}  # the messages that have passages of a document, by the document's id
     answers: dict[ResponseId, Answer] = {}
     open: dict[ResponseId, Open] = {}
     queue: list[Queued] = []
@@ -526,6 +528,9 @@ def _add(state: State, item: Item) -> None:
     if item.id not in state.items:
         state.newest = item.id
     _set(state, item)
+    if isinstance(item, Message):
+        for file_id in dict.fromkeys(passage.file_id for passage in item.passages):
+            state.quoting.setdefault(file_id, []).append(item.id)
 
 
 def _set(state: State, item: Item) -> None:
@@ -590,7 +595,11 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
             parts[event.content_index] = part if scrub(part.text, event) == part.text else InputImage()
         else:
             parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
-        state.items[item.id] = msgspec.structs.replace(item, content=tuple(parts))
+        state.items[item.id] = item = msgspec.structs.replace(item, content=tuple(parts))
+        if isinstance(part, InputPassage) and not any(
+            passage.file_id == part.file_id and passage.text for passage in item.passages
+        ):
+            _forget_message(state, item.id, part.file_id)
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     elif isinstance(item, FunctionCallOutput):
@@ -601,6 +610,13 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     answer = state.answers.get(state.made_by.get(event.item_id, ResponseId("")))
     if answer is not None:  # the ledger is derived: it is made again from the scrubbed text
         answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
+
+
+def _forget_message(state: State, item_id: ItemId, file_id: str) -> None:
+    """Takes a message out of those that have passages of a document."""
+    names = [name for name in state.quoting.pop(file_id, ()) if name != item_id]
+    if names:
+        state.quoting[file_id] = names
 
 
 def _remove(state: State, item_id: ItemId) -> None:
@@ -620,6 +636,8 @@ def _remove(state: State, item_id: ItemId) -> None:
     state.cuts = {of: first for of, first in state.cuts.items() if item_id not in (of, first)}
     if item_id in state.pinned:
         state.pinned.remove(item_id)
+    for file_id in {passage.file_id for passage in removed.passages} if isinstance(removed, Message) else ():
+        _forget_message(state, item_id, file_id)
     made_by = state.made_by.pop(item_id, None)
     answer = state.answers.get(made_by) if made_by is not None else None
     if answer is not None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from sessions.machine import item_tree
-from sessions.machine.inputs_and_effects import Command
+from sessions.machine.inputs_and_effects import Command, Prepared
 from sessions.machine.item_tree import busy_conflict
 from sessions.machine.responses import (
     NewResponse,
@@ -22,13 +22,13 @@ from sessions.machine.responses import (
     take_up,
 )
 from sessions.machine.server_tools import newest_of, server_call_conflict
-from sessions.machine.session_commands import check_tools, make_session
+from sessions.machine.session_commands import check_tools, make_session, take_back_passages
 from sessions.machine.state import Awaiting, State, stands_below
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput
-from sessions.model.generation import ITEMS_LEFT_OUT
+from sessions.model.generation import ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED
 from sessions.model.types import (
     CallId,
     FunctionCall,
@@ -72,12 +72,14 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
     response_id = response_id_of(state.key, principal, command.id) if command.respond else None
     outputs_end = max((at for at, item in enumerate(command.items) if isinstance(item, cm.NewOutput)), default=-1)
     for index, (name, new) in enumerate(zip(names, command.items, strict=True)):
-        item = new_item(name, new, parent, build.now)
-        build.put_item(item, input.prepared_items[index] if index < len(input.prepared_items) else None)
+        prepared = input.prepared_items[index] if index < len(input.prepared_items) else None
+        item = new_item(name, new, parent, build.now, prepared)
+        build.put_item(item, prepared)
         parent = item.id
         if turn is not None and response_id is not None and index == outputs_end:
             parent = take_up(build, turn.response_id, parent, response_id)
     offset = state.top
+    take_back_passages(build, input.deleted_documents)
     if response_id is not None:
         begin(
             build,
@@ -163,11 +165,13 @@ def _last_of(state: State, response_id: ResponseId) -> ItemId | None:
     return answer.parent
 
 
-def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) -> Item:
-    """Returns an item of the turn as the log has it, with the id `name`."""
+def new_item(
+    name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs, prepared: Prepared | None = None
+) -> Item:
+    """Returns an item of the turn as the log has it, with the id `name`, and the passages that were found for it."""
     match new:
         case cm.NewMessage():
-            parts = cm.content_parts(new.content)
+            parts = (*(() if prepared is None else prepared.passages), *cm.content_parts(new.content))
             return Message(
                 id=name,
                 parent_id=parent,
@@ -200,7 +204,8 @@ def new_item(name: ItemId, new: cm.NewItem, parent: ItemId | None, now: UnixMs) 
 def _of_its_context(service: dict[str, Json] | None) -> dict[str, Json] | None:
     """Returns the entries of `service` that are about the prompt's context, without those about admission: the turn is
     continued, and was admitted when it began."""
-    return {ITEMS_LEFT_OUT: service[ITEMS_LEFT_OUT]} if service and ITEMS_LEFT_OUT in service else None
+    context = {name: each for name, each in (service or {}).items() if name in (ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED)}
+    return context or None
 
 
 def _answers(command: cm.TurnCreate) -> set[CallId]:

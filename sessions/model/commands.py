@@ -30,6 +30,7 @@ from sessions.model.types import (
     OutputText,
     ResponseId,
     Sampling,
+    SearchScope,
     SessionId,
     Temperature,
     TextOptions,
@@ -76,6 +77,7 @@ class SessionCreate(msgspec.Struct, frozen=True, kw_only=True, tag="session.crea
     max_output_tokens: MaxTokens | None | UnsetType = UNSET
     context_policy: ContextPolicy | None | UnsetType = UNSET
     compact_threshold: CompactThreshold | None | UnsetType = UNSET
+    knowledge: SearchScope | None | UnsetType = UNSET
 
 
 class SessionCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,14 @@ class ModelTurn(TurnCommand, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class MessageCreate(ModelTurn, frozen=True, kw_only=True, tag="message.create"):
+class MessageTurn(ModelTurn, frozen=True, kw_only=True):
+    """Base of a chat client's turns that bring a message. `knowledge` is searched with its words in place of the
+    session's; null: nothing is."""
+
+    knowledge: SearchScope | None | UnsetType = UNSET
+
+
+class MessageCreate(MessageTurn, frozen=True, kw_only=True, tag="message.create"):
     content: Content
     parent_id: ItemId | None | UnsetType = UNSET
     role: Literal["user", "system", "developer", "assistant"] = "user"
@@ -106,7 +115,7 @@ class MessageCreate(ModelTurn, frozen=True, kw_only=True, tag="message.create"):
     queue: bool = False
 
 
-class MessageEdit(ModelTurn, frozen=True, kw_only=True, tag="message.edit"):
+class MessageEdit(MessageTurn, frozen=True, kw_only=True, tag="message.edit"):
     item_id: ItemId
     content: Content
     respond: bool = True
@@ -153,6 +162,7 @@ class SessionUpdate(SessionCommand, frozen=True, kw_only=True, tag="session.upda
     max_output_tokens: MaxTokens | None | UnsetType = UNSET
     context_policy: ContextPolicy | None | UnsetType = UNSET
     compact_threshold: CompactThreshold | None | UnsetType = UNSET
+    knowledge: SearchScope | None | UnsetType = UNSET
 
 
 class SessionDelete(SessionCommand, frozen=True, kw_only=True, tag="session.delete"):

@@ -27,6 +27,7 @@ from sessions.model.types import (
     ProgramPoint,
     ResponseId,
     Sampling,
+    SearchScope,
     Status,
     Tool,
     UnixMs,
@@ -110,6 +111,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     compact_threshold: int | UnsetType = UNSET  # prompt tokens above which the conversation is compacted
     routing: SessionRouting | UnsetType = UNSET  # unset: its model was named
     created_at: UnixMs
+    knowledge: SearchScope | UnsetType = UNSET  # what is searched for each of its turns; unset: nothing
 
 
 # -- the session ------------------------------------------------------------------------------------------------
@@ -286,6 +288,7 @@ class ResponseFailed(ResponseEvent, frozen=True, kw_only=True, tag="response.fai
 COMPACTION_VOIDED: Final = "compaction_voided"  # a category: a summary that had read what was taken back
 ERASED: Final = "deleted"  # a category: text that a client had erased
 ITEM_DELETED: Final = "item_deleted"  # a category: the item is out of the tree; those below it stand below its parent
+DOCUMENT_DELETED: Final = "document_deleted"  # a category: a passage of a document that is in no vector store any more
 
 
 class ContentRetracted(Event, frozen=True, kw_only=True, tag="content.retracted"):

@@ -21,6 +21,7 @@ CONTINUES: Final = "continues"  # in a response's request: it goes on with the w
 BACKGROUND_PRIORITY: Final = 10  # behind every tenant's turns
 TRUNCATION: Final = "truncation"  # in a response's request: `auto` leaves the oldest turns out where not all fits
 ITEMS_LEFT_OUT: Final = "items_left_out"  # in a response's `service`: how many items its prompt leaves out
+RETRIEVAL_SKIPPED: Final = "retrieval_skipped"  # in a response's `service`: what was not searched for it, and why
 GENERATE: Final = "generate"  # in a response's request: false where it only brings up the KV of what comes before it
 
 

@@ -185,6 +185,20 @@ class InputImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         return OBJECT_CHARACTER if self.image_url or self.file_id else ""
 
 
+class InputPassage(msgspec.Struct, frozen=True, kw_only=True, tag="input_passage"):
+    """A passage of a stored document that the server found for a user's message and put in front of its words. It is
+    characters `start` to `end` of the document's text, and the answer cites it by its number. `text` is what the model
+    reads; it is empty once the document is deleted."""
+
+    number: int
+    file_id: str
+    filename: str
+    start: int
+    end: int
+    score: float
+    text: str
+
+
 class OutputText(msgspec.Struct, frozen=True, tag="output_text"):
     text: str
     annotations: tuple[Json, ...] = ()
@@ -200,7 +214,7 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
     reasoning: str
 
 
-ContentPart = InputText | InputFile | InputImage | OutputText | Refusal | Reasoning
+ContentPart = InputText | InputFile | InputImage | InputPassage | OutputText | Refusal | Reasoning
 
 
 def words_of(part: ContentPart) -> str:
@@ -228,6 +242,11 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
         return "".join(part.text for part in self.content if not isinstance(part, Refusal | Reasoning))
 
     @property
+    def sent_text(self) -> str:
+        """The text without the passages that the server has put in front of it."""
+        return "".join(part.text for part in self.content if isinstance(part, InputText | InputFile | OutputText))
+
+    @property
     def files(self) -> tuple[InputFile, ...]:
         return tuple(part for part in self.content if isinstance(part, InputFile))
 
@@ -236,8 +255,13 @@ class Message(msgspec.Struct, frozen=True, tag="message", kw_only=True):
         return tuple(part for part in self.content if isinstance(part, InputImage) and part.image_url)
 
     @property
+    def passages(self) -> tuple[InputPassage, ...]:
+        return tuple(part for part in self.content if isinstance(part, InputPassage))
+
+    @property
     def words(self) -> str:
-        """The text without that of files. It is empty if a filter has joined the two (`commands.filtered_content`)."""
+        """The text without that of files and passages. It is empty if a filter has joined the text with a file's
+        (`commands.filtered_content`)."""
         if self.files and not any(file.text for file in self.files):
             return ""
         return "".join(part.text for part in self.content if isinstance(part, InputText | OutputText))
@@ -287,8 +311,9 @@ Item = Message | FunctionCall | FunctionCallOutput
 
 
 class SearchScope(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the documents that the tool `file_search` searches for a client: these vector stores, files whose
-    attributes pass `filters`, at most `results_max` passages, and those with a score of at least `score_min`."""
+    """The part of the documents that is searched for a client, by the tool `file_search` or as `knowledge` of its
+    turns: these vector stores, files whose attributes pass `filters`, at most `results_max` passages, and those with a
+    score of at least `score_min`."""
 
     vector_store_ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=16)]
     results_max: Annotated[int, msgspec.Meta(ge=1, le=50)] | None = None

@@ -13,7 +13,6 @@ out, and why. A call takes `DEADLINES.whole` seconds at most, however many store
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -21,20 +20,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from sessions.model.errors import NotFound, SessileError, Unavailable
+from sessions.model.errors import NotFound
+from sessions.model.generation import RETRIEVAL_SKIPPED
 from sessions.model.types import McpSource, Principal, SearchScope, TenantId, Tool
 from sessions.ports import ServerTools
-from sessions.retrieval.filters import parse_filter
-from sessions.retrieval.search import Deadlines, PassageSearch, SearchTooLate, SkipReason, Stage
-from sessions.retrieval.vector_stores import (
-    Passage,
-    PassageIndex,
-    StoreId,
-    VectorStore,
-    may_search_store,
-    may_see_store,
-    store_not_found,
-)
+from sessions.retrieval.scoped_search import DEADLINES, RESULTS, RESULTS_MAX, ScopedSearch, StoreChoice
+from sessions.retrieval.search import Deadlines, PassageSearch, SkipReason, Stage
+from sessions.retrieval.vector_stores import Passage, PassageIndex
 from sessions.server_tools import (
     FILE_SEARCH,
     ProgramStep,
@@ -47,12 +39,6 @@ from sessions.server_tools import (
 
 NAME: Final = FILE_SEARCH
 STORES_MAX: Final = 16  # that one call may search
-RESULTS_MAX: Final = 20
-RESULTS: Final = 5
-CHARACTERS_MAX: Final = 12_000  # of all passages of one call: its budget in the prompt
-DEADLINES: Final = Deadlines(embedding=0.15, index=0.1, whole=0.25)
-SKIPPED: Final = "retrieval_skipped"
-UNAVAILABLE: Final = "vector_stores_unavailable"
 
 TOOL: Final = ServerTool(
     tool=Tool(
@@ -90,9 +76,8 @@ class FileSearch:
         deadlines: Deadlines = DEADLINES,
     ) -> None:
         self._index = index
-        self._search = search
+        self._scoped = ScopedSearch(index, search, deadlines)
         self._others = others
-        self._deadlines = deadlines
         self._tool = replace(TOOL, check_search=self.check_search)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
@@ -100,17 +85,7 @@ class FileSearch:
         return self._tool if other is None and name == NAME else other
 
     async def check_search(self, principal: Principal, scope: SearchScope) -> None:
-        """Raises NotFound for a store of a scope that the principal does not see, or that calls for its user could not
-        search. While the index does not answer nothing is checked."""
-        try:
-            async with asyncio.timeout(self._deadlines.whole):
-                stores = await self._in_scope(principal.tenant, principal.user, scope)
-        except (TimeoutError, Unavailable):
-            return
-        present = {store.id for store in stores if may_see_store(principal, store)}
-        for name in scope.vector_store_ids:
-            if name not in present:
-                raise store_not_found(name)
+        await self._scoped.check(principal, scope)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         return self._others.offered(tenant) if self._others is not None else ()
@@ -132,31 +107,21 @@ class FileSearch:
             arguments = msgspec.json.decode(request.arguments, type=_Arguments)
         except msgspec.MsgspecError:
             return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
-        clock = asyncio.get_running_loop().time
-        begun_at = clock()
-        try:
-            async with asyncio.timeout(self._deadlines.index):
-                stores, is_missing = await self._stores(request, arguments)
-            scope, limit = request.search, _limit(request, arguments)
-            only = None if scope is None or scope.filters is None else parse_filter(scope.filters)
-            left = replace(self._deadlines, whole=self._deadlines.whole - (clock() - begun_at))
-            outcome = await self._search.search(stores, arguments.query, only=only, limit=limit, deadlines=left)
-        except (TimeoutError, SearchTooLate):
-            return ToolResult(outcome="failed", output=_output([], (SKIPPED, UNAVAILABLE), {"vectors": "late"}))
-        except SessileError as error:
-            return ToolResult(outcome="failed", output=_output([], (SKIPPED, error.code), {"vectors": "failed"}))
-        reasons: dict[Stage, SkipReason] = {"vectors": "missing"} if is_missing else {}
-        reasons |= outcome.reasons
-        good = [passage for passage in outcome.passages if scope is None or passage.score >= scope.score_min]
-        passages = within(good, CHARACTERS_MAX)
-        return ToolResult(outcome="done", output=_output(passages, (SKIPPED, *reasons) if reasons else (), reasons))
+
+        async def choose() -> StoreChoice:
+            return await self._stores(request, arguments)
+
+        retrieved = await self._scoped.search(choose, arguments.query, request.search, limit=_limit(request, arguments))
+        skipped = (retrieved.error,) if retrieved.error else tuple(retrieved.reasons)
+        output = _output(retrieved.passages, (RETRIEVAL_SKIPPED, *skipped) if skipped else (), retrieved.reasons)
+        return ToolResult(outcome="failed" if retrieved.error else "done", output=output)
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         if self._others is None:
             return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
         return await self._others.advance(step)
 
-    async def _stores(self, request: ToolRequest, arguments: _Arguments) -> tuple[list[VectorStore], bool]:
+    async def _stores(self, request: ToolRequest, arguments: _Arguments) -> StoreChoice:
         """Returns the stores of the session's owner: those that the client names, if it does; and whether some that the
         client, or without one the model, names are missing. If the model names ids of such stores, only those."""
         scope, wanted = request.search, frozenset(arguments.vector_store_ids or ())
@@ -164,14 +129,9 @@ class FileSearch:
             stores = await self._index.stores(request.key.tenant, request.user, anybody=False)
             chosen = [store for store in stores if arguments.vector_store_ids is None or store.id in wanted]
             return chosen[:STORES_MAX], bool(wanted - {store.id for store in chosen})
-        stores = await self._in_scope(request.key.tenant, request.user, scope)
+        stores = await self._scoped.in_scope(request.key.tenant, request.user, scope)
         chosen = [store for store in stores if store.id in wanted] or stores
         return chosen, bool(set(scope.vector_store_ids) - {store.id for store in stores})
-
-    async def _in_scope(self, tenant: TenantId, user: str | None, scope: SearchScope) -> list[VectorStore]:
-        """Returns the stores of a scope that calls for the user may search."""
-        stores = await self._index.stores_of_ids(tenant, [StoreId(name) for name in scope.vector_store_ids])
-        return [store for store in stores if may_search_store(tenant, user, store)]
 
 
 def _limit(request: ToolRequest, arguments: _Arguments) -> int:
@@ -181,17 +141,6 @@ def _limit(request: ToolRequest, arguments: _Arguments) -> int:
     if wanted is None:
         return RESULTS if request.search is None or request.search.results_max is None else most
     return min(max(wanted, 1), most)
-
-
-def within(passages: Sequence[Passage], characters: int) -> list[Passage]:
-    """Returns as many passages, from the first (the best) on, as fit into `characters`."""
-    kept: list[Passage] = []
-    for passage in passages:
-        characters -= len(passage.text)
-        if characters < 0:
-            break
-        kept.append(passage)
-    return kept
 
 
 def _output(passages: Sequence[Passage], skipped: Sequence[str], reasons: Mapping[Stage, SkipReason]) -> str:

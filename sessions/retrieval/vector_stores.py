@@ -166,6 +166,10 @@ class PassageIndex(Protocol):
         those behind `after` in the order of their tenants and ids."""
         ...
 
+    async def present(self, tenant: TenantId, documents: Collection[DocumentId]) -> set[DocumentId]:
+        """Returns those of these documents that are in at least one store of the tenant."""
+        ...
+
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
         """Cancels the reading of a batch's files that still wait; returns how many."""
         ...

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sessions.model.types import ContentPart, InputImage, InputText, Item, Message, OutputText, Tokens
+from sessions.model.types import ContentPart, InputImage, Item, Message, Tokens
 
 MARK: Final = "\ufdd4"  # a noncharacter of Unicode
 UNSEEN: Final = "[An image, which this model cannot see.]"
@@ -48,9 +48,7 @@ def prompt_text(content: Sequence[ContentPart], *, sees: bool) -> str:
 def _prompt_part(part: ContentPart, *, sees: bool) -> str:
     if isinstance(part, InputImage):
         return (f"{MARK}{part.sha256} {part.width}x{part.height}{MARK}" if sees else UNSEEN) if part.image_url else ""
-    if isinstance(part, InputText | OutputText):
-        return part.text.replace(MARK, "\ufffd")
-    return getattr(part, "text", "")
+    return getattr(part, "text", "").replace(MARK, "\ufffd")
 
 
 def split_names(text: str) -> Iterator[str | ImageName]:

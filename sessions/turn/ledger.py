@@ -304,8 +304,10 @@ class Ledger:
         branch = await self.messages.branch(leaf)
         pieces, messages = list(branch.pieces), list[ChatMessage]()
         names = item_ids_of(state.key, LOCAL_PRINCIPAL, command)
-        brought = [new_item(name, new, None, UnixMs(0)) for name, new in zip(names, command.items, strict=True)]
         ids = {name: each for name, each in zip(names, prepared, strict=False) if each is not None}
+        brought = [
+            new_item(name, new, None, UnixMs(0), ids.get(name)) for name, new in zip(names, command.items, strict=True)
+        ]
         for items in group_by_message(brought):
             whole = ids.get(items[0].id) if not isinstance(items[-1], FunctionCall) else None
             is_calling = isinstance(items[-1], FunctionCall)

@@ -20,7 +20,16 @@ from inference.simulated import SimulatedOptions
 from tests.support.doors import markers as mk
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.grpc_door import ENDS, Talk
-from tests.support.doors.marked_bodies import Sample, bodies, function, given_file, mcp_source, schema, search_scope
+from tests.support.doors.marked_bodies import (
+    Sample,
+    bodies,
+    function,
+    given_file,
+    mcp_source,
+    schema,
+    search_scope,
+    searching_tool,
+)
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
@@ -149,8 +158,12 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "session.create", "model": next(m)},
         {"type": "session.create", "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
         {"type": "session.update", **here, "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
-        {"type": "session.create", "tools": [search_scope(m)]},
-        {"type": "session.update", **here, "tools": [search_scope(m)]},
+        {"type": "session.create", "tools": [searching_tool(m)]},
+        {"type": "session.update", **here, "tools": [searching_tool(m)]},
+        {"type": "session.create", "knowledge": search_scope(m)},
+        {"type": "session.update", **here, "knowledge": search_scope(m)},
+        {"type": "message.create", **here, "content": "x", "knowledge": search_scope(m)},
+        {"type": "message.edit", **here, "item_id": "x", "content": "x", "knowledge": search_scope(m)},
         {"type": "message.create", **here, "content": "x", **options, "model": next(m)},
         {"type": "message.create", **here, "content": "x", **named, "parent_id": next(m)},
         {"type": "message.edit", **here, "item_id": next(m), "content": next(m), **options},
@@ -241,6 +254,10 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Create", {"session": next(m), "model": next(m), "tools": tool, "context_policy": next(m)}),
         ("Create", {**here, "tools": [mcp_source(m, next(m))]}),
         ("Update", {**here, "tools": [mcp_source(m, next(m))]}),
+        ("Create", {**here, "tools": [searching_tool(m)], "knowledge": search_scope(m)}),
+        ("Update", {**here, "tools": [searching_tool(m)], "knowledge": search_scope(m)}),
+        ("Send", {**here, "content": "x", "knowledge": search_scope(m)}),
+        ("Edit", {**here, "item_id": "x", "content": "x", "knowledge": search_scope(m)}),
         (
             "Send",
             {

@@ -214,3 +214,41 @@ test("a message of files alone shows them while it waits, and when it is refused
   });
   assert.deepEqual(shown, [["a.txt"], ["a.txt"], ["a.txt"]]);
 });
+
+test("an image goes to a model that sees as an image, is shown in its message, and stays through an edit", async () => {
+  const seeing = new Server(["--images", "yes", "--sim-tokens-per-s", "300", "--sim-answer-tokens", "20"]);
+  await seeing.start();
+  try {
+    const page = await browser.page();
+    open.add(page);
+    await page.goto(seeing.url);
+    await page.waitForSelector('#link[data-phase="ready"]');
+    const data = await page.evaluate(() => {
+      const canvas = document.createElement("canvas");
+      canvas.width = 60;
+      canvas.height = 40;
+      canvas.getContext("2d").fillRect(0, 0, 30, 40);
+      return canvas.toDataURL("image/png").split(",")[1];
+    });
+    await page.setInputFiles("#files", { name: "square.png", mimeType: "image/png", buffer: Buffer.from(data, "base64") });
+    await isUploaded(page, 1);
+    await page.waitForSelector("#attachments canvas.thumbnail");
+    await page.fill("#message", "What is it?");
+    await page.press("#message", "Enter");
+    await page.waitForFunction(() => document.querySelector(".message.user:not(.pending) .image img")?.naturalWidth === 60);
+    await edit(page, ".message.user", "What is it really?");
+    assert.equal(await page.locator(".message.user:not(.pending) .image img").count(), 1, "the edit keeps it");
+    const [question] = await page.evaluate(async () => {
+      const { SessileClient } = await import("/sessile.js");
+      const client = new SessileClient({ url: location.origin });
+      const session = client.session(new URLSearchParams(location.search).get("session")).open();
+      await session.live();
+      const items = session.view.thread().filter((entry) => entry.item?.role === "user").map((entry) => entry.item.content.map((part) => part.type));
+      client.close();
+      return items;
+    });
+    assert.deepEqual(question, ["input_image", "input_text"]);
+  } finally {
+    await seeing.dispose();
+  }
+});

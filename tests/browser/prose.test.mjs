@@ -348,10 +348,20 @@ test("passages that an answer cites stand below it, folded, and no others", asyn
     said("a", "o2", "They fell [2], as [1] and [3] say.");
     add({ id: "q2", type: "message", role: "user", parent_id: "a", content: [{ type: "input_text", text: "and?" }] });
     said("b", "q2", "I do not know [1].");
+    const found = { type: "input_passage", number: 1, file_id: "f", filename: "rates.md", start: 0, end: 9, score: 1 };
+    const text = "[Passage of rates.md, to be cited as [1]]\nThey <b>rose</b>.\n[End of passage]\n";
+    const content = [{ ...found, text }, { ...found, number: 2, text: "" }, { type: "input_text", text: "why?" }];
+    add({ id: "q3", type: "message", role: "user", parent_id: "b", content });
+    said("d", "q3", "They rose [1], [2].");
     const root = document.createElement("ol");
     new Thread(root, { prices: () => null, cost: () => null, draft: () => undefined }).render(view.thread(), [], []);
     const sources = [...root.querySelectorAll(".sources:not([hidden])")];
-    return sources.map((each) => [each.closest("li").dataset.id, each.open, [...each.querySelectorAll("li")].map((li) => [li.value, li.textContent])]);
+    const words = [...root.querySelectorAll(".said")].map((each) => each.textContent);
+    return [words, ...sources.map((each) => [each.closest("li").dataset.id, each.open, [...each.querySelectorAll("li")].map((li) => [li.value, li.textContent])])];
   });
-  assert.deepEqual(shown, [["a", false, [[2, "2.md<b>passage 2</b>"]]]]);
+  assert.deepEqual(shown, [
+    ["rates?", "and?", "why?"],
+    ["a", false, [[2, "2.md<b>passage 2</b>"]]],
+    ["d", false, [[1, "rates.mdThey <b>rose</b>."]]],
+  ]);
 });

@@ -36,6 +36,8 @@ from tests.support.neighbours.shapes import breaches, shapes, versions
 # What is new to the neighbour and never reaches it: the finding, and why.
 _TOOLS: Final = "only where --tools names a file, which is set once all processes run this release (docs/tools.md)"
 _FILES: Final = "only where somebody attaches a file: --file-bytes 0 until all run this release (docs/files.md)"
+_IMAGES: Final = "only of a model that sees: --images no until all run this release (docs/files.md)"
+_KNOWLEDGE: Final = "only where somebody names `knowledge`: --vector-stores off until all run this release"
 _THOUGHTS: Final = (
     "only of models with thoughts: their templates are no sums of pieces, and could not be started before"
 )
@@ -78,7 +80,13 @@ GATED: Final[dict[str, str]] = {
     },
     "peer message: Record.event: tag tool_call.started is new to the neighbour": _TOOLS,
     **{
-        f"{place}: tag input_file is new to the neighbour": _FILES
+        f"{where}: {what}: tag input_passage is new to the neighbour": _KNOWLEDGE
+        for where in ("journal record", "peer message")
+        for what in ("ContentPartAdded.part", "ContentPartDone.part", "Message.content")
+    },
+    **{
+        f"{place}: tag {tag} is new to the neighbour": why
+        for tag, why in (("input_file", _FILES), ("input_image", _IMAGES))
         for place in (
             *(
                 f"{where}: {what}"

@@ -230,10 +230,14 @@ def _kept(part: InputFile, kept: list[InputFile | InputImage]) -> InputFile | No
 
 
 def _kept_image(part: InputImage, kept: Sequence[InputFile | InputImage]) -> InputImage | None:
-    """Returns the image of the message that an edit replaces which `part` is, as its client read it; None if there is
-    none."""
-    images = (image for image in kept if isinstance(image, InputImage) and image.image_url)
-    return next((image for image in images if image.image_url == part.image_url), None)
+    """Returns the image of the message that an edit replaces which `part` is, by its URL as its client read it, else by
+    its file; None if there is none."""
+    for image in kept:
+        if isinstance(image, InputImage):
+            same_file = part.image_url is None and part.file_id is not None and image.file_id == part.file_id
+            if same_file or (part.image_url is not None and image.image_url == part.image_url):
+                return image
+    return None
 
 
 def names_files(content: Content) -> bool:

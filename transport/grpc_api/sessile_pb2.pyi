@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionCreate(_message.Message):
-    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title", "temperature", "max_output_tokens", "context_policy", "compact_threshold")
+    __slots__ = ("id", "session", "model", "instructions", "tools", "metadata", "title", "temperature", "max_output_tokens", "context_policy", "compact_threshold", "knowledge")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class SessionCreate(_message.Message):
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
     COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     model: str
@@ -31,10 +32,23 @@ class SessionCreate(_message.Message):
     max_output_tokens: int
     context_policy: str
     compact_threshold: int
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
+    knowledge: SearchScope
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
+
+class SearchScope(_message.Message):
+    __slots__ = ("vector_store_ids", "results_max", "filters", "score_min")
+    VECTOR_STORE_IDS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    SCORE_MIN_FIELD_NUMBER: _ClassVar[int]
+    vector_store_ids: _containers.RepeatedScalarFieldContainer[str]
+    results_max: int
+    filters: _struct_pb2.Struct
+    score_min: float
+    def __init__(self, vector_store_ids: _Optional[_Iterable[str]] = ..., results_max: _Optional[int] = ..., filters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., score_min: _Optional[float] = ...) -> None: ...
 
 class MessageCreate(_message.Message):
-    __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling", "model")
+    __slots__ = ("id", "session", "content", "parts", "parent_id", "at_root", "role", "no_response", "queue", "sampling", "model", "knowledge", "no_knowledge")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +60,8 @@ class MessageCreate(_message.Message):
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    NO_KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     content: str
@@ -57,10 +73,12 @@ class MessageCreate(_message.Message):
     queue: bool
     sampling: Sampling
     model: str
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., role: _Optional[str] = ..., no_response: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
+    knowledge: SearchScope
+    no_knowledge: bool
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., parent_id: _Optional[str] = ..., at_root: _Optional[bool] = ..., role: _Optional[str] = ..., no_response: _Optional[bool] = ..., queue: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ..., no_knowledge: _Optional[bool] = ...) -> None: ...
 
 class MessageEdit(_message.Message):
-    __slots__ = ("id", "session", "item_id", "content", "parts", "no_response", "sampling", "model")
+    __slots__ = ("id", "session", "item_id", "content", "parts", "no_response", "sampling", "model", "knowledge", "no_knowledge")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +87,8 @@ class MessageEdit(_message.Message):
     NO_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    NO_KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     item_id: str
@@ -77,7 +97,9 @@ class MessageEdit(_message.Message):
     no_response: bool
     sampling: Sampling
     model: str
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., no_response: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
+    knowledge: SearchScope
+    no_knowledge: bool
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., item_id: _Optional[str] = ..., content: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., no_response: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., model: _Optional[str] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ..., no_knowledge: _Optional[bool] = ...) -> None: ...
 
 class ResponseCreate(_message.Message):
     __slots__ = ("id", "session", "parent_id", "at_root", "queue", "sampling", "model")
@@ -136,7 +158,7 @@ class ToolOutput(_message.Message):
     def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., call_id: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ...) -> None: ...
 
 class SessionUpdate(_message.Message):
-    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear", "temperature", "max_output_tokens", "context_policy", "compact_threshold")
+    __slots__ = ("id", "session", "title", "metadata", "instructions", "tools", "clear", "temperature", "max_output_tokens", "context_policy", "compact_threshold", "knowledge")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +170,7 @@ class SessionUpdate(_message.Message):
     MAX_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
     COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     session: str
     title: str
@@ -159,7 +182,8 @@ class SessionUpdate(_message.Message):
     max_output_tokens: int
     context_policy: str
     compact_threshold: int
-    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ...) -> None: ...
+    knowledge: SearchScope
+    def __init__(self, id: _Optional[str] = ..., session: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., clear: _Optional[_Iterable[str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
 
 class SessionDelete(_message.Message):
     __slots__ = ("id", "session")
@@ -371,7 +395,7 @@ class TextOptions(_message.Message):
     def __init__(self, format: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Tool(_message.Message):
-    __slots__ = ("name", "description", "parameters", "strict", "type", "server", "mcp")
+    __slots__ = ("name", "description", "parameters", "strict", "type", "server", "mcp", "search")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
@@ -379,6 +403,7 @@ class Tool(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MCP_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
     parameters: _struct_pb2.Struct
@@ -386,7 +411,8 @@ class Tool(_message.Message):
     type: str
     server: bool
     mcp: McpSource
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
+    search: SearchScope
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ..., search: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
 
 class McpSource(_message.Message):
     __slots__ = ("server_label", "tool", "allowed", "read_only", "approval", "unasked")
@@ -547,7 +573,7 @@ class SessionSummary(_message.Message):
     def __init__(self, id: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open: _Optional[bool] = ..., created_at: _Optional[int] = ..., updated_at: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete", "temperature", "max_output_tokens", "answers", "feedback", "context_policy", "compact_threshold", "compactions", "pinned")
+    __slots__ = ("session", "epoch", "offset", "items", "open", "head", "title", "metadata", "model", "instructions", "tools", "created_at", "queued", "awaiting", "made_by", "reviews", "incomplete", "temperature", "max_output_tokens", "answers", "feedback", "context_policy", "compact_threshold", "compactions", "pinned", "knowledge")
     class MadeByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +620,7 @@ class State(_message.Message):
     COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     COMPACTIONS_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     session: str
     epoch: str
     offset: int
@@ -619,7 +646,8 @@ class State(_message.Message):
     compact_threshold: int
     compactions: _containers.RepeatedCompositeFieldContainer[Compaction]
     pinned: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., answers: _Optional[_Mapping[str, EndedResponse]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., pinned: _Optional[_Iterable[str]] = ...) -> None: ...
+    knowledge: SearchScope
+    def __init__(self, session: _Optional[str] = ..., epoch: _Optional[str] = ..., offset: _Optional[int] = ..., items: _Optional[_Iterable[_Union[Item, _Mapping]]] = ..., open: _Optional[_Iterable[_Union[OpenResponse, _Mapping]]] = ..., head: _Optional[str] = ..., title: _Optional[str] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., created_at: _Optional[int] = ..., queued: _Optional[_Iterable[_Union[QueuedResponse, _Mapping]]] = ..., awaiting: _Optional[_Iterable[_Union[AwaitingTools, _Mapping]]] = ..., made_by: _Optional[_Mapping[str, str]] = ..., reviews: _Optional[_Iterable[_Union[Review, _Mapping]]] = ..., incomplete: _Optional[_Mapping[str, str]] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., answers: _Optional[_Mapping[str, EndedResponse]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., compactions: _Optional[_Iterable[_Union[Compaction, _Mapping]]] = ..., pinned: _Optional[_Iterable[str]] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
 
 class Compaction(_message.Message):
     __slots__ = ("summary", "model", "items", "read_item_id", "tokens_before", "tokens_after")
@@ -744,7 +772,7 @@ class Item(_message.Message):
     def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
 
 class ContentPart(_message.Message):
-    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning", "image_url", "detail", "sha256", "width", "height")
+    __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning", "number", "start", "end", "score", "image_url", "detail", "sha256", "width", "height")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +783,10 @@ class ContentPart(_message.Message):
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     IMAGE_URL_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -770,12 +802,16 @@ class ContentPart(_message.Message):
     media_type: str
     size: int
     reasoning: str
+    number: int
+    start: int
+    end: int
+    score: float
     image_url: str
     detail: str
     sha256: str
     width: int
     height: int
-    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ..., image_url: _Optional[str] = ..., detail: _Optional[str] = ..., sha256: _Optional[str] = ..., width: _Optional[int] = ..., height: _Optional[int] = ...) -> None: ...
+    def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ..., refusal: _Optional[str] = ..., annotations: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., file_id: _Optional[str] = ..., filename: _Optional[str] = ..., file_data: _Optional[str] = ..., media_type: _Optional[str] = ..., size: _Optional[int] = ..., reasoning: _Optional[str] = ..., number: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., score: _Optional[float] = ..., image_url: _Optional[str] = ..., detail: _Optional[str] = ..., sha256: _Optional[str] = ..., width: _Optional[int] = ..., height: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "object", "created_at", "status", "model", "parent_id", "output", "usage", "incomplete_details", "error", "metadata", "request", "service", "continued_by")
@@ -868,7 +904,7 @@ class ResponseError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens", "title_made", "context_policy", "compact_threshold", "memories")
+    __slots__ = ("model", "instructions", "tools", "metadata", "title", "created_at", "temperature", "max_output_tokens", "title_made", "context_policy", "compact_threshold", "memories", "knowledge")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
@@ -881,6 +917,7 @@ class SessionInfo(_message.Message):
     CONTEXT_POLICY_FIELD_NUMBER: _ClassVar[int]
     COMPACT_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    KNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     instructions: str
     tools: _containers.RepeatedCompositeFieldContainer[Tool]
@@ -893,7 +930,8 @@ class SessionInfo(_message.Message):
     context_policy: str
     compact_threshold: int
     memories: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., memories: _Optional[_Iterable[str]] = ...) -> None: ...
+    knowledge: SearchScope
+    def __init__(self, model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., title: _Optional[str] = ..., created_at: _Optional[int] = ..., temperature: _Optional[float] = ..., max_output_tokens: _Optional[int] = ..., title_made: _Optional[bool] = ..., context_policy: _Optional[str] = ..., compact_threshold: _Optional[int] = ..., memories: _Optional[_Iterable[str]] = ..., knowledge: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("session", "epoch", "offset", "first_offset", "at", "session_created", "session_updated", "session_deleted", "session_migrated", "item_created", "response_queued", "response_created", "response_in_progress", "context_fitted", "response_output_item_added", "response_output_item_done", "response_content_part_added", "response_content_part_done", "response_output_text_delta", "response_output_text_done", "response_refusal_delta", "response_refusal_done", "response_function_call_arguments_delta", "response_function_call_arguments_done", "response_completed", "response_incomplete", "response_failed", "content_retracted", "review_appealed", "review_decided", "feedback_updated", "context_compacted", "context_compaction_undone", "context_compaction_failed", "item_pinned", "tool_call_started", "tool_call_approval_requested", "tool_call_approval_decided", "program_called", "program_returned", "tool_call_progress", "response_reasoning_text_delta", "response_reasoning_text_done")

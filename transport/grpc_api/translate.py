@@ -39,7 +39,7 @@ _LIST_LEVELS: Final = 2
 _LEVELS: Final = 86
 _CLEARABLE: Final = (
     *("title", "metadata", "instructions", "temperature", "max_output_tokens"),
-    *("context_policy", "compact_threshold"),
+    *("context_policy", "compact_threshold", "knowledge"),
 )
 _CLEARED: Final[dict[str, Any]] = {
     **dict.fromkeys(_CLEARABLE),
@@ -169,6 +169,10 @@ def _adapt(fields: dict[str, Any], field: str) -> None:
         fields["content"] = parts or fields.get("content", "")
         if field != "response_steer":
             fields["respond"] = not fields.pop("no_response", False)
+    if fields.pop("no_knowledge", False):
+        if "knowledge" in fields:
+            raise BadInput("invalid_request", "no_knowledge: there is knowledge besides.", param="no_knowledge")
+        fields["knowledge"] = None
     if fields.pop("at_root", False):
         if "parent_id" in fields:
             raise BadInput("invalid_request", "at_root: there is a parent_id besides.", param="at_root")

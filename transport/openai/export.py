@@ -25,7 +25,7 @@ def _item(item: Item) -> list[str]:
     match item:
         case Message():
             refusals = [part.refusal for part in item.content if hasattr(part, "refusal")]
-            return [f"## {_NAMES[item.role]}", "", item.text, *[f"*{text}*" for text in refusals]]
+            return [f"## {_NAMES[item.role]}", "", item.sent_text, *[f"*{text}*" for text in refusals]]
         case FunctionCall():
             return [f"## Call of `{_one_line(item.name)}`", "", *_fenced(item.arguments, "json")]
         case FunctionCallOutput():

@@ -412,6 +412,7 @@ class SessionFields(ResponseModel):
     reviews: list[dict[str, Any]] = []
     context_policy: str | None = None
     compact_threshold: int | None = None
+    knowledge: dict[str, Any] | None = None
     compactions: list[dict[str, Any]] = []
 
 

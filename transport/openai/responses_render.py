@@ -12,12 +12,20 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model import events as ev
-from sessions.model.generation import ATTENDED, GENERATE, ITEMS_LEFT_OUT, TOOL_CALLS_MADE, TRUNCATION
+from sessions.model.generation import (
+    ATTENDED,
+    GENERATE,
+    ITEMS_LEFT_OUT,
+    RETRIEVAL_SKIPPED,
+    TOOL_CALLS_MADE,
+    TRUNCATION,
+)
 from sessions.model.types import (
     ContentPart,
     FunctionCall,
     InputFile,
     InputImage,
+    InputPassage,
     Item,
     Json,
     Message,
@@ -112,9 +120,10 @@ def response(
 
 
 def left_out_of(body: ev.ResponseBody) -> dict[str, Json]:
-    """Returns the field with how many of the conversation's oldest items the prompt left out; empty if none."""
-    left_out = (body.service or {}).get(ITEMS_LEFT_OUT)
-    return {ITEMS_LEFT_OUT: left_out} if left_out else {}
+    """Returns the fields with what the prompt lacks: how many of the conversation's oldest items, and what was not
+    searched for it and why; empty if nothing."""
+    service = body.service or {}
+    return {name: service[name] for name in (ITEMS_LEFT_OUT, RETRIEVAL_SKIPPED) if service.get(name)}
 
 
 def _output(body: ev.ResponseBody, logprobs: OutputLogprobs | None) -> list[dict[str, Json]]:
@@ -150,7 +159,9 @@ def item(given: Item, logprobs: Sequence[Json] = NONE) -> dict[str, Json]:
     fields = msgspec.to_builtins(given)
     shown = {name: fields[name] for name in _ITEM_FIELDS if name in fields}
     return (
-        {**shown, "content": [part(each, logprobs) for each in given.content]} if isinstance(given, Message) else shown
+        {**shown, "content": [part(each, logprobs) for each in given.content if not isinstance(each, InputPassage)]}
+        if isinstance(given, Message)
+        else shown
     )
 
 

@@ -27,6 +27,7 @@ from sessions.model.types import (
     FunctionCallOutput,
     InputFile,
     InputImage,
+    InputPassage,
     InputText,
     Item,
     ItemId,
@@ -143,7 +144,7 @@ class Scrubber:
 
     def _content(self, content: ContentPart, part: _Part, offset: int) -> ContentPart:
         match content:
-            case InputText() | InputFile() | OutputText():
+            case InputText() | InputFile() | InputPassage() | OutputText():
                 return replace(content, text=self._blot(content.text, part, offset))
             case InputImage():
                 return content if self._blot(content.text, part, offset) == content.text else InputImage()

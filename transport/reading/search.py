@@ -155,7 +155,7 @@ def _texts(state: State) -> Iterator[tuple[str | None, str | None, str]]:
         yield None, None, state.info.title
     for item in ancestors(state, state.newest):
         if isinstance(item, Message) and item.role in ("user", "assistant"):
-            yield item.id, item.role, item.text
+            yield item.id, item.role, item.sent_text
 
 
 @dataclass(slots=True)

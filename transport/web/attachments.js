@@ -11,7 +11,7 @@ import { leaving } from "./wipe.js";
 /** @typedef {import("./sessile.js").ContentPart} ContentPart */
 /**
  * `id` is null until the file is uploaded, and `problem` says why it was not. `file` is what is uploaded, if it was not before.
- * @typedef {{ name: string, id: string | null, file: File | null, problem: string, isRemoved: boolean, request: XMLHttpRequest | null, element: HTMLElement, status: HTMLElement }} Attachment
+ * @typedef {{ type: string, name: string, id: string | null, file: File | null, problem: string, isRemoved: boolean, request: XMLHttpRequest | null, element: HTMLElement, status: HTMLElement }} Attachment
  */
 
 const FILES_MAX = 32; // The server takes no more in one message.
@@ -19,6 +19,8 @@ const UPLOADS_MAX = 3; // They leave connections for the rest of the page.
 const TRIES_MAX = 5;
 const RETRY_AFTER_S = 3;
 const EXPIRES_AFTER_S = 30 * 24 * 3600;
+const IMAGES = new Set(["image/png", "image/jpeg", "image/webp", "image/gif"]);
+const THUMBNAIL_PX = 40;
 const KEY = "sessile-files:";
 
 /** Makes the content of a message: its files, then its words. @param {string} text @param {ContentPart[]} files @returns {string | ContentPart[]} */
@@ -26,10 +28,18 @@ export function contentOf(text, files) {
   return files.length === 0 ? text : [...files, ...(text === "" ? [] : [{ type: "input_text", text }])];
 }
 
-/** Returns the files of a message as they are sent again. @param {{ content?: string | ContentPart[] } | undefined} item @returns {ContentPart[]} */
+/** Returns the files and images of a message as they are sent again. @param {{ content?: string | ContentPart[] } | undefined} item @returns {ContentPart[]} */
 export function filesOf(item) {
+  return attachedTo(item).map(({ type, file_id, filename, image_url }) => {
+    if (type === "input_file") return { type, ...(file_id ? { file_id } : {}), filename };
+    return { type, ...(file_id ? { file_id } : { image_url }), ...(filename ? { filename } : {}) };
+  });
+}
+
+/** Returns the parts of a message that are files and images. @param {{ content?: string | ContentPart[] } | undefined} item */
+export function attachedTo(item) {
   const parts = typeof item?.content === "string" ? [] : (item?.content ?? []);
-  return parts.filter((part) => part.type === "input_file").map(({ type, file_id, filename }) => ({ type, ...(file_id ? { file_id } : {}), filename }));
+  return parts.filter((part) => part.type === "input_file" || (part.type === "input_image" && (part["image_url"] || part["file_id"])));
 }
 
 /** Returns the words of a message's content. @param {string | ContentPart[]} content */
@@ -39,18 +49,22 @@ export function wordsOf(content) {
 
 /** Whether an item has the words and files of a message as it is sent. @param {{ content?: ContentPart[] }} item @param {string | ContentPart[]} content */
 export function hasContent(item, content) {
-  const idsOf = (/** @type {string | ContentPart[]} */ parts) => String(filesOf({ content: parts }).map((file) => file["file_id"]));
+  const idsOf = (/** @type {string | ContentPart[]} */ parts) => String(filesOf({ content: parts }).map((file) => file["file_id"] ?? file["image_url"]));
   return wordsOf(item.content ?? []) === wordsOf(content) && idsOf(item.content ?? []) === idsOf(content);
 }
 
 /** @param {ContentPart[]} files */
 export function namesOf(files) {
-  return files.map((file) => String(file["filename"]));
+  return files.map((file) => String(file["filename"] ?? t("Image")));
 }
 
-/** Shows the names of a message's files. @param {ContentPart[]} files */
+/** Shows a message's images, and the names of its files. @param {ContentPart[]} files as `attachedTo` returns them */
 export function chipsOf(files) {
-  return namesOf(files).map((name) => el("li", { class: "file", dir: "auto" }, name));
+  return files.map((file) => {
+    const [name = ""] = namesOf([file]);
+    const { image_url: src, width, height } = /** @type {{ image_url?: string, width?: number, height?: number }} */ (file);
+    return src?.startsWith("data:image/") ? el("li", { class: "image" }, el("img", { src, width, height, alt: name })) : el("li", { class: "file", dir: "auto" }, name);
+  });
 }
 
 /** Deletes files on the server that were not sent; those that it keeps all the same expire. @param {ContentPart[]} files */
@@ -59,11 +73,12 @@ export function deleteStored(files) {
 }
 
 export class Attachments {
-  /** @param {{ list: HTMLElement, input: HTMLInputElement, area: HTMLElement, field: HTMLElement, tell: (text: string) => void, changed: () => void }} page `area` takes files that are dropped or pasted; of all text fields only `field` does */
-  constructor({ list, input, area, field, tell, changed }) {
+  /** @param {{ list: HTMLElement, input: HTMLInputElement, area: HTMLElement, field: HTMLElement, tell: (text: string) => void, changed: () => void, sees: () => boolean }} page `sees`: whether the model sees images; `area` takes files that are dropped or pasted; of all text fields only `field` does */
+  constructor({ list, input, area, field, tell, changed, sees }) {
     this.list = list;
     this.tell = tell;
     this.changed = changed;
+    this.sees = sees;
     /** @type {Map<string, Attachment[]>} */
     this.bySession = new Map();
     this.sessionId = "";
@@ -108,7 +123,7 @@ export class Attachments {
     if (known !== undefined) return known;
     /** @type {ContentPart[]} */
     const kept = JSON.parse(storage.getItem(KEY + sessionId) ?? "[]");
-    const attachments = kept.map((part) => this.newAttachment(String(part["filename"]), String(part["file_id"])));
+    const attachments = kept.map((part) => this.newAttachment(part.type, String(part["filename"]), String(part["file_id"])));
     this.bySession.set(sessionId, attachments);
     return attachments;
   }
@@ -129,7 +144,7 @@ export class Attachments {
 
   /** Puts files back whose message was not sent. @param {ContentPart[]} parts */
   restore(parts) {
-    for (const { file_id, filename } of parts) this.current.push(this.newAttachment(String(filename), String(file_id)));
+    for (const { type, file_id, filename } of parts) this.current.push(this.newAttachment(type, String(filename), String(file_id)));
     this.keep(this.sessionId);
   }
 
@@ -159,7 +174,8 @@ export class Attachments {
   add(files) {
     const room = Math.max(0, FILES_MAX - this.current.length);
     if (files.length > room) this.tell(t("A message has {n} files at most.", { n: number(FILES_MAX) }));
-    const attachments = files.slice(0, room).map((file) => this.newAttachment(file.name, null, file));
+    const typeOf = (/** @type {File} */ file) => (IMAGES.has(file.type) && this.sees() ? "input_image" : "input_file");
+    const attachments = files.slice(0, room).map((file) => this.newAttachment(typeOf(file), file.name, null, file));
     this.current.push(...attachments);
     this.enqueue(attachments);
   }
@@ -201,15 +217,16 @@ export class Attachments {
     this.startUploads();
   }
 
-  /** @param {string} name @param {string | null} id @param {File | null} [file] @returns {Attachment} */
-  newAttachment(name, id, file = null) {
+  /** @param {string} type @param {string} name @param {string | null} id @param {File | null} [file] @returns {Attachment} */
+  newAttachment(type, name, id, file = null) {
     const status = el("span", { class: "sent" });
     const again = el("button", { class: "quiet again", type: "button", "aria-label": t("Upload {name} again", { name }), title: t("Try again"), click: () => this.enqueue([attachment]) }, icon("again"));
     const remove = el("button", { class: "quiet", type: "button", "aria-label": t("Remove {name}", { name }), click: () => this.remove(attachment) }, icon("close"));
     const element = el("li", { class: "file" }, el("span", { class: "name", dir: "auto" }, name), status, again, remove);
     /** @type {Attachment} */
-    const attachment = { name, id, file, problem: "", isRemoved: false, request: null, element, status };
+    const attachment = { type, name, id, file, problem: "", isRemoved: false, request: null, element, status };
     showProgress(attachment, 0);
+    if (type === "input_image" && file !== null) void thumbnailOf(file).then((image) => image && element.prepend(image));
     return attachment;
   }
 
@@ -242,7 +259,16 @@ export class Attachments {
 
 /** @param {Attachment[]} attachments @returns {ContentPart[]} */
 function partsOf(attachments) {
-  return attachments.filter((attachment) => attachment.id !== null).map(({ id, name }) => ({ type: "input_file", file_id: id, filename: name }));
+  return attachments.filter((attachment) => attachment.id !== null).map(({ type, id, name }) => ({ type, file_id: id, filename: name }));
+}
+
+/** Returns a small picture of an image; null for what the browser cannot show. @param {File} file */
+async function thumbnailOf(file) {
+  const bitmap = await createImageBitmap(file, { resizeHeight: THUMBNAIL_PX }).catch(() => null);
+  if (bitmap === null) return null;
+  const canvas = el("canvas", { class: "thumbnail", width: bitmap.width, height: bitmap.height, "aria-hidden": "true" });
+  /** @type {HTMLCanvasElement} */ (canvas).getContext("2d")?.drawImage(bitmap, 0, 0);
+  return canvas;
 }
 
 /** Shows how far an upload is, or why it failed. @param {Attachment} attachment @param {number} part of its bytes */

@@ -52,7 +52,7 @@ const message = find("message");
 const sendButton = find("send");
 /** @type {HTMLButtonElement} */
 const stopButton = find("stop");
-const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: app, field: message, tell, changed: () => (sendButton.disabled = !maySend()) });
+const attachments = new Attachments({ list: find("attachments"), input: find("files"), area: app, field: message, tell, changed: () => (sendButton.disabled = !maySend()), sees: () => seesImages(session === null ? fresh.model : settingsSeen(session).model) });
 const isGone = () => session?.phase === "gone" || session?.phase === "deleted";
 const maySend = () => !isGone() && attachments.obstacle === "" && (message.value.trim() !== "" || !attachments.isEmpty);
 const title = find("title");
@@ -196,6 +196,9 @@ function drawNow() {
   if (stay) toEnd();
   drawJump();
 }
+
+/** @param {string | null | undefined} model null: the first */
+const seesImages = (model) => models.find(({ id }) => !model || id === model)?.input_modalities?.includes("image") ?? false;
 
 /** The model, and whether this conversation has settings of its own. */
 function drawSettings() {

@@ -9,7 +9,7 @@ import { read, write } from "./preferences.js";
 import { money, number, t } from "./texts.js";
 import { PRESETS } from "./wipe.js";
 
-/** @typedef {{ id: string, capabilities?: { embedding: boolean }, context_window: number | null, notice: string | null, price: { input: number, cached_input: number, output: number, currency: string } | null }} Model */
+/** @typedef {{ id: string, capabilities?: { embedding: boolean }, input_modalities?: string[], context_window: number | null, notice: string | null, price: { input: number, cached_input: number, output: number, currency: string } | null }} Model */
 /** @typedef {{ model?: string | null, instructions?: string | null, temperature?: number | null, max_output_tokens?: number | null }} Settings null: as the server has it */
 /** @typedef {Settings & { name: string }} Preset */
 

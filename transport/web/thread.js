@@ -4,12 +4,13 @@
  *
  * It shows what the view says and calls `actions` for what the user wants; it knows nothing of connections.
  */
-import { chipsOf, filesOf, namesOf } from "./attachments.js";
+import { attachedTo, chipsOf, filesOf, namesOf } from "./attachments.js";
 import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
 import { money, number, t, time } from "./texts.js";
 
+/** @typedef {import("./sessile.js").ContentPart} ContentPart */
 /** @typedef {import("./sessile.js").Entry} Entry */
 /** @typedef {import("./sessile.js").ResponseRecord} ResponseRecord */
 /** @typedef {import("./sessile.js").ReviewRecord} ReviewRecord */
@@ -88,11 +89,12 @@ const NO_PASSAGES = [];
 /** @type {WeakMap<object, Passage[]>} */
 const passages = new WeakMap();
 
-/** What a search of documents found. @param {NonNullable<Entry["item"]>} item its output */
+/** What a search of documents found. @param {NonNullable<Entry["item"]>} item its output, or the message that it was for */
 function passagesOf(item) {
   let results = passages.get(item);
   if (results === undefined) {
-    try {
+    if (item.type !== "function_call_output") results = (item.content ?? []).filter(isPassage).map(passageOf);
+    else try {
       const output = JSON.parse(String(item.output)).results;
       results = Array.isArray(output) ? output.filter((passage) => typeof passage?.number === "number") : NO_PASSAGES;
     } catch {
@@ -101,6 +103,16 @@ function passagesOf(item) {
     passages.set(item, results);
   }
   return results;
+}
+
+/** Whether a part of a message is a passage whose document is not deleted. @param {ContentPart} part */
+function isPassage(part) {
+  return part.type === "input_passage" && part.text !== "" && typeof part.number === "number";
+}
+
+/** A passage without the lines around it, which are for the model. @param {ContentPart} part @returns {Passage} */
+function passageOf(part) {
+  return { number: part.number ?? 0, filename: String(part["filename"]), text: (part.text ?? "").split("\n").slice(1, -2).join("\n") };
 }
 
 /** As the server's `transport/openai/citations.py`: no part of a link. */
@@ -191,7 +203,7 @@ class Message {
     else if (this.isUser) {
       this.words.textContent = itemText(item);
       this.words.hidden = itemText(item) === "" && filesOf(item).length > 0;
-      this.files.replaceChildren(...chipsOf(filesOf(item)));
+      this.files.replaceChildren(...chipsOf(attachedTo(item)));
       this.files.hidden = filesOf(item).length === 0;
     } else this.markdown.update(itemText(item));
   }
@@ -400,7 +412,7 @@ export class Thread {
       const { item } = entry;
       if (item?.type === "function_call" && item.name === "file_search") searches.add(item.call_id);
       else if (item?.type === "function_call_output" && searches.has(item.call_id)) results = joined(results, passagesOf(item));
-      else if (item?.role === "user") results = NO_PASSAGES;
+      else if (item?.role === "user") results = passagesOf(item);
       const message = this.messages.get(entry.id) ?? new Message(entry, this.actions);
       const after = entries[index + 1];
       const isLast = after === undefined || after.response?.id !== entry.response?.id;

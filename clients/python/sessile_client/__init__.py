@@ -10,7 +10,7 @@
 ``sessile_client.sync`` is the same without async, ``sessile_client.terminal`` a chat in the terminal.
 """
 
-from ._fields import Changes, Sampling, Settings, TurnOptions
+from ._fields import Changes, Knowledge, MessageOptions, Sampling, Settings, TurnOptions
 from ._items import Item, ResponseState, Review
 from ._notices import Disconnected, GoingAway, Link, Ready, Stopped, Warned
 from ._policy import Limits
@@ -62,11 +62,13 @@ __all__ = [
     "Inbox",
     "InvalidRequest",
     "Item",
+    "Knowledge",
     "Limits",
     "Link",
     "Lost",
     "MemoryInbox",
     "MemoryStore",
+    "MessageOptions",
     "NotFound",
     "Phase",
     "Position",

@@ -33,6 +33,22 @@ class TurnOptions(Sampling, total=False):
     model: str | None
 
 
+class Knowledge(TypedDict, total=False):
+    """Vector stores that are searched with a message's words before its answer begins. The passages stand in front of
+    the message, as parts ``input_passage``; ``[1]`` in the answer cites the one with this ``number``."""
+
+    vector_store_ids: Sequence[str]
+    results_max: int
+    filters: Mapping[str, Any] | None
+    score_min: float
+
+
+class MessageOptions(TurnOptions, total=False):
+    """The options of a turn that brings a message. ``knowledge`` is used in place of the session's; None: nothing."""
+
+    knowledge: Knowledge | None
+
+
 class Settings(TypedDict, total=False):
     """What a session is made with."""
 
@@ -41,6 +57,7 @@ class Settings(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]]
     metadata: Mapping[str, Any]
     title: str | None
+    knowledge: Knowledge
 
 
 class Changes(TypedDict, total=False):
@@ -52,3 +69,4 @@ class Changes(TypedDict, total=False):
     title: str | None
     context_policy: str | None
     compact_threshold: int | None
+    knowledge: Knowledge | None

@@ -57,8 +57,13 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The readable text of a message: its text and refusal parts, one after another."""
-        return "".join(part_text(part) for part in self.content)
+        """The readable text of a message: its text and refusal parts, one after another, without passages."""
+        return "".join(part_text(part) for part in self.content if part.get("type") != "input_passage")
+
+    @property
+    def passages(self) -> list[dict[str, Any]]:
+        """The passages of documents that the server has found for a message; answers cite them by their ``number``."""
+        return [part for part in self.content if part.get("type") == "input_passage" and part.get("text")]
 
     @property
     def reasoning(self) -> str:

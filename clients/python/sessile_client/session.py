@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._bell import Bell
-from ._fields import Changes, TurnOptions
+from ._fields import Changes, MessageOptions, TurnOptions
 from ._items import Item
 from ._notices import SessionNotice
 from ._track import Event, Phase, Snapshot, Track
@@ -129,7 +129,7 @@ class Session:
         respond: bool = True,
         queue: bool = False,
         command_id: str | None = None,
-        **options: Unpack[TurnOptions],
+        **options: Unpack[MessageOptions],
     ) -> Response:
         """Send a message; the command is on its way when this returns.
 
@@ -154,7 +154,7 @@ class Session:
         *,
         respond: bool = True,
         command_id: str | None = None,
-        **options: Unpack[TurnOptions],
+        **options: Unpack[MessageOptions],
     ) -> Response:
         """Edit a message: a sibling of ``item_id``, with an answer of its own."""
         respond_field = UNSET if respond else False

@@ -22,7 +22,7 @@ import {
 } from "./errors.js";
 import { platform, type Platform, type StorageLike, type WebSocketLike } from "./platform.js";
 import { SUBPROTOCOLS } from "./protocol.js";
-import type { ClientFrame, CommandFrame, Encoding, OkFrame, Page, SessionInfo, SessionMatch } from "./protocol.js";
+import type { ClientFrame, CommandFrame, Encoding, Knowledge, OkFrame, Page, SessionInfo, SessionMatch } from "./protocol.js";
 import { Session } from "./session.js";
 import { ulids } from "./ulid.js";
 import type { Ways, WaysEnds } from "./ways.js";
@@ -197,7 +197,7 @@ export class SessileClient extends Emitter<ClientEvents> {
 
   /** A new session, open for reading from its first event on. */
   async create(
-    fields: { session?: string; model?: string; instructions?: string; tools?: unknown[]; metadata?: object; title?: string } = {},
+    fields: { session?: string; model?: string; instructions?: string; tools?: unknown[]; metadata?: object; title?: string; knowledge?: Knowledge } = {},
     options?: CommandOptions,
   ): Promise<Session> {
     const answer = await this.command("session.create", fields, options);

@@ -28,6 +28,8 @@ export interface ContentPart {
   refusal?: string;
   /** What the model thought before its text: a part of its own, before the text's. */
   reasoning?: string;
+  /** Of an `input_passage`: what the answer cites it by, like [1]. */
+  number?: number;
   [key: string]: unknown;
 }
 
@@ -63,6 +65,14 @@ export interface WireError {
   param?: string | null;
   retryable?: boolean;
   retry_after_ms?: number;
+}
+
+/** What is searched with a message's words before its answer begins; passages stand in front of them, as `input_passage`. */
+export interface Knowledge {
+  vector_store_ids: string[];
+  results_max?: number;
+  filters?: { [key: string]: Json } | null;
+  score_min?: number;
 }
 
 /** What stands in the log. `type` follows the Responses stream of OpenAI where that has a name. */

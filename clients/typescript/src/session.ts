@@ -10,7 +10,7 @@ import type { Effect } from "./core.js";
 import { Emitter } from "./emitter.js";
 import { fromWire, SessileError } from "./errors.js";
 import type { Timers } from "./platform.js";
-import type { ContentPart, EventFrame, Json, Metadata, OkFrame, Position, Rating, Sampling, SessionState } from "./protocol.js";
+import type { ContentPart, EventFrame, Json, Knowledge, Metadata, OkFrame, Position, Rating, Sampling, SessionState } from "./protocol.js";
 import { Answer } from "./answer.js";
 import { View } from "./view.js";
 
@@ -36,7 +36,12 @@ export interface TurnOptions extends Sampling {
   model?: string | null;
 }
 
-export interface SendOptions extends TurnOptions {
+export interface MessageOptions extends TurnOptions {
+  /** Vector stores that are searched with the message's words, instead of the session's; null: none. */
+  knowledge?: Knowledge | null;
+}
+
+export interface SendOptions extends MessageOptions {
   /** Which item it follows; null: the root; absent: the newest item. */
   parent_id?: string | null;
   /** false: only say it, ask for no answer. */
@@ -170,7 +175,7 @@ export class Session extends Emitter<SessionEvents> {
   }
 
   /** Say it differently: a sibling of `itemId`, on a new branch. */
-  async edit(itemId: string, content: string | ContentPart[], options: TurnOptions & { respond?: boolean } = {}): Promise<Sent> {
+  async edit(itemId: string, content: string | ContentPart[], options: MessageOptions & { respond?: boolean } = {}): Promise<Sent> {
     return this.#sent(await this.link.command("message.edit", { item_id: itemId, content, ...options }));
   }
 

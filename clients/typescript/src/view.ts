@@ -559,9 +559,12 @@ export class View {
   }
 }
 
+/** Parts whose text is a document's. */
+const NO_WORDS: ReadonlySet<string> = new Set(["input_file", "input_passage"]);
+
 /** The words of an item, refusals included. */
 export function itemText(item: Item | undefined): string {
-  return (item?.content ?? []).map((part) => (part.type === "input_file" ? "" : part.text ?? part.refusal ?? "")).join("");
+  return (item?.content ?? []).map((part) => (NO_WORDS.has(part.type) ? "" : part.text ?? part.refusal ?? "")).join("");
 }
 
 function normalise(raw: Item): Item {

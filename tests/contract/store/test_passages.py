@@ -277,6 +277,9 @@ async def test_documents_are_listed_once_and_stores_are_read_by_their_ids(index:
     both = await index.stores_of_ids(ACME, [StoreId("vs_1"), StoreId("vs_2"), StoreId("vs_1"), StoreId("vs_9")])
     assert sorted(store.id for store in both) == ["vs_1", "vs_2"]
     assert await index.stores_of_ids(ACME, []) == []
+    names = [DocumentId(name) for name in ("file-1", "file-1", "file_3", "file-9")]
+    assert await index.present(ACME, names) == {"file-1", "file_3"} and await index.present(BETA, names) == {"file-1"}
+    assert await index.present(ACME, []) == set()
 
 
 @pytest.mark.cluster

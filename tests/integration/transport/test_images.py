@@ -118,12 +118,12 @@ async def test_a_model_that_reads_text_only_refuses_the_very_part(blind: World) 
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "messages[0].content[1].type"
     part = {"type": "input_image", "image_url": data_url(png())}
-    body = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
+    body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
     refused = await blind.post("/v1/responses", body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[0].content[0].type")
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()}
     messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
-    body = {"model": "simulated", "messages": messages} | {"max_tokens": 8}
+    body = {"model": "simulated", "messages": messages, "max_tokens": 8}
     refused = await blind.post("/v1/messages", body)
     assert refused.status_code == 400 and "messages[0].content[0].type" in refused.text
     model, *_ = (await blind.http.get("/v1/models", headers=ME)).json()["data"]
@@ -163,6 +163,14 @@ async def test_responses_take_images_by_url_and_by_file_and_show_them_as_the_mod
     body = {"model": "simulated", "input": "And?", "previous_response_id": answer.json()["id"]}
     again = await world.post("/v1/responses", body)
     assert again.status_code == 200 and len(world.seen()) == 2, "the log has the image itself"
+
+
+async def test_low_detail_makes_an_image_small(world: World) -> None:
+    for detail, edge in (("low", 512), ("high", 1_568)):
+        parts = shown(png(size=(3_000, 1_500)), detail=detail)
+        assert (await world.post(MESSAGES, chat(parts))).status_code == 200
+        (image,) = world.engine.requests[-1].images
+        assert (image.width, image.height) == (edge, edge // 2)
 
 
 async def test_anthropics_images(world: World) -> None:

@@ -190,9 +190,13 @@ def mcp_source(m: Iterator[str], approval: Any) -> Sample:
 
 
 def search_scope(m: Iterator[str]) -> Sample:
+    """A scope of searches in a vector store that does not exist."""
+    return {"vector_store_ids": [next(m)], "filters": {next(m): next(m)}}
+
+
+def searching_tool(m: Iterator[str]) -> Sample:
     """A tool with a scope of searches that is not the server's `file_search`: it is refused."""
-    scope = {"vector_store_ids": [next(m)], "filters": {next(m): next(m)}}
-    return {"type": "function", "name": "x", "server": True, "search": scope}
+    return {"type": "function", "name": "x", "server": True, "search": search_scope(m)}
 
 
 def responses(m: Iterator[str]) -> list[Sample]:

@@ -24,6 +24,7 @@ from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import Principal, ReplicaId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import FilterSet, Member, ServerTools, TextExtractor
+from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.retrieval.services import Retrieval
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.assembly import new_id, strict_clock
@@ -120,9 +121,9 @@ class Serving(NamedTuple):
         (found,) = [log.records for key, log in self.journal.database._logs.items() if key.session == session]
         return found
 
-    async def ended(self, session: str) -> None:
+    async def ended(self, session: str, tenant: str = "local") -> None:
         """Returns when no response of a session is being written."""
-        actor = self.runtime.actor(SessionKey(TenantId("local"), SessionId(session)))
+        actor = self.runtime.actor(SessionKey(TenantId(tenant), SessionId(session)))
         assert actor is not None
         changed = asyncio.Event()
         stop = self.runtime.watch(actor.key, lambda _: changed.set())
@@ -153,6 +154,7 @@ async def serving(
     filters: FilterSet | None = None,
     engine: ScriptedEngine | None = None,
     tools: ServerTools | None = None,
+    knowledge: ScopedSearch | None = None,
     retrieval: Retrieval | None = None,
     documents: TextExtractor | None = None,
     port: int = 0,
@@ -177,7 +179,12 @@ async def serving(
             Identity(replica, incarnation),
             journal=journal,
             directory=directory,
-            inference=Inference(engine, filters or KeywordFilterSet(output_phrases=output_phrases), tools=tools),
+            inference=Inference(
+                engine,
+                filters or KeywordFilterSet(output_phrases=output_phrases),
+                tools=tools,
+                knowledge=knowledge,
+            ),
             clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),
         ) as runtime:

@@ -70,6 +70,7 @@ ROUTE: Final = "sessions"
 POLL_MS_MAX: Final = 25_000  # proxies cut what is silent for 30 s
 PAGE_S: Final = 30.0  # seconds for a page of events that exist already
 SAMPLED: Final = ("temperature", "max_output_tokens")
+_OPTIONAL: Final = ("context_policy", "compact_threshold", "knowledge", "compactions")
 
 UNINDEXED: Final = {"cache-control": "no-store", "x-robots-tag": "noindex, nofollow, noarchive"}
 
@@ -114,7 +115,7 @@ async def described(request: Request, principal: Principal, session: str) -> dic
         "epoch": done.epoch,
         "offset": done.offset,
         **{name: state[name] for name in names},
-        **{name: state[name] for name in ("context_policy", "compact_threshold", "compactions") if name in state},
+        **{name: state[name] for name in _OPTIONAL if name in state},
         "reviews": state.get("reviews", []),
         "open": [each["response_id"] for each in state["open"]],
         "num_items": len(state["items"]),

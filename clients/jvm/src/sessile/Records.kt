@@ -26,7 +26,8 @@ class Item internal constructor(
     val content: List<Map<String, Any?>> get() = raw.objects("content")
 
     /** The words of a message, refusals included. */
-    val text: String get() = content.joinToString("") { it.text("text") ?: it.text("refusal") ?: "" }
+    val text: String
+        get() = content.filter { it.text("type") != "input_passage" }.joinToString("") { it.text("text") ?: it.text("refusal") ?: "" }
 
     /** Of a `function_call`: what is called, with what (JSON), and the id that its output names. */
     val name: String? get() = raw.text("name")

@@ -238,7 +238,7 @@ class View internal constructor() {
     private fun settings(told: Fields) {
         for (key in listOf("title", "metadata", "model", "instructions", "tools")) if (key in told) info[key] = told[key]
         // Absent: the session has none of its own any more.
-        for (key in listOf("temperature", "max_output_tokens", "context_policy", "compact_threshold")) info[key] = told[key]
+        for (key in listOf("temperature", "max_output_tokens", "context_policy", "compact_threshold", "knowledge")) info[key] = told[key]
     }
 
     private fun rated(told: Fields) {

@@ -56,7 +56,7 @@ async def prepared(command: cm.ActorCommand, *memories: str, begun: bool = True)
     limits = ActorLimits(content_bytes=40, prepare_s=5.0)
     engine = SimpleNamespace(info=info())
     world: Any = SimpleNamespace(
-        filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None, engine=engine
+        filters=filters, limits=limits, metrics=Metrics(), memories=read, tools=None, knowledge=None, engine=engine
     )
     input = Command(msgspec.structs.replace(LOCAL_PRINCIPAL, user="ana"), command, cm.command_digest(command))
     desk = Desk()

@@ -77,7 +77,7 @@ class Fork(Desk):
         command = cm.TurnCreate(id=self.name(), session=SESSION, items=items, parent_id=parent)
         filters, limits, engine = KeywordFilterSet(), ActorLimits(), SimpleNamespace(info=info())
         world: Any = SimpleNamespace(
-            filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, engine=engine
+            filters=filters, limits=limits, metrics=Metrics(), memories=None, tools=None, knowledge=None, engine=engine
         )
         given = inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command))
         answer = self.input(await prepare_input(given, ledger=self.ledger, context=world)).answer

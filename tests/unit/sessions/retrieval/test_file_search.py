@@ -12,6 +12,7 @@ import pytest
 
 from sessions.metrics import Metrics
 from sessions.model.errors import NotFound, Unavailable
+from sessions.model.generation import RETRIEVAL_SKIPPED as SKIPPED
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -24,7 +25,8 @@ from sessions.model.types import (
     Tool,
     UnixMs,
 )
-from sessions.retrieval.file_search import NAME, SKIPPED, TOOL, FileSearch, within
+from sessions.retrieval.file_search import NAME, TOOL, FileSearch
+from sessions.retrieval.scoped_search import within
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore

@@ -66,7 +66,9 @@ def test_every_command_has_its_message(field: str) -> None:
     if sampled <= wanted:
         wanted = (wanted - sampled) | {"sampling"}
     told = fields_of(pb.Command, field)
-    ours = {"parts": "content", "at_root": "parent_id", "no_response": "respond", "clear": "title"}
+    ours = {"parts": "content", "at_root": "parent_id", "no_response": "respond", "clear": "title"} | {
+        "no_knowledge": "knowledge"
+    }
     assert wanted == {ours.get(name, name) for name in told}
     assert sampled == set(pb.Sampling.DESCRIPTOR.fields_by_name)
 
