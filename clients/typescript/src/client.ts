@@ -197,7 +197,15 @@ export class SessileClient extends Emitter<ClientEvents> {
 
   /** A new session, open for reading from its first event on. */
   async create(
-    fields: { session?: string; model?: string; instructions?: string; tools?: unknown[]; metadata?: object; title?: string; knowledge?: Knowledge } = {},
+    fields: {
+      session?: string;
+      model?: string;
+      instructions?: string;
+      tools?: unknown[];
+      metadata?: object;
+      title?: string;
+      knowledge?: Knowledge;
+    } = {},
     options?: CommandOptions,
   ): Promise<Session> {
     const answer = await this.command("session.create", fields, options);

@@ -1,6 +1,7 @@
 /** The public surface of `sessile`. */
 export { SessileClient, type ClientEvents, type ClientOptions, type CommandOptions } from "./client.js";
-export { Session, type MessageOptions, type SendOptions, type Sent, type SessionEvents, type SessionPhase, type TurnOptions } from "./session.js";
+export { Session, type MessageOptions, type SendOptions, type Sent } from "./session.js";
+export { type SessionEvents, type SessionPhase, type TurnOptions } from "./session.js";
 export { Answer, type Piece } from "./answer.js";
 export { View, isOpen, itemText } from "./view.js";
 export type { CompactionRecord, Entry, FeedbackRecord, ResponseRecord, ResponseStatus, ReviewRecord } from "./view.js";
