@@ -45,6 +45,8 @@ class EngineSettings(Protocol):
     @property
     def images(self) -> Literal["auto", "yes", "no"]: ...
     @property
+    def projector(self) -> str: ...
+    @property
     def served_model_name(self) -> tuple[str, ...]: ...
     @property
     def brownout_model(self) -> str: ...
@@ -125,6 +127,17 @@ def make_engine(
             "invalid_setting",
             f"vllm_adapter is for --engine vllm: {settings.engine} would answer without it. Leave --vllm-adapter out.",
             param="vllm_adapter",
+        )
+    if settings.projector and (settings.engine != "llama" or settings.brownout_model):
+        why = (
+            f"{settings.engine} would not read it"
+            if settings.engine != "llama"
+            else "a smaller model would see nothing"
+        )
+        raise BadInput(
+            "invalid_setting",
+            f"projector is for --engine llama without --brownout-model: {why}. Leave --projector out.",
+            param="projector",
         )
     if settings.vllm_standby and settings.engine != "vllm":
         raise BadInput(
@@ -359,6 +372,7 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
     backends = find_backends()
     options = LlamaOptions(
         model_path=Path(settings.model),
+        projector=Path(settings.projector) if settings.projector else None,
         gpu_layers=layers_on_device(settings.device, settings.gpu_layers, backends),
         gpu_free_bytes=int(sum(backend.free_bytes for backend in backends) * settings.gpu_memory),
         checks_memory=settings.memory_check == "on",

@@ -20,6 +20,7 @@ from inference.whole_conversation import Piece, call_text
 from sessions.model.errors import BadInput
 from sessions.model.types import Role, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
+from sessions.turn.images import MARK, NAME_IDS, ImageName, image_ids, split_names
 
 ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text
 OPENINGS_MAX: Final = 256
@@ -30,7 +31,10 @@ RENDERED_INLINE_MAX: Final = 100_000  # code points; longer conversations are re
 class TemplateTokenizer(ABC):
     """Implements `Tokenizer` except `text`, `about` and `pieces`.
 
-    `starts`: the tokens that every conversation begins with."""
+    `starts`: the tokens that every conversation begins with. A tokenizer of a model that `sees` images has
+    `image_length` too."""
+
+    sees = False
 
     def __init__(self, template: ChatTemplate, fingerprint: str, starts: tuple[int, ...]) -> None:
         self.template = template
@@ -124,6 +128,8 @@ class TemplateTokenizer(ABC):
     async def _piece(self, piece: Piece) -> Tokens:
         if piece.tokens is not None:
             return piece.tokens
+        if self.sees and MARK in piece.text:
+            return await self._with_images(piece)
         if not piece.special:
             return await self.text(piece.text)
         tokens = self._between.get(piece.text)
@@ -152,4 +158,18 @@ class TemplateTokenizer(ABC):
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens: ...
 
     async def _content(self, text: str, calls: list[str]) -> Tokens:
-        return await self.text("\n".join([text, *calls] if text else calls))
+        return await self._piece(Piece("\n".join([text, *calls] if text else calls), False))
+
+    async def _with_images(self, piece: Piece) -> Tokens:
+        """Returns the tokens of a piece that names images."""
+        tokens: list[int] = []
+        for part in split_names(piece.text):
+            if isinstance(part, ImageName):
+                tokens += image_ids(part.sha256, max(NAME_IDS, await self.image_length(part)))
+            else:
+                tokens += await self._piece(Piece(part.replace(MARK, "\ufffd"), piece.special))
+        return tokens
+
+    async def image_length(self, image: ImageName) -> int:
+        """Returns how many tokens an image takes."""
+        raise NotImplementedError

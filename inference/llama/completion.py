@@ -16,6 +16,7 @@ import msgspec
 
 from inference.http_client import HttpClient, SseReader
 from inference.llama.sampling import STOP_TOKENS, public_logprobs
+from inference.llama.shown_prompts import ShownPrompt
 from inference.llama.vocabulary import ByteFragments
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
@@ -23,6 +24,7 @@ from sessions.model.types import INTEGER_MAX, Json, Tokens
 
 
 class _Progress(msgspec.Struct, frozen=True):
+    total: int
     cache: int
     processed: int
 
@@ -73,10 +75,11 @@ class LlamaCompletion:
         prompt: array.array[int],
         resident: int,
         cached_max: int = INTEGER_MAX,
+        shown: ShownPrompt | None = None,
     ) -> None:
         """`resident`: how many leading tokens of `prompt` the slot holds before the run; 0 forbids any reuse.
         `cached_max`: the most tokens that may be reported as cached, because others in the slot were computed for this
-        same run."""
+        same run. `shown`: what `prompt` is a part of, if that names images."""
         self._http = http
         self._fragments = fragments
         self._encode = encode
@@ -92,14 +95,20 @@ class LlamaCompletion:
         self._top = 0
         self._stop_tokens: frozenset[int] = frozenset()
         self._cached_max = cached_max
+        self._shown = shown
+        self._is_shifted = False  # whether the server has another number of tokens for the same prompt
         self.cached_tokens = 0
-        self.prefill_s = 0.0  # as the server measured it, once the run is over
+        self.prefill_s = (
+            0.0  # as the server measured it, once the run is over; 0 with images, which take their own time
+        )
         self.ids_guessed = 0
         self.drafted_tokens = 0  # tried ahead by speculation, known once the run is over; and how many of them held
         self.accepted_tokens = 0
 
     @property
     def held(self) -> array.array[int]:
+        if self._is_shifted:
+            return array.array("I")
         if not self._emitted:
             return self._prompt[: self._evaluated]
         return self._prompt + self._emitted[:-1]  # from the last one nothing has been computed yet
@@ -128,7 +137,7 @@ class LlamaCompletion:
         body = _ENCODER.encode(
             {
                 **parameters,
-                "prompt": self._prompt.tolist(),
+                "prompt": self._prompt_body(self._prompt),
                 "id_slot": self._slot_number,
                 "cache_prompt": self._resident > 0,
                 "stream": True,
@@ -140,6 +149,9 @@ class LlamaCompletion:
         status, answer, self._stream = await self._http.stream("/completion", body)
         if status != 200:
             raise completion_error(answer)
+
+    def _prompt_body(self, prompt: array.array[int]) -> Json:
+        return prompt.tolist() if self._shown is None else self._shown.body(prompt)
 
     def close(self) -> None:
         """Hangs up, so that the server drops the run within one step. Another task may call this: whoever waits in
@@ -154,13 +166,16 @@ class LlamaCompletion:
         while True:
             event = await self._next_event()
             if event.prompt_progress is not None:
+                if self._shown is not None:
+                    self._is_shifted = event.prompt_progress.total != len(self._prompt)
                 self.cached_tokens = event.prompt_progress.cache
                 self._evaluated = event.prompt_progress.processed
             elif event.stop:
                 self._evaluated = len(self._prompt)
                 if event.timings is not None:
                     self.cached_tokens = event.timings.cache_n
-                    self.prefill_s = event.timings.prompt_ms / 1000
+                    if self._shown is None:
+                        self.prefill_s = event.timings.prompt_ms / 1000
                     self.drafted_tokens = event.timings.draft_n
                     self.accepted_tokens = event.timings.draft_n_accepted
                 ended = event.stop_type == "eos"

@@ -37,11 +37,13 @@ from inference.llama.grammar_guide import GrammarGuides, Guide
 from inference.llama.guided_completion import make_completion
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
+from inference.llama.projector import read_projector, with_projector
 from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.scorer import PromptScorer
 from inference.llama.server import BUILD, LlamaServer, make_budget
+from inference.llama.shown_prompts import ImageLengths, PromptShower, ShownPrompt, names_images
 from inference.llama.slot_kv import SlotKv, bytes_per_token
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
@@ -99,6 +101,7 @@ class _Started(NamedTuple):
     quota: TenantKvQuota
     guides: GrammarGuides
     scorer: PromptScorer
+    shower: PromptShower | None
 
 
 class LlamaEngine:
@@ -192,6 +195,10 @@ class LlamaEngine:
 
     async def start(self) -> None:
         model = await asyncio.to_thread(read_model, self.options.model_path)
+        projector = None
+        if self.options.projector is not None:
+            projector = await asyncio.to_thread(read_projector, self.options.projector)
+            model = with_projector(model, projector)
         vocabulary = await asyncio.to_thread(read_vocabulary, model.metadata)
         template = _template(self.options.chat_template, model, vocabulary)
         template.announce()
@@ -213,7 +220,14 @@ class LlamaEngine:
             server = LlamaServer(self.options, window, staging.path)
             http = await server.start()
             undo.push_async_callback(server.stop)
-            tokenizer = LlamaTokenizer(http, vocabulary, template)
+            lengths = shower = None
+            if projector is not None:
+                lengths = ImageLengths(http)
+                await lengths.start()
+                shower = PromptShower(http, vocabulary, lengths)
+                await shower.start()
+            fingerprint = "" if projector is None else projector.fingerprint
+            tokenizer = LlamaTokenizer(http, vocabulary, template, lengths, fingerprint)
             await tokenizer.start()
             self._shown_specials = tokenizer.shown_specials
             letter = (await tokenizer.text(IMPOSSIBLE))[0]
@@ -243,6 +257,7 @@ class LlamaEngine:
                 aliases=options.model_aliases,
                 foldings=template.foldings,
                 thoughts=template.thoughts(),
+                images=projector is not None,
             ),
             tokenizer=tokenizer,
             vocabulary=vocabulary,
@@ -266,6 +281,7 @@ class LlamaEngine:
                 threads=options.threads,
                 kv_is_8bit=options.kv_dtype == "8bit",
             ),
+            shower=shower,
         )
         self._unavailable = None
 
@@ -298,10 +314,15 @@ class LlamaEngine:
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
         self._load.arrived(request.response_id)
-        prompt = as_tokens(request.prompt)
         self._check_alive()
-        check_prompt(len(prompt), request.max_tokens, self.info.context_window)
         check_model(self.info, request.model)
+        shown = await self._shown(request)
+        prompt = as_tokens(request.prompt) if shown is None else shown.tokens
+        check_prompt(max(len(prompt), len(request.prompt)), request.max_tokens, self.info.context_window)
+        shared_prefix = request.shared_prefix
+        if shown is not None and prompt[:shared_prefix] != as_tokens(request.prompt[:shared_prefix]):
+            shared_prefix = 0  # llama-server has other tokens for it
+        num_prompt = len(request.prompt)
         vocabulary, prefill, eager_saver = self._up.vocabulary, self._up.prefill, self._up.eager_saver
         check_stop_tokens(request.sampling, vocabulary)
         parameters = completion_parameters(request, vocabulary.size, self._shown_specials)
@@ -312,19 +333,22 @@ class LlamaEngine:
         guide: Guide | None = None
         if not pauses and request.emitted:
             guide = await self._up.guides.guide(parameters, request.emitted)
-        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=request.cache_scope)
+        scope = request.cache_scope
+        run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=scope, shown=shown)
         cached_tokens: int | None = None
         a_token_each = guide is not None
         least = tokens_until_end(request) or INTEGER_MAX  # after so many tokens it continues as a request that may end
         while True:
             slot = await self._scheduler.acquire(run)
             slot_run = self._enter(slot, request.key, run)
+            if run.shown is not None:
+                slot_run.cached_max = num_prompt - 1  # llama-server may have more tokens for the same text
             emitted = array.array("I")
             item: Chunk | Finish | None = None
             try:
                 if cached_tokens is None:
                     self._load.started(run.claim, len(prompt) - common_prefix(slot.tokens, prompt))
-                completion = await prefill.begin(slot_run, run.prompt, request.shared_prefix, parameters, guide)
+                completion = await prefill.begin(slot_run, run.prompt, shared_prefix, parameters, guide)
                 slot_run.paused = completion is None
                 eager_saver.look()  # not before its own KV is in its slot: they share the room in host memory
                 item = await completion.next() if completion is not None else None
@@ -353,14 +377,30 @@ class LlamaEngine:
             if isinstance(item, Finish):
                 break
             if emitted:
-                run.prompt = run.prompt + emitted
                 request = continuation_of(request, emitted)
+                run.prompt = run.prompt + emitted
+                if run.shown is not None:
+                    await self._show_again(run, request)
                 least = tokens_until_end(request) or INTEGER_MAX
                 parameters = completion_parameters(request, vocabulary.size, self._shown_specials)
             if a_token_each:
                 guide = await self._up.guides.guide(parameters, request.emitted)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
-        yield Finish(item.reason, len(prompt), cached)
+        yield Finish(item.reason, num_prompt, cached)
+
+    async def _shown(self, request: GenerationRequest) -> ShownPrompt | None:
+        """Returns a request's prompt with its images; None if it names none."""
+        return None if self._up.shower is None else await self._up.shower.show(request.prompt, request.images)
+
+    async def _show_again(self, run: EngineRun, request: GenerationRequest) -> None:
+        """Makes the prompt of a run, which has no slot now, anew with what it has emitted."""
+        try:
+            run.shown = await self._shown(request)
+        except BaseException:
+            self._scheduler.leave(run)
+            raise
+        assert run.shown is not None
+        run.prompt = run.shown.tokens
 
     def check_sampling(self, sampling: Sampling) -> None:
         check_stop_tokens(sampling, self._up.vocabulary)
@@ -373,6 +413,8 @@ class LlamaEngine:
     async def warm(self, key: SessionKey, prompt: Tokens, *, background: bool = False) -> bool:
         tokens = as_tokens(prompt)
         if self._unavailable is not None or len(tokens) >= self.info.context_window or key in self._warmings:
+            return False
+        if self.info.images and names_images(tokens):
             return False
         run = EngineRun(key, tokens, BACKGROUND_PRIORITY if background else 0)
         slot: Slot | None = None

@@ -21,6 +21,7 @@ from inference.http_client import HttpClient
 from inference.llama.completion import CompletionEvent, LlamaCompletion, completion_error, read_event
 from inference.llama.grammar_guide import LIFT, Guide
 from inference.llama.sampling import SEED_BITS, STOP_TOKENS, public_logprobs
+from inference.llama.shown_prompts import ShownPrompt
 from inference.llama.vocabulary import ByteFragments
 from sessions.model.errors import Internal, Unavailable
 from sessions.model.generation import Chunk, Finish
@@ -41,11 +42,12 @@ def make_completion(
     prompt: array.array[int],
     resident: int,
     cached_max: int,
+    shown: ShownPrompt | None = None,
 ) -> LlamaCompletion:
     """Makes a run in a slot; with a `guide`, one that sends a request for each token."""
     if guide is None:
-        return LlamaCompletion(http, fragments, encode, slot_number, prompt, resident, cached_max)
-    return GuidedCompletion(guide, http, fragments, encode, slot_number, prompt, resident, cached_max)
+        return LlamaCompletion(http, fragments, encode, slot_number, prompt, resident, cached_max, shown)
+    return GuidedCompletion(guide, http, fragments, encode, slot_number, prompt, resident, cached_max, shown)
 
 
 class GuidedCompletion(LlamaCompletion):
@@ -58,6 +60,12 @@ class GuidedCompletion(LlamaCompletion):
         self._parameters: dict[str, Json] = {}
         self._left = 0
         self._hung_up = False
+
+    @property
+    def held(self) -> array.array[int]:
+        if self._shown is None:
+            return super().held
+        return self._prompt[: self._evaluated]  # the server has made its own tokens of the answer's text
 
     async def open(self, parameters: dict[str, Json]) -> None:
         self._top = int(parameters.get("n_probs", 0))
@@ -111,7 +119,8 @@ class GuidedCompletion(LlamaCompletion):
         self._evaluated = len(self._prompt)
         if not self._emitted and event.timings is not None:
             self.cached_tokens = event.timings.cache_n
-            self.prefill_s = event.timings.prompt_ms / 1000
+            if self._shown is None:
+                self.prefill_s = event.timings.prompt_ms / 1000
         return event
 
     async def _ask(self, more: dict[str, Json]) -> CompletionEvent:
@@ -127,7 +136,7 @@ class GuidedCompletion(LlamaCompletion):
         body = {
             **self._parameters,
             "seed": (self._parameters.get("seed", 0) + _SEED_STEP * len(prompt)) & SEED_BITS,
-            "prompt": prompt.tolist(),
+            "prompt": self._prompt_body(prompt),
             "cache_prompt": bool(self._resident or self._emitted),
             **(more or {"logit_bias": self._guide.biases()}),
         }

@@ -20,6 +20,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
     context_window: int = 0  # tokens; 0: what the model was trained for, or as much of it as memory allows
     cuts_window: bool = False  # whether a window above the model's own is cut to that instead of refused
     batch_tokens: int = 0  # prompt tokens that one step computes at most; 0: 512, with a GPU 2048
+    projector: Path | None = None  # the file with which the model sees images; None: it sees none
     gpu_layers: int = 0
     gpu_free_bytes: int = 0  # GPU memory that layers may take; 0: not known
     checks_memory: bool = False  # before the model is loaded
@@ -44,6 +45,7 @@ class LlamaOptions(ModelOptions, frozen=True, kw_only=True):
             model_path=model_path,
             model_name=None,
             model_aliases=(),
+            projector=None,
             slots=slots,
             threads=threads,
             context_window=context_window,

@@ -18,6 +18,7 @@ from inference.llama.grammar_guide import Guide
 from inference.llama.prefix_cache import WORTH_TOKENS, PrefixCache
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
+from inference.llama.shown_prompts import ShownPrompt
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slots import Slot
 from inference.step_budget import StepBudget
@@ -51,7 +52,7 @@ class SlotPrefill:
     def __init__(
         self,
         scheduler: Scheduler,
-        make_completion: Callable[[Guide | None, int, array.array[int], int, int], LlamaCompletion],
+        make_completion: Callable[[Guide | None, int, array.array[int], int, int, ShownPrompt | None], LlamaCompletion],
         slot_kv: SlotKv,
         schemas: SchemaProbe,
         *,
@@ -60,8 +61,8 @@ class SlotPrefill:
         check: Callable[[], None],
     ) -> None:
         """`make_completion` gets (guide, slot number, prompt, tokens of the prompt whose KV is in the slot, most tokens
-        to report as cached). `turn_opening_tokens`: how many tokens come before a user's words in every conversation.
-        `budget`: how many tokens a step may compute. `check` raises once the engine is closed."""
+        to report as cached, prompt with images). `turn_opening_tokens`: how many tokens come before a user's words in
+        every conversation. `budget`: how many tokens a step may compute. `check` raises once the engine is closed."""
         self._scheduler = scheduler
         self._slot_kv = slot_kv
         self._prefix_cache = PrefixCache(slot_kv)
@@ -109,7 +110,7 @@ class SlotPrefill:
         """Computes some tokens in a free slot at the start, to measure how fast prompts are computed: the first turns
         must know that to choose between restoring and computing. If llama-server fails at it, nothing is measured."""
         for count in (1, self._budget.tokens(decoding=False)):  # the first touches all weights, and measures nothing
-            completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX)
+            completion = self._make_completion(None, 0, array.array("I", [0] * count), 0, INTEGER_MAX, None)
             with contextlib.suppress(SessileError):
                 await completion.open({"n_predict": 0})
                 while isinstance(await completion.next(), Chunk):
@@ -128,9 +129,10 @@ class SlotPrefill:
 
     async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, whole: bool) -> int | None:
         """Computes the part of a prompt that is not `resident` in the slot, in pieces: all of it (`whole`), or until
-        the rest fits into one step, which is then reserved for the run. Returns how many tokens the slot holds
-        afterwards; None if the run has to make room first."""
+        the rest fits into one step, which is then reserved for the run. What begins with an image is no piece: it is
+        the rest. Returns how many tokens the slot holds afterwards; None if the run has to make room first."""
         run = slot_run.run
+        dividable = run.shown.first if run.shown is not None else len(prompt)
         while True:
             self._check()
             if self._scheduler.gives_way(run):
@@ -142,7 +144,7 @@ class SlotPrefill:
                 return resident
             room = await self._scheduler.take_step(run, lacks, self._budget)
             self._check()
-            if room == lacks and not whole:
+            if not whole and (room == lacks or resident + room > dividable):
                 return resident
             piece = prompt[: resident + room]
             completion = await self._run(slot_run, piece, resident, {"n_predict": 0})
@@ -165,7 +167,9 @@ class SlotPrefill:
         slot = slot_run.slot
         slot.tokens = prompt[:resident]  # what it holds beyond that is lost from here on
         slot.saved_tokens = min(slot.saved_tokens, resident)
-        slot_run.completion = self._make_completion(guide, slot.number, prompt, resident, slot_run.cached_max)
+        slot_run.completion = self._make_completion(
+            guide, slot.number, prompt, resident, slot_run.cached_max, slot_run.run.shown
+        )
         await slot_run.completion.open(parameters)
         return slot_run.completion
 

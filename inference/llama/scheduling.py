@@ -18,6 +18,7 @@ import asyncio
 from typing import Final
 
 from inference.fair_queue import FairQueue, SlotClaim
+from inference.llama.shown_prompts import ShownPrompt
 from inference.llama.slots import Slot, SlotTable
 from inference.step_budget import LEAST_BESIDE, StepBudget
 from sessions.model.errors import Overloaded, SessileError
@@ -28,8 +29,8 @@ class EngineRun:
     """One run of an engine as the queue sees it: it may have several slots, one after another."""
 
     __slots__ = (
-        *("claim", "decoding", "filling", "future", "is_long", "key", "pauses", "prompt", "scope", "slot"),
-        *("step_tokens", "yields"),
+        *("claim", "decoding", "filling", "future", "is_long", "key", "pauses", "prompt", "scope"),
+        *("shown", "slot", "step_tokens", "yields"),
     )
 
     def __init__(
@@ -41,8 +42,11 @@ class EngineRun:
         *,
         pauses: bool = True,
         scope: bytes = b"",
+        shown: ShownPrompt | None = None,
     ) -> None:
+        """`shown`: the same as `prompt`, if that names images."""
         self.key = key
+        self.shown = shown
         self.scope = scope  # the run's `cache_scope`
         self.prompt = prompt  # the tokens that it begins or continues from
         self.claim: SlotClaim[EngineRun] = SlotClaim(

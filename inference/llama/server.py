@@ -19,6 +19,7 @@ import xllamacpp
 
 from inference.http_client import HttpClient
 from inference.llama.options import LlamaOptions
+from inference.llama.shown_prompts import COUNTING_TEMPLATE
 from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.step_budget import TARGET_CPU_MS, TARGET_GPU_MS, StepBudget
 from sessions.model.errors import Unavailable
@@ -55,7 +56,8 @@ class LlamaServer:
             raise Unavailable(
                 "model_not_loaded",
                 "llama.cpp could not load the model. It may be of an architecture that this build does not know, or"
-                " need more memory: try fewer --slots or a smaller --context.",
+                " need more memory: try fewer --slots or a smaller --context."
+                + (" Or the --projector belongs to another model." if self._parameters.mmproj.path else ""),
             ) from exc
         finally:
             _restore_signal_handlers()
@@ -121,6 +123,11 @@ def _parameters(options: LlamaOptions, context_window: int, staging_folder: Path
     if options.kv_dtype == "8bit":
         p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_Q8_0
         p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED  # values want it
+    if options.projector is not None:
+        p.mmproj.path = str(options.projector)
+        p.mmproj_use_gpu = options.gpu_layers > 0
+        p.n_ubatch = p.n_batch  # or llama.cpp aborts at an image whose tokens see each other and do not fit
+        p.use_jinja, p.chat_template = True, COUNTING_TEMPLATE
     p.ctx_shift = False  # the log decides what leaves the context
     p.cache_ram_mib = 0  # its own prompt cache has restored the wrong conversation
     p.cache_idle_slots = False

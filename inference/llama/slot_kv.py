@@ -6,7 +6,8 @@ restored when a snapshot saves more tokens than the slot holds already. llama.cp
 save holds the other streams up for as long as it takes to copy the KV.
 
 What a file holds is read from the file itself: it begins with the token ids. Only a file whose ids begin with the
-slot's ledger is kept, and only one whose ids are the manifest's is restored.
+slot's ledger is kept, and only one whose ids are the manifest's is restored. Files have no ids for images, but a hash
+of each one's pixels, by which llama-server decides what a prompt may reuse of a restored slot.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 import structlog
 
 from inference.http_client import HttpClient
@@ -29,11 +31,13 @@ from inference.kv.cost import RestoreChoice
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
+from inference.llama.shown_prompts import names_images
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
+from sessions.turn.images import PATCH
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -41,6 +45,7 @@ T = TypeVar("T")
 _HEAD: Final = struct.Struct("<III")  # magic, version, number of words that follow
 _MAGIC: Final = 0x67677371  # llama.cpp's LLAMA_STATE_SEQ_MAGIC
 _WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a version and a count
+_WRAPPING: Final = 3  # words
 _COUNTERS: Final = (
     "spills",
     "restores",
@@ -209,7 +214,7 @@ class SlotKv:
             if saved is None:
                 self.counters["saves_failed"] += 1
                 return None
-            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved)
+            tokens = await asyncio.to_thread(read_tokens, path, saved.n_saved, expected)
             if tokens is None or common_prefix(tokens, expected) != len(expected):
                 self.counters["saves_of_others"] += 1  # the slot had gone on with another session
                 return None
@@ -233,7 +238,7 @@ class SlotKv:
         Returns None if the snapshot was refused, or was read too slowly for `choice`; then the slot is unchanged."""
         try:
             async with self.tiers.payload(snapshot, choice) as host:
-                held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens))
+                held = await asyncio.to_thread(read_tokens, host.path, len(host.tokens), host.tokens)
                 if held != host.tokens:
                     raise SnapshotRefused("bad_tokens")
                 begun = time.monotonic()
@@ -261,20 +266,32 @@ class SlotKv:
         return None
 
 
-def read_tokens(path: Path, count: int) -> array.array[int] | None:
-    """Returns the token ids at the head of a slot's file; None when there are not `count` of them. Blocking."""
+def read_tokens(path: Path, count: int, expected: array.array[int] | None = None) -> array.array[int] | None:
+    """Returns the token ids at the head of a slot's file; None when there are not `count` of them. Those of images are
+    taken from the `expected` ids. Blocking."""
     try:
         with path.open("rb") as file:
             magic, _, num_words = _HEAD.unpack(file.read(_HEAD.size))
-            if magic != _MAGIC or num_words > count + 16:
-                return None
-            words = array.array("I")
-            words.frombytes(file.read(4 * num_words))
+            words = array.array("I", file.read(4 * min(num_words, count + _WRAPPING)))
     except (OSError, struct.error, ValueError):
         return None
-    if len(words) > 3 and words[0] == _WRAPPED:
-        words = words[3 : 3 + words[2]]
-    return words if len(words) == count else None
+    if magic != _MAGIC:
+        return None
+    if len(words) >= _WRAPPING and words[0] == _WRAPPED:  # behind the ids there are llama-server's notes on images
+        num_words, words = words[2], words[_WRAPPING:]
+    if not num_words == len(words) == count:
+        return None
+    return words if expected is None else _with_images(words, expected)
+
+
+def _with_images(tokens: array.array[int], expected: array.array[int]) -> array.array[int]:
+    """Returns the ids of a file with those of images as expected."""
+    if not names_images(expected):
+        return tokens
+    length = min(len(tokens), len(expected))
+    ours, theirs = np.frombuffer(expected, "I")[:length], np.frombuffer(tokens, "I").copy()
+    np.copyto(theirs[:length], ours, where=ours >= PATCH)
+    return array.array("I", theirs.tobytes())
 
 
 def bytes_per_token(metadata: dict[str, Any], architecture: str) -> int:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from inference.chat_template import ChatTemplate
+from inference.llama.shown_prompts import Calls, ImageLengths
 from inference.llama.vocabulary import Vocabulary
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
 from sessions.model.errors import Internal
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
+from sessions.turn.images import PATCH, ImageName
 
 
 class _Tokenized(msgspec.Struct, frozen=True):
@@ -27,22 +29,27 @@ class _Tokenized(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(_Tokenized)
 
 
-class Calls(Protocol):
-    """Sends short HTTP requests to a server, or to any one of several servers of one model."""
-
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]: ...
-
-
 class LlamaTokenizer(TemplateTokenizer):
     """Tokenizes with llama-server. Implements `Tokenizer`. `start` comes first."""
 
-    def __init__(self, http: Calls, vocabulary: Vocabulary, template: ChatTemplate) -> None:
-        digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}".encode(), digest_size=12)
+    def __init__(
+        self,
+        http: Calls,
+        vocabulary: Vocabulary,
+        template: ChatTemplate,
+        lengths: ImageLengths | None = None,
+        projector: str = "",
+    ) -> None:
+        """`lengths`: those of images, if the model sees any. `projector`: the fingerprint of what it sees them with."""
+        seen = f"\0{projector}" if projector else ""
+        digest = hashlib.blake2b(f"{vocabulary.digest}\0{template.source}{seen}".encode(), digest_size=12)
         bos = vocabulary.bos_id if vocabulary.adds_bos else None
         super().__init__(template, f"gguf-{digest.hexdigest()}", () if bos is None else (bos,))
         self.shown_specials = tuple(mark for mark in template.shown_specials if mark in vocabulary.specials)
         self._http = http
         self._vocabulary = vocabulary
+        self._lengths = lengths
+        self.sees = lengths is not None
         self._anchor: tuple[int, ...] = ()
 
     @property
@@ -59,7 +66,7 @@ class LlamaTokenizer(TemplateTokenizer):
         )
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
-        return [self._vocabulary.pieces[token] for token in tokens]
+        return [self._vocabulary.pieces[token] if token < PATCH else b"" for token in tokens]
 
     async def start(self) -> None:
         if self._vocabulary.adds_space:
@@ -76,6 +83,10 @@ class LlamaTokenizer(TemplateTokenizer):
         if tokens[: len(self._anchor)] != self._anchor:
             return await self._encode(text, special=False)
         return tokens[len(self._anchor) :]
+
+    async def image_length(self, image: ImageName) -> int:
+        assert self._lengths is not None
+        return await self._lengths.length(image)
 
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
         return await self._encode(piece, special=special)

@@ -76,6 +76,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     eos_text: str
     adds_bos: bool
     adds_space: bool  # SentencePiece puts a space before every text that it is given
+    control_texts: tuple[str, ...] = ()  # spellings that are tokens only where special tokens are parsed
 
 
 class TokenPieces(NamedTuple):
@@ -134,6 +135,7 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
         eos_text=tokens[eos] if eos is not None and eos < len(tokens) else "",
         adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", model == "llama")),
         adds_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", model == "llama")),
+        control_texts=tuple(spelling for spelling, kind in zip(tokens, kinds, strict=False) if kind in (2, 3)),
     )
 
 

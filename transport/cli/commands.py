@@ -104,6 +104,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "engine_key_file": ("remote", "chat"),
     "model": (*MODEL_ENGINES, "remote", "chat"),
     "images": ("chat", "sim"),
+    "projector": ("llama",),
     "model_folder": (*MODEL_ENGINES, "remote"),
     "brownout_slots": ("llama", "sim"),
     **dict.fromkeys(("gpu_memory", "memory_check", "step_target_ms", "threads"), MODEL_ENGINES),

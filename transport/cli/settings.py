@@ -101,6 +101,7 @@ class Settings:
         "MODEL",
         "PATH of a GGUF file, for vLLM of a folder; hf:ORG/REPO[:FILE] of Hugging Face's hub; docs/models.md",
     )
+    projector: str = option("", "PATH", "llama: GGUF file with which the model sees images (mmproj); docs/models.md")
     images: Literal["auto", "yes", "no"] = option(
         "auto", None, "chat, sim: whether the model sees images; auto: as its provider says, else no"
     )

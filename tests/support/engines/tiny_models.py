@@ -121,9 +121,11 @@ def _with_ends(specials: tuple[str, ...]) -> tuple[str, ...]:
     return (*ENDS, *(special for special in specials if special not in ENDS))
 
 
-def write_tiny_model(file: Path, kind: str, template: str, specials: tuple[str, ...]) -> None:
+def write_tiny_model(
+    file: Path, kind: str, template: str, specials: tuple[str, ...], *, adds_bos: bool = False
+) -> None:
     """Writes a GGUF whose tokenizer is of this kind. `specials` are the spellings of its special tokens besides those
-    that begin and end a text."""
+    that begin and end a text. `adds_bos`: every text begins with a token for that."""
     specials = _with_ends(specials)
     vocabulary = _vocabulary(kind, specials)
     if kind == SENTENCE_PIECE:
@@ -153,7 +155,7 @@ def write_tiny_model(file: Path, kind: str, template: str, specials: tuple[str, 
         "tokenizer.chat_template": template,
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 1,
-        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.ggml.add_bos_token": adds_bos,
         "tokenizer.ggml.tokens": vocabulary.tokens,
         "tokenizer.ggml.token_type": vocabulary.types,
         **tokenizer,

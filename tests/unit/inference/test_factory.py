@@ -69,6 +69,18 @@ def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> No
     assert error.value.param == "vllm_adapter"
 
 
+@pytest.mark.parametrize("settings", [{"engine": "sim"}, {"engine": "vllm"}, {"brownout_model": "small.gguf"}])
+def test_a_projector_that_nothing_would_see_with_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(projector="mmproj.gguf", **settings))
+    assert error.value.param == "projector"
+
+
+def test_a_projector_is_the_models() -> None:
+    engine = make_engine(Settings(engine="llama", model="m.gguf", projector="mmproj.gguf"))
+    assert isinstance(engine, LlamaEngine) and engine.options.projector == Path("mmproj.gguf")
+
+
 @pytest.mark.parametrize("engine", ["llama", "sim"])
 def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> None:
     with pytest.raises(BadInput) as error:

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.llama.completion import LlamaCompletion
-from inference.llama.vocabulary import ByteFragments
+from inference.llama.shown_prompts import ShownPrompt, Speller
+from inference.llama.vocabulary import ByteFragments, read_vocabulary
 from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Tokens
+from tests.support.engines.gguf_files import METADATA
 from tests.support.engines.llama_server import answering, chunked, event, serving
 
 
@@ -67,6 +69,22 @@ def test_a_stream_reads_the_same_however_it_is_cut(sizes: list[int]) -> None:
     assert items == [*said, Finish("stop", 3, 2)]
     assert completion.held == as_tokens([7, 8, 9, 5])
     assert (completion.cached_tokens, completion.evaluated_tokens) == (2, 1)
+
+
+@pytest.mark.parametrize(("total", "held"), [(3, [7, 8, 9, 5]), (4, [])])
+async def test_where_the_server_has_other_tokens_for_images_nothing_is_certain(total: int, held: list[int]) -> None:
+    prompt = as_tokens([7, 8, 9])
+    shown = ShownPrompt(prompt, 1, "text", ("QUJD",), Speller(read_vocabulary(METADATA)))
+    progress = {"total": total, "cache": 1, "processed": total, "time_ms": 1}
+    first = event(prompt_progress=progress, content="", tokens=[0])
+    data = chunked(first, token("a", 5, 1), token("b", 6, 2), end("limit", 2))
+    async with serving(answering(data)) as (http, _):
+        completion = LlamaCompletion(http, ByteFragments(iter(())), no_encode, 1, prompt, 1, shown=shown)
+        await completion.open({})
+        while isinstance(await completion.next(), Chunk):
+            continue
+        completion.close()
+    assert completion.held == as_tokens(held) and not completion.prefill_s
 
 
 async def test_tokens_without_text_travel_with_the_next_text_or_at_the_end() -> None:

@@ -121,11 +121,12 @@ class Ground:
             quota=self.tiers.quota,
             guides=nothing,
             scorer=nothing,
+            shower=None,
         )
         engine._unavailable = None
 
     def _completion(
-        self, guide: object, slot_number: int, prompt: array.array[int], resident: int, cached_max: int
+        self, guide: object, slot_number: int, prompt: array.array[int], resident: int, cached_max: int, shown: object
     ) -> Computed:
         self.sent.append(Computed(prompt, resident))
         self.slots.append(slot_number)

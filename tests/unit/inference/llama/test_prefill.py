@@ -13,6 +13,7 @@ from inference.llama.completion import LlamaCompletion
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import SchemaProbe
+from inference.llama.shown_prompts import ShownPrompt, Speller
 from inference.llama.slot_kv import SlotKv
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import SlotTable
@@ -33,7 +34,13 @@ class Completions:
         self.first_text = "{"
 
     def __call__(
-        self, guide: object, slot_number: int, prompt: array.array[int], resident: int, cached_max: int
+        self,
+        guide: object,
+        slot_number: int,
+        prompt: array.array[int],
+        resident: int,
+        cached_max: int,
+        shown: object,
     ) -> FinishedCompletion:
         return FinishedCompletion(self, len(prompt), resident)
 
@@ -88,8 +95,10 @@ class Ground:
         if self.closed:
             raise Unavailable("engine_unavailable", "closed")
 
-    async def begin(self, prefill: SlotPrefill, **parameters: Any) -> LlamaCompletion | None:
-        run = EngineRun(key("a"), PROMPT)
+    async def begin(
+        self, prefill: SlotPrefill, shown: ShownPrompt | None = None, **parameters: Any
+    ) -> LlamaCompletion | None:
+        run = EngineRun(key("a"), PROMPT, shown=shown)
         slot_run = SlotRun(await self.scheduler.acquire(run), run)
         try:
             return await prefill.begin(slot_run, PROMPT, 0, {"n_predict": 8, **parameters})
@@ -107,6 +116,18 @@ async def test_a_prompt_goes_in_pieces_and_its_last_one_with_the_run(ground: Gro
     await ground.begin(ground.prefill(30))
     sent = [(length, resident, parameters["n_predict"]) for length, resident, parameters in ground.completions.sent]
     assert sent == [(30, 0, 0), (60, 30, 0), (90, 60, 0), (100, 90, 8)]
+
+
+@pytest.mark.parametrize(
+    ("first", "pieces"),
+    [(0, [(100, 0)]), (20, [(100, 0)]), (30, [(30, 0), (100, 30)]), (75, [(30, 0), (60, 30), (100, 60)])],
+)
+async def test_what_begins_with_an_image_is_one_piece(
+    ground: Ground, first: int, pieces: list[tuple[int, int]]
+) -> None:
+    shown = ShownPrompt(PROMPT, first, "", (), cast(Speller, None))
+    await ground.begin(ground.prefill(30), shown)
+    assert [(length, resident) for length, resident, _ in ground.completions.sent] == pieces
 
 
 async def test_a_new_schema_is_tried_for_one_token_first_and_a_bad_one_refused(ground: Ground) -> None:

@@ -41,6 +41,17 @@ def test_without_a_layer_on_the_gpu_nothing_is_computed_there(gpu_layers: int, t
     assert (parameters.n_gpu_layers, parameters.no_op_offload) == (gpu_layers, gpu_layers == 0)
 
 
+@pytest.mark.parametrize("gpu_layers", [0, 12])
+def test_an_image_fits_into_one_computation(gpu_layers: int, tmp_path: Path) -> None:
+    """llama.cpp aborts the process at an image whose tokens see each other and that does not."""
+    options = LlamaOptions(model_path=Path("m.gguf"), projector=Path("mmproj.gguf"), gpu_layers=gpu_layers)
+    parameters = LlamaServer(options, 512, tmp_path)._parameters
+    assert (parameters.mmproj.path, parameters.mmproj_use_gpu) == ("mmproj.gguf", gpu_layers > 0)
+    assert parameters.n_ubatch == parameters.n_batch
+    assert not LlamaServer(OPTIONS, 512, tmp_path)._parameters.mmproj.path
+    assert options.smaller(Path("s.gguf"), 1, 1, 512).projector is None
+
+
 def test_speculation_looks_at_the_slots_own_text_alone_and_8_bits_are_for_keys_and_values(tmp_path: Path) -> None:
     plain = LlamaServer(OPTIONS, 512, tmp_path)._parameters
     assert [each.name for each in plain.speculative.types] == ["COMMON_SPECULATIVE_TYPE_NONE"]

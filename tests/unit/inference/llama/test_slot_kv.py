@@ -15,6 +15,7 @@ from inference.llama.slot_kv import SlotKv, bytes_per_token, read_tokens
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens
+from sessions.turn.images import image_ids
 from tests.support.engines.engines import AlwaysRestores
 from tests.support.engines.gguf_files import METADATA
 from tests.support.engines.kv import key, make_tiers
@@ -139,3 +140,19 @@ async def test_the_slot_at_rest_of_another_session_of_the_scope_is_saved_for_a_r
         await slot_kv.save_near(table, new, PROMPT[:length], 0)
         assert slot_kv.counters["spills"] == spills
     assert other.saved_tokens == 0 and one.saved_tokens == len(PROMPT)
+
+
+def test_a_slots_file_with_images_has_their_names_where_they_are_expected(tmp_path: Path) -> None:
+    path = tmp_path / "x.slot"
+    image = image_ids("ab" * 32, 12)
+    ours, begin = [*range(5), *image, 7, 8], 5
+    held = [*range(5), 99, *[0xFFFF_FFFF] * 11, 7, 8]  # with a token before the image that is llama-server's own
+    notes = [1, begin, *range(40)]
+    words = [0xFFFF_FFFF, 1, len(held), *held, *notes]
+    path.write_bytes(struct.pack(f"<III{len(words)}I", MAGIC, 4, len(words), *words))
+    assert read_tokens(path, len(held), as_tokens(ours)) == as_tokens(ours)
+    assert read_tokens(path, len(held)) == as_tokens(held)
+    other = [*range(5), 99, *[0xFFFF_FFFF] * 11, 7, 9]
+    assert read_tokens(path, len(held), as_tokens(other)) != as_tokens(other)
+    text = as_tokens([*range(5), 99, *range(13)])
+    assert read_tokens(path, len(held), text) != text, "an image is no text"

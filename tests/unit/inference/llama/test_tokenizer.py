@@ -9,13 +9,17 @@ import pytest
 
 from inference.chat_template import CHATML, ChatTemplate
 from inference.http_client import HttpClient
+from inference.llama.shown_prompts import ImageLengths
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import ByteFragments, Vocabulary
 from sessions.model.errors import Internal
-from sessions.model.types import Tool
+from sessions.model.types import InputImage, Tool, UnixMs
+from sessions.ports import ChatMessage
+from sessions.turn.images import MARK, PATCH, image_ids, prompt_text
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<s>")
 BOS = 5000
+TRIMMING = CHATML.replace("message.content", "(message.content | trim)") + "{# strftime_now #}"  # renders as a whole
 
 
 class FakeServer(HttpClient):
@@ -26,8 +30,9 @@ class FakeServer(HttpClient):
         self.asked: list[str] = []
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        assert (method, path) == ("POST", "/tokenize")
         wanted = msgspec.json.decode(body)
+        if path != "/tokenize":
+            return 200, msgspec.json.encode({"input_tokens": 20 * len(wanted["messages"][0]["content"])})
         self.asked.append(wanted["content"])
         text = (" " if self.adds_space else "") + wanted["content"]
         tokens: list[int] = []
@@ -90,3 +95,26 @@ async def test_a_tokenizer_that_fails_is_an_error_of_ours() -> None:
     server.status = 500
     with pytest.raises(Internal):
         await tokenizer.text("x")
+
+
+@pytest.mark.parametrize("source", [CHATML, TRIMMING])
+async def test_names_in_messages_are_images_where_the_model_sees(source: str) -> None:
+    server = FakeServer()
+    template = ChatTemplate(source, bos="<s>", eos="</s>", specials=SPECIALS)
+    plain = LlamaTokenizer(server, vocabulary(), template)
+    seeing = LlamaTokenizer(server, vocabulary(), template, ImageLengths(server), "of the projector")
+    assert plain.fingerprint != seeing.fingerprint
+    name = prompt_text([InputImage(image_url="data:", sha256="ab" * 32, width=3, height=4)], sees=True)
+    talk = [ChatMessage(role="user", text=f"a {name}<|im_end|>{MARK} b")]
+    for tokenizer, sees in ((plain, False), (seeing, True)):
+        await tokenizer.start()
+        tokens = await tokenizer.conversation(None, (), talk, UnixMs(0), answer=True)
+        image = image_ids("ab" * 32, 20)
+        assert [token for token in tokens if token >= PATCH] == image * sees
+        if sees:
+            at = tokens.index(image[0])
+            assert spelled(tokens[:at]).endswith("a ") and tokens[at : at + 20] == tuple(image)
+            words = [ord(character) for character in "<|im_end|>\ufffd b"]
+            assert list(tokens[at + 20 :][: len(words)]) == words
+            assert tokens.count(BOS + 1) == 1, "somebody's words are no special token"
+            assert tokenizer.pieces(image) == [b""] * 20
