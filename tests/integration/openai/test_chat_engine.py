@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.doors.server_process import ServerProcess
+from tests.support.images.made import a_pattern, encoded
 
 QUESTION = {"role": "user", "content": "Tell of a river."}
 
@@ -16,6 +18,10 @@ QUESTION = {"role": "user", "content": "Tell of a river."}
 def in_front_of(provider: ServerProcess, model: str = "simulated") -> ServerProcess:
     url = f"http://127.0.0.1:{provider.port}/v1"
     return ServerProcess("--engine", "chat", "--engine-url", url, "--model", model)
+
+
+def as_url(size: tuple[int, int]) -> str:
+    return f"data:image/png;base64,{base64.b64encode(encoded(a_pattern(size=size))).decode()}"
 
 
 async def ask(server: ServerProcess, **body: Any) -> dict[str, Any]:
@@ -44,6 +50,24 @@ async def test_a_conversation_is_the_providers_and_an_answer_that_it_breaks_off_
             ended = (await http.get(f"/responses/{begun['id']}")).json()
         assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "recovery_incompatible"})
         assert ended["output"][0]["content"][0]["text"]
+
+
+@pytest.mark.slow
+async def test_images_go_on_to_a_provider_that_says_that_its_model_sees() -> None:
+    with ServerProcess("--engine", "sim", "--images", "yes") as provider, in_front_of(provider) as server:
+        answers = []
+        for url in (as_url((96, 64)), as_url((64, 96))):
+            parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+            answer, its_own = [
+                await ask(each, messages=[{"role": "user", "content": parts}]) for each in (server, provider)
+            ]
+            said = answer["choices"][0]["message"]["content"]
+            assert said == its_own["choices"][0]["message"]["content"], "the provider got the same image"
+            answers.append(said)
+        assert answers[0] != answers[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+            models = (await http.get("/models")).json()["data"]
+        assert "image" in next(model for model in models if model["id"] == "simulated")["input_modalities"]
 
 
 @pytest.mark.slow
