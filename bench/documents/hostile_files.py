@@ -1,10 +1,12 @@
 """Hostile files, uploaded and attached to messages: what becomes of each, and what they cost the server.
 
     python -m bench.documents.hostile_files --count 2000 --seed 1 --at-once 2
+    python -m bench.documents.hostile_files --kind images --plain 100
 
-A server of its own with the simulated engine. After `--plain` ordinary documents its memory is looked at; then hostile
-ones (`tests.support.documents.hostile`: bombs, broken PDFs, XML that names files, polyglots, endless texts) are
-uploaded to `/v1/files` and sent to `/v1/responses`, so many at once, and then ordinary ones again. Bars: the server
+A server of its own with the simulated engine. After `--plain` ordinary files (100 images fill what the server remembers
+of results) and a quiet half minute its memory is looked at; then hostile ones (`tests.support.documents.hostile`: bombs,
+broken PDFs, XML that names files, polyglots, endless texts; or `tests.support.images.hostile`, for a model that sees)
+are uploaded to `/v1/files` and sent to `/v1/responses`, so many at once, and then ordinary ones again. Bars: the server
 answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
 by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
 """
@@ -25,18 +27,26 @@ from bench.support import is_faultless, percentile, report, run_bench
 from tests.support.documents.hostile import SECRET, Hostile, hostile_documents
 from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
 from tests.support.doors.server_process import ServerProcess
+from tests.support.images.hostile import hostile_images
+from tests.support.images.made import encoded, noise
 
 GROWTH_MAX: Final = 0.05
+IDLE_S: Final = 5.0  # after which a session leaves memory
+QUIET_S: Final = 30.0  # before memory is read
 EXPECTED: Final = frozenset(
-    {"file_type_unsupported", "file_unreadable", "file_too_complex", "content_too_large", "context_length_exceeded"}
+    {
+        *("file_type_unsupported", "file_unreadable", "file_too_complex", "content_too_large"),
+        *("context_length_exceeded", "image_type_unsupported", "image_unreadable", "image_too_complex"),
+    }
 )
 
 
 class Uploads:
-    """Sends documents, and keeps what became of them."""
+    """Sends files as content parts of type `part`, and keeps what became of them."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, http: httpx.AsyncClient, part: str) -> None:
         self._http = http
+        self._part = part
         self.outcomes: Counter[str] = Counter()
         self.faults: list[str] = []
         self.seconds: list[float] = []
@@ -48,7 +58,7 @@ class Uploads:
         if made.status_code != 200:
             self.faults.append(f"{kind}: upload {made.status_code} {made.text[:200]}")
             return
-        parts = [{"type": "input_file", "file_id": made.json()["id"]}]
+        parts = [{"type": self._part, "file_id": made.json()["id"]}]
         body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": parts}], "store": False}
         answer = await self._http.post("/v1/responses", json={**body, "max_output_tokens": 4})
         while answer.status_code == 503:
@@ -72,7 +82,9 @@ class Uploads:
         await asyncio.gather(*(lane() for _ in range(at_once)))
 
 
-def ordinary(count: int) -> list[Hostile]:
+def ordinary(count: int, *, images: bool) -> list[Hostile]:
+    if images:
+        return [("ordinary", "a.png", encoded(noise((400, 290), seed=number))) for number in range(count)]
     return [("ordinary", *_ordinary(number)) for number in range(count)]
 
 
@@ -90,21 +102,27 @@ def _ordinary(number: int) -> tuple[str, bytes]:
 
 
 async def main(given: argparse.Namespace) -> bool:
-    with ServerProcess("--engine", "sim") as server:
+    images = given.kind == "images"
+    with ServerProcess("--engine", "sim", "--images", "yes", "--idle-s", str(IDLE_S)) as server:
         process = psutil.Process(server.pid)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=180) as http:
-            plain, hostile = Uploads(http), Uploads(http)
-            await plain.all(ordinary(given.plain), given.at_once)
+            part = "input_image" if images else "input_file"
+            plain, hostile = Uploads(http, part), Uploads(http, part)
+            await plain.all(ordinary(given.plain, images=images), given.at_once)
+            await asyncio.sleep(QUIET_S)
             before = process.memory_info().rss
             began = time.monotonic()
             documents = hostile_documents(given.count, given.seed)
+            if images:
+                documents = ((kind, "a.png", content) for kind, content in hostile_images(given.count, given.seed))
             while block := [document for document, _ in zip(documents, range(20), strict=False)]:
                 await hostile.all(block, given.at_once)
                 del block
                 gc.collect()
             took = time.monotonic() - began
+            await asyncio.sleep(QUIET_S)
             after = process.memory_info().rss
-            await plain.all(ordinary(given.plain), given.at_once)
+            await plain.all(ordinary(given.plain, images=images), given.at_once)
             children = sum(child.memory_info().rss for child in process.children(recursive=True))
         alive = process.is_running() and server.pid == process.pid
     faults = [*plain.faults, *hostile.faults]
@@ -116,6 +134,7 @@ async def main(given: argparse.Namespace) -> bool:
     report(
         "hostile_files",
         {
+            "kind": given.kind,
             "files": given.count,
             "seed": given.seed,
             "outcomes": dict(hostile.outcomes),
@@ -134,4 +153,4 @@ async def main(given: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, count=2000, seed=1, at_once=2, plain=40)
+    run_bench(main, __doc__, count=2000, seed=1, at_once=2, plain=40, kind="documents")
