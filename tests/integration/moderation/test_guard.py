@@ -226,7 +226,7 @@ async def test_an_image_that_a_guard_flags_is_reviewed_without_its_bytes(tmp_pat
 
 
 async def test_a_rule_without_a_guard_is_on_every_image_and_no_rule_on_none(tmp_path: Path) -> None:
-    async with SeeingDoor.under(tmp_path / "every.toml", 'images = {}') as door:
+    async with SeeingDoor.under(tmp_path / "every.toml", "images = {}") as door:
         assert (await door.send(shown(GREEN)))["error"]["code"] == "content_filter"
         assert (await door.send(shown(text="Hello")))["status"] == "completed"
     async with SeeingDoor.under(tmp_path / "none.toml", 'phrases = { deny = ["nectarine"] }') as door:
