@@ -240,6 +240,8 @@ def _check_images(policy: Policy, guards: dict[str, GuardConfig], place: str) ->
         raise BadPolicy(f"{place}.input.images: there is no guard named {rule.guard!r}")
     if not guards[rule.guard].url:
         raise BadPolicy(f"{place}.input.images: guard {rule.guard!r} is a GGUF, which sees no images; give it a `url`")
+    if guards[rule.guard].template == GUARD_TEMPLATE:  # of an image it would judge an empty text
+        raise BadPolicy(f"{place}.input.images: guard {rule.guard!r} needs a `template` that asks about an image")
 
 
 def _check_kinds(rule: KindsRule | None, known: tuple[str, ...], place: str) -> None:

@@ -98,7 +98,7 @@ async def test_an_image_stands_beside_the_template_in_place_of_a_text() -> None:
     async with endpoint(completion("unsafe S1", ("unsafe", 0.8), ("safe", 0.2))) as (url, requests):
         config = GuardConfig(url=url, template="Is it safe?{text}", kinds={"S1": "violence"})
         verdict = await (await open_guard_model(config)).judge_image("data:image/png;base64,QUJD")
-    assert verdict == (pytest.approx(0.8), "violence")
+    assert verdict.score == pytest.approx(0.8) and verdict.kind == "violence"
     (message,) = json.loads(requests[0].partition(b"\r\n\r\n")[2])["messages"]
     text, image = message["content"]
     assert text == {"type": "text", "text": "Is it safe?"}

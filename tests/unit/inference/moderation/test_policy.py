@@ -31,7 +31,8 @@ def test_a_version_is_of_what_a_policy_says() -> None:
 
 
 def test_a_rule_on_images_may_name_a_guard() -> None:
-    policies = parse_policies(GOOD + "[policies.default.input.images]\nguard = 'g'\nthreshold = 0.9\n")
+    seeing = GOOD.replace("[policies.default]", "template = 'Is it safe?{text}'\n[policies.default]")
+    policies = parse_policies(seeing + "[policies.default.input.images]\nguard = 'g'\nthreshold = 0.9\n")
     assert policies.guarded == {"g"} and policies.models == {"guard", "entities", "toxicity"}
     rule = policies.of("other").input.images
     assert rule is not None and (rule.action, rule.guard, rule.threshold) == ("block", "g", 0.9)
@@ -61,6 +62,7 @@ def test_a_rule_on_images_may_name_a_guard() -> None:
         ("[policies.default.output.images]\n", "only messages"),
         ("[policies.default.input.images]\nguard = 'g'\n", "no guard named 'g'"),
         ("[guards.g]\nmodel_path = 'g.gguf'\n[policies.default.input.images]\nguard = 'g'\n", "sees no images"),
+        ("[guards.g]\nurl = 'http://x'\n[policies.default.input.images]\nguard = 'g'\n", "asks about an image"),
         ("[policies.default", "']'"),
     ],
 )
