@@ -172,7 +172,7 @@ const GERMAN = {
   "Sources": "Quellen",
   "Add files": "Dateien hinzufügen",
   "Files of the message": "Dateien der Nachricht",
-  Image: "Bild",
+  "Image": "Bild",
   "A message has {n} files at most.": "Eine Nachricht hat höchstens {n} Dateien.",
   "{name} was not uploaded: {why}": "{name} wurde nicht hochgeladen: {why}",
   "Remove {name}": "{name} entfernen",

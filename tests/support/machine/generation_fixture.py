@@ -100,6 +100,7 @@ class GivenLedger:
     def __init__(self, *, tools: tuple[Tool, ...] = (), max_tokens: int = 100) -> None:
         self.tools = tools
         self.max_tokens = max_tokens
+        self.images = ()
 
     async def plan(self, open_: Open) -> PromptPlan:
         return PromptPlan(array("I", list(b"hello")), array("I"), 0, self.max_tokens, 0, None)

@@ -54,7 +54,8 @@ def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
         ([{"role": "tool", "content": "x", "tool_call_id": "c9"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"role": "assistant"}], "messages[0].content"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].image_url"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         (
             [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]}],
