@@ -198,7 +198,7 @@ class SeeingDoor:
                 await filters.close()
 
 
-async def test_a_guard_that_sees_judges_the_images_of_messages_and_of_resent_histories(tmp_path: Path) -> None:
+async def test_a_guard_that_sees_judges_the_images_of_messages_and_of_new_histories(tmp_path: Path) -> None:
     rule = 'images = { action = "block", guard = "eyes" }'
     async with SeeingDoor.under(tmp_path / "p.toml", rule) as door:
         assert (await door.send(shown(text="Hello")))["status"] == "completed" and not door.guard.asked
