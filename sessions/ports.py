@@ -40,6 +40,7 @@ from sessions.model.types import (
     ActivationId,
     CommandId,
     Epoch,
+    InputImage,
     Json,
     McpSource,
     Principal,
@@ -370,6 +371,16 @@ class InputFilter(Protocol):
         """Judges the seam of two texts in `text`: the first ends at index `last`, the second begins at index `first`.
         Only findings that are partly in each count; spans are of `text`. Cheap enough for the event loop: by phrases
         and patterns only."""
+        ...
+
+
+@runtime_checkable
+class JudgesImages(InputFilter, Protocol):
+    """An input filter that also judges the images of messages."""
+
+    async def check_image(self, principal: Principal, image: InputImage) -> Verdict:
+        """Judges an image as models see it. The verdict is `pass`, `flag` or `block`, and its findings count the image
+        as one code point. Raises nothing."""
         ...
 
 

@@ -21,7 +21,7 @@ import structlog
 
 from inference.moderation.guard import GuardClient
 from inference.moderation.guard_models import GuardVerdict
-from inference.moderation.input_filter import PolicyInputFilter, TextScan
+from inference.moderation.input_filter import JudgeImage, PolicyInputFilter, TextScan
 from inference.moderation.output_filter import ClassifyText, JudgedOutputFilter, PolicyOutputFilter, Scores
 from inference.moderation.policy import BadPolicy, Policies, Policy, PolicySide, read_policies
 from inference.moderation.scan import Scanner
@@ -88,7 +88,7 @@ class PolicyFilterSet:
             on_read=self._report_reload,
         )
         self._watch: asyncio.Task[None] | None = None
-        self._texts = self._metrics.counter("guard_texts", "Texts for guards, by outcome.", "outcome")
+        self._texts = self._metrics.counter("guard_texts", "Texts and images for guards, by outcome.", "outcome")
         self._listeners: list[ReloadListener] = []
 
     async def open(self) -> None:
@@ -267,11 +267,21 @@ class PolicyFilterSet:
         if not policy.input.rules:
             return ()
         judge, models = self._message_call(policy), self._versions(policy.input)
-        return (PolicyInputFilter(policy, compiled.messages, judge, models=models),)
+        judge_image = self._image_call(policy)
+        return (PolicyInputFilter(policy, compiled.messages, judge, models=models, judge_image=judge_image),)
+
+    def _image_call(self, policy: Policy) -> JudgeImage | None:
+        """Returns the function that judges images by the guard of the policy's rule on them; None without a guard."""
+        rule = policy.input.images
+        if rule is None or not rule.guard:
+            return None
+        return partial(self._guards[rule.guard].classify_image, timeout_s=policy.deadline_ms / 1000)
 
     def _versions(self, side: PolicySide) -> dict[str, str]:
         """Returns the versions of a side's classifiers, by name."""
         guard = {} if side.guard is None else {"guard": self._guards[side.guard.name].version}
+        if side.images is not None and side.images.guard:
+            guard["images"] = self._guards[side.images.guard].version
         return {**(self._judging.versions if self._judging is not None else {}), **guard}
 
     def _message_call(self, policy: Policy) -> TextScan:

@@ -5,10 +5,11 @@ process. Either is given the policy's template with the text in it, and answers 
 likely the second one is, of the two: by the probabilities of the first token where the server returns them, else 0 or
 1. Where the policy maps the words behind that one, the kind is in the finding's category.
 
-A long text is judged in segments, as its worst. Requests at the same time run as one batch in the server, up to
-`at_once`; more wait, up to `waiting`, and beyond that a text is not judged. Nothing is sent twice, and whatever does
-not come as expected within the deadline (late, away, another status, malformed) is `NotJudged`: a block fails closed, a
-flag open. No text is kept or logged.
+A long text is judged in segments, as its worst. An image, which only an endpoint can judge, goes beside the template
+with nothing in place of the text. Requests at the same time run as one batch in the server, up to `at_once`; more wait,
+up to `waiting`, and beyond that a text is not judged. Nothing is sent twice, and whatever does not come as expected
+within the deadline (late, away, another status, malformed) is `NotJudged`: a block fails closed, a flag open. No text
+is kept or logged.
 
 Source: the protocol of Llama Guard (Inan et al., 2023): `safe`, or `unsafe` and the categories' codes behind it.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -34,6 +36,9 @@ OVERLAP: Final = 200
 
 Observe = Callable[[str, float], None]
 """Called for each text with the outcome (judged, late, failed, busy) and the seconds that it took."""
+
+Judge = Callable[[], Awaitable[GuardVerdict]]
+"""Judges one segment of a text, or an image."""
 
 log = structlog.get_logger(__name__)
 
@@ -71,17 +76,24 @@ class GuardClient:
         await self._model.close()
 
     def classify(self, text: str, timeout_s: float) -> asyncio.Future[GuardVerdict]:
-        task = asyncio.get_running_loop().create_task(self._judge(text, timeout_s))
+        return self._start([partial(self._model.judge, segment) for segment in split_segments(text)], timeout_s)
+
+    def classify_image(self, image_url: str, timeout_s: float) -> asyncio.Future[GuardVerdict]:
+        """Judges an image, which is a data URL."""
+        return self._start([partial(self._model.judge_image, image_url)], timeout_s)
+
+    def _start(self, segments: Sequence[Judge], timeout_s: float) -> asyncio.Future[GuardVerdict]:
+        task = asyncio.get_running_loop().create_task(self._judge(segments, timeout_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _judge(self, text: str, timeout_s: float) -> GuardVerdict:
+    async def _judge(self, segments: Sequence[Judge], timeout_s: float) -> GuardVerdict:
         clock = asyncio.get_running_loop().time
         begun_at, outcome = clock(), "failed"
         try:
             async with asyncio.timeout(timeout_s):
-                verdict = await self._worst(split_segments(text))
+                verdict = await self._worst(segments)
             outcome = "judged"
             self._report_trouble(None)
             return verdict
@@ -114,7 +126,7 @@ class GuardClient:
         else:
             log.warning("guard_failed", guard=self.version, error=trouble)
 
-    async def _worst(self, segments: Sequence[str]) -> GuardVerdict:
+    async def _worst(self, segments: Sequence[Judge]) -> GuardVerdict:
         if self._closed:
             raise NotJudged("the guard is closed")
         if len(segments) > SEGMENTS_MAX:
@@ -131,9 +143,9 @@ class GuardClient:
             self._segments -= len(segments)
         return max((task.result() for task in tasks), key=lambda verdict: verdict.score)
 
-    async def _judge_segment(self, segment: str) -> GuardVerdict:
+    async def _judge_segment(self, judge: Judge) -> GuardVerdict:
         async with self._slots:
-            return await self._model.judge(segment)
+            return await judge()
 
 
 class _Busy(NotJudged):

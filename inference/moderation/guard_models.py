@@ -45,6 +45,11 @@ class GuardModel(Protocol):
         """Judges a text. Raises NotJudged, SessileError."""
         ...
 
+    async def judge_image(self, image_url: str) -> GuardVerdict:
+        """Judges an image, which is a data URL. Raises NotJudged, SessileError; NotJudged always if the model sees no
+        images."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -115,10 +120,19 @@ class RemoteGuard:
         """Does nothing: a connection lasts only for a request."""
 
     async def judge(self, text: str) -> GuardVerdict:
+        return await self._judge(self._guard.template.replace(TEXT, text))
+
+    async def judge_image(self, image_url: str) -> GuardVerdict:
+        template: Json = {"type": "text", "text": self._guard.template.replace(TEXT, "")}
+        image: Json = {"type": "image_url", "image_url": {"url": image_url}}
+        return await self._judge([template, image])
+
+    async def _judge(self, prompt: Json) -> GuardVerdict:
+        """Judges what `prompt`, a user message's content, holds."""
         guard = self._guard
         body: dict[str, Json] = {
             "model": guard.model,
-            "messages": [{"role": "user", "content": guard.template.replace(TEXT, text)}],
+            "messages": [{"role": "user", "content": prompt}],
             "temperature": 0,
             "max_tokens": KIND_TOKENS if guard.kinds else 4,
         }
@@ -258,6 +272,9 @@ class LocalGuard:
 
     async def close(self) -> None:
         await self._resources.aclose()
+
+    async def judge_image(self, image_url: str) -> GuardVerdict:
+        raise NotJudged("the guard sees no images")
 
     async def judge(self, text: str) -> GuardVerdict:
         guard = self._guard

@@ -1,8 +1,9 @@
 """Filters a message before an engine sees it: the whole text at once, redacted in all places or refused.
 
 Short texts are scanned right here; long ones, and all texts for classifiers, in a worker process, off the event loop.
-A text is compared as it is and decoded once (`decoded_text`). A block fails closed and a flag open when a classifier
-fails or is late. Where no worker could look at a text at all there is no verdict: `Unavailable`, to be sent again.
+A text is compared as it is and decoded once (`decoded_text`); an image is judged by a guard, or refused as one. A block
+fails closed and a flag open when a classifier fails or is late. Where no worker could look at a text at all there is no
+verdict: `Unavailable`, to be sent again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
@@ -22,8 +23,8 @@ from inference.moderation.policy import Policy
 from inference.moderation.scan import Hit, Scanner
 from inference.moderation.worker_client import NotTaken
 from sessions.model.errors import Unavailable
-from sessions.model.types import Principal
-from sessions.model.verdicts import PASS, Finding, Verdict
+from sessions.model.types import InputImage, Principal
+from sessions.model.verdicts import IMAGE_EXCERPT, PASS, Finding, Verdict
 
 INLINE_MAX: Final = 2_048  # code points that are scanned on the loop, well below a millisecond
 
@@ -32,6 +33,9 @@ _GRAVEST: Final = ("block", "redact", "retract", "flag")
 PASSED_MAX: Final = 8_192  # texts that are remembered, by their digests alone
 
 Place = tuple[Hit, int, int]  # a hit, and where it is in the text as it came
+
+JudgeImage = Callable[[str], Awaitable[tuple[float, str]]]
+"""Returns the score of an image, given as a data URL, and its kind ("" for none)."""
 
 
 class TextScan(Protocol):
@@ -110,11 +114,14 @@ class PolicyInputFilter:
         judge: TextScan,
         *,
         models: dict[str, str] | None = None,
+        judge_image: JudgeImage | None = None,
     ) -> None:
+        """`judge_image` judges an image by its data URL; without it, a rule on images is on all of them."""
         self._policy = policy
         self._scanner = scanner
         self._models = policy.input.models
         self._judge = judge
+        self._judge_image = judge_image
         self._report = FindingReporter(policy, policy.input, models)
         self._passed = PassedTexts()
 
@@ -163,6 +170,22 @@ class PolicyInputFilter:
             message=self._policy.input_message,
             findings=findings,
         )
+
+    async def check_image(self, principal: Principal, image: InputImage) -> Verdict:
+        rule = self._policy.input.images
+        if rule is None:
+            return PASS
+        score, kind = 1.0, ""
+        if self._judge_image is not None:
+            try:
+                score, kind = await self._judge_image(image.image_url or "")
+            except Exception:  # noqa: BLE001 - failed or late: the policy decides
+                unjudged = self._report.unjudged("images", rule.action, 0, 1, text=IMAGE_EXCERPT)
+                return self._verdict("", [], [unjudged])
+            if score < rule.threshold:
+                return PASS
+        unsafe = self._report.scored("images", rule.action, score, 0, 1, kind=kind, text=IMAGE_EXCERPT)
+        return self._verdict("", [], [unsafe])
 
     async def _classified(
         self, judging: asyncio.Future[Scores], text: str, spans: list[tuple[int, int, str]]

@@ -86,6 +86,13 @@ class GuardRule(ScoreRule, frozen=True, kw_only=True):
     name: str = "default"
 
 
+class ImageRule(ScoreRule, frozen=True, kw_only=True):
+    """A rule on images. With `guard`, it is on those that the guard of this name judges unsafe; without, on all."""
+
+    action: Literal["block", "flag"] = "block"
+    guard: str = ""
+
+
 class GuardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model that judges whether a text is safe (`inference.moderation.guard`). Either `url` or `model_path`."""
 
@@ -112,6 +119,7 @@ class PolicySide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     secrets: KindsRule | None = None
     toxicity: ScoreRule | None = None
     guard: GuardRule | None = None
+    images: ImageRule | None = None  # for messages only
 
     @property
     def rules(self) -> dict[str, PolicyRule]:
@@ -154,8 +162,9 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def guarded(self) -> frozenset[str]:
         """The guards that some policy uses."""
-        sides = (side for policy in self.policies.values() for side in (policy.input, policy.output))
-        return frozenset(side.guard.name for side in sides if side.guard is not None)
+        sides = [side for policy in self.policies.values() for side in (policy.input, policy.output)]
+        names = {side.guard.name for side in sides if side.guard is not None}
+        return frozenset(names | {side.images.guard for side in sides if side.images is not None and side.images.guard})
 
     @property
     def models(self) -> frozenset[str]:
@@ -186,6 +195,7 @@ def parse_policies(text: str, *, json: bool = False) -> Policies:
             rule = getattr(policy, side).guard
             if rule is not None and rule.name not in policies.guards:
                 raise BadPolicy(f"policies.{name}.{side}.guard: there is no guard named {rule.name!r}")
+        _check_images(policy, policies.guards, f"policies.{name}")
     return policies
 
 
@@ -218,6 +228,20 @@ def _check_side(policy: Policy, side: str, given: PolicySide, place: str) -> Non
         raise BadPolicy(f"{place}.pii: {' and '.join(NAMED)} can be found in messages only, not in answers")
     if given.phrases is not None and not given.phrases.deny:
         raise BadPolicy(f"{place}.phrases: `deny` is empty")
+
+
+def _check_images(policy: Policy, guards: dict[str, GuardConfig], place: str) -> None:
+    if policy.output.images is not None:
+        raise BadPolicy(f"{place}.output.images: only messages have images")
+    rule = policy.input.images
+    if rule is None or not rule.guard:
+        return
+    if rule.guard not in guards:
+        raise BadPolicy(f"{place}.input.images: there is no guard named {rule.guard!r}")
+    if not guards[rule.guard].url:
+        raise BadPolicy(f"{place}.input.images: guard {rule.guard!r} is a GGUF, which sees no images; give it a `url`")
+    if guards[rule.guard].template == GUARD_TEMPLATE:  # of an image it would judge an empty text
+        raise BadPolicy(f"{place}.input.images: guard {rule.guard!r} needs a `template` that asks about an image")
 
 
 def _check_kinds(rule: KindsRule | None, known: tuple[str, ...], place: str) -> None:

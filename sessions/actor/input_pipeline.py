@@ -192,6 +192,7 @@ class InputPreparation:
                 role = "user"
         original = _text(command.content)
         text = await self.filter.text(original, by_model=role == "assistant")
+        await self.filter.images(command.content)
         if text != original:
             command = msgspec.structs.replace(command, content=cm.filtered_content(command.content, text))
         return command, await self._message(command, role, command.content)
@@ -213,6 +214,7 @@ class InputPreparation:
                 case cm.NewMessage():
                     original = _text(item.content)
                     text = await self.filter.text(original, by_model=item.role == "assistant")
+                    await self.filter.images(item.content)
                     if text != original:
                         item = msgspec.structs.replace(item, content=cm.filtered_content(item.content, text))
                     if item.role == "assistant" and not items and not isinstance(follower, cm.NewCall):

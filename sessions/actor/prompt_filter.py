@@ -6,7 +6,8 @@ prompt it passes here, or `tests/attacks/test_markers.py` fails.
 
 Texts are also judged where they meet: the end of the texts before on the branch together with the beginning of the new
 one, once directly joined and once with a space between, and likewise only with what the same author wrote before. So a
-phrase that is split over messages is found. Only its part in the newer text can be taken out.
+phrase that is split over messages is found. Only its part in the newer text can be taken out. An image is judged by
+itself, by the filters that can.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from msgspec import UNSET
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, TooLarge
-from sessions.model.types import Principal, Tool
-from sessions.model.verdicts import Finding, Verdict, quoted
-from sessions.ports import FilterSet
+from sessions.model.types import InputImage, Principal, Tool
+from sessions.model.verdicts import IMAGE_EXCERPT, Finding, Verdict, quoted
+from sessions.ports import FilterSet, JudgesImages
 from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 
 PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
@@ -127,6 +128,30 @@ class PromptFilter:
             text = await self._beside(text, by_model)
             self._near.add(PromptText(text, by_model))
         return text
+
+    async def images(self, content: cm.Content) -> None:
+        """Judges the images of a message, all at the same time."""
+        images: list[tuple[InputImage, int]] = []  # with its place in the message's text, where it is one code point
+        length = 0
+        for part in cm.content_parts(content) if self._filters else ():
+            if isinstance(part, InputImage) and part.image_url:
+                images.append((part, length))
+            length += len(part.text)
+        clock = asyncio.get_running_loop().time
+        for each in self._filters if images else ():
+            if not isinstance(each, JudgesImages):
+                continue
+            begun_at = clock()
+            verdicts = await asyncio.gather(*(each.check_image(self._principal, image) for image, _ in images))
+            self._filters_s.observe(clock() - begun_at)
+            for verdict, (_, place) in zip(verdicts, images, strict=True):
+                self.findings += [
+                    msgspec.structs.replace(finding, start=place, end=place + 1, text=IMAGE_EXCERPT)
+                    for finding in verdict.findings
+                ]
+            for verdict in verdicts:
+                if verdict.action == "block":
+                    raise _refused("content", verdict)
 
     async def alone(self, text: str) -> str:
         """Returns a filtered text that is judged by itself, without texts before it."""

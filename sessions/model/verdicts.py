@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+IMAGE_EXCERPT: Final = "[image]"  # the text of a finding about an image, whose bytes no finding has
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -149,10 +149,16 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
     ]
     stored = {name: next(m) for name in ("file_id", "filename", "media_type", "text")}
     data = {name: next(m) for name in ("file_data", "media_type", "text")}
-    files: list[Sample] = [{"type": "input_file", **stored}, {"type": "input_file", **data}]
+    image = {name: next(m) for name in ("image_url", "file_id", "sha256")}
+    files: list[Sample] = [
+        {"type": "input_file", **stored},
+        {"type": "input_file", **data},
+        {"type": "input_image", **image},
+    ]
     refused: list[Sample] = [
         {"type": "message.create", **here, "content": files},
-        {"type": "message.create", **here, "content": files[1:]},
+        {"type": "message.create", **here, "content": files[1:2]},
+        {"type": "message.create", **here, "content": files[2:]},
         {"type": "message.edit", **here, "item_id": "x", "content": files},
         {"type": "response.steer", **here, "response_id": "x", "content": files},
         {"type": "session.create", "model": next(m)},
@@ -240,6 +246,7 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
     files = [
         {"type": "input_file", "file_id": next(m), "filename": next(m), "media_type": next(m)},
         {"type": "input_file", "file_data": next(m)},
+        {"type": "input_image", "image_url": next(m), "detail": next(m), "sha256": next(m)},
     ]
     whose = [("Send", {}), ("Edit", {"item_id": "x"}), ("Steer", {"response_id": "x"})]
     odd = [{"type": next(m), "text": "x", "refusal": next(m), "reasoning": next(m), "annotations": [next(m)]}]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import math
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from PIL import Image
 
 from inference.moderation import BadPolicy, PolicyFilterSet
 from inference.moderation.policy import parse_policies
@@ -18,7 +22,9 @@ from inference.simulated import SimulatedOptions
 from sessions.metrics import Metrics
 from sessions.model.types import Principal, TenantId
 from sessions.ports import LateFilter
+from tests.support.doors.assembly import assembled
 from tests.support.doors.openai_server import SIMULATED, serving
+from tests.support.images.inline import InlineImages
 
 ANA = Principal(tenant=TenantId("acme"), key_id="k")
 Answer = bytes | None  # None: no answer ever
@@ -36,10 +42,10 @@ SAFE, UNSAFE = said("safe", ("safe", 0.9), ("uns", 0.1)), said("unsafe\nS1, S4",
 
 
 class Scripted:
-    """An OpenAI-compatible endpoint; `answers` says what it says of a text."""
+    """An OpenAI-compatible endpoint; `answers` says what it says of a text, or of the parts with an image."""
 
     def __init__(self) -> None:
-        self.answers: Callable[[str], Answer] = lambda text: SAFE
+        self.answers: Callable[[Any], Answer] = lambda text: SAFE
         self.asked: list[dict[str, Any]] = []
 
     @asynccontextmanager
@@ -128,6 +134,103 @@ async def test_a_guard_that_is_taken_away_is_still_asked_by_the_answers_that_it_
             assert not await filters.reload() and filters.output_filters(ANA) == ()
         finally:
             await filters.close()
+
+
+SEEING = """
+[guards.eyes]
+url = "{url}"
+template = "Is this image safe?{{text}}"
+kinds = {{ S1 = "violence" }}
+[policies.default]
+review_text = true
+deadline_ms = 20_000
+[policies.default.input]
+{rule}
+"""
+RED, GREEN = (200, 30, 30), (30, 200, 30)
+
+
+def shown(*colours: tuple[int, int, int], text: str = "What is it?") -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [{"type": "input_text", "text": text}]
+    for colour in colours:
+        out = io.BytesIO()
+        Image.new("RGB", (32, 32), colour).save(out, "PNG")
+        url = f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+        parts.append({"type": "input_image", "image_url": url})
+    return {"role": "user", "content": parts}
+
+
+def fears_red(content: Any) -> bytes:
+    """Says that an image is unsafe if its first pixel is red."""
+    _, image = content
+    with Image.open(io.BytesIO(base64.b64decode(image["image_url"]["url"].partition(",")[2]))) as pixels:
+        first = pixels.convert("RGB").getpixel((0, 0))
+    return UNSAFE if first == RED else SAFE
+
+
+class SeeingDoor:
+    """A server whose engine sees images, under a policy that a test writes."""
+
+    def __init__(self, http: httpx.AsyncClient, guard: Scripted) -> None:
+        self.http, self.guard = http, guard
+
+    async def send(self, *messages: dict[str, Any]) -> Any:
+        answer = await self.http.post("/v1/responses", json={"model": SIMULATED, "input": list(messages)})
+        return answer.json()
+
+    @classmethod
+    @asynccontextmanager
+    async def under(cls, path: Path, rule: str) -> AsyncIterator[SeeingDoor]:
+        guard = Scripted()
+        guard.answers = fears_red
+        engine = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4, images=True)
+        async with guard.listening() as url:
+            path.write_text(SEEING.format(url=url, rule=rule))
+            filters = PolicyFilterSet(str(path))
+            await filters.open()
+            try:
+                async with (
+                    assembled(engine=engine, filters=filters, images=InlineImages()) as server,
+                    httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+                ):
+                    yield cls(http, guard)
+            finally:
+                await filters.close()
+
+
+async def test_a_guard_that_sees_judges_the_images_of_messages_and_of_new_histories(tmp_path: Path) -> None:
+    rule = 'images = { action = "block", guard = "eyes" }'
+    async with SeeingDoor.under(tmp_path / "p.toml", rule) as door:
+        assert (await door.send(shown(text="Hello")))["status"] == "completed" and not door.guard.asked
+        assert (await door.send(shown(GREEN)))["status"] == "completed"
+        (asked,) = door.guard.asked
+        (message,) = asked["messages"]
+        assert message["content"][0] == {"type": "text", "text": "Is this image safe?"}
+        assert message["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
+        refused = await door.send(shown(GREEN, RED))
+        assert (refused["error"]["code"], len(door.guard.asked)) == ("content_filter", 3)
+        answer = {"role": "assistant", "content": "Red."}
+        refused = await door.send(shown(RED), answer, shown(text="And now?"))
+        assert refused["error"]["code"] == "content_filter"
+        door.guard.answers = lambda content: b"?"
+        assert (await door.send(shown(GREEN)))["error"]["code"] == "content_filter"
+
+
+async def test_an_image_that_a_guard_flags_is_reviewed_without_its_bytes(tmp_path: Path) -> None:
+    rule = 'images = { action = "flag", guard = "eyes" }'
+    async with SeeingDoor.under(tmp_path / "p.toml", rule) as door:
+        assert (await door.send(shown(RED)))["status"] == "completed"
+        (case,) = (await door.http.get("/v1/reviews")).json()["data"]
+        assert (case["category"], case["action"], case["start"], case["end"]) == ("images/violence", "flag", 11, 12)
+        assert (await door.http.get(f"/v1/reviews/{case['id']}")).json()["text"] == "[image]"
+
+
+async def test_a_rule_without_a_guard_is_on_every_image_and_no_rule_on_none(tmp_path: Path) -> None:
+    async with SeeingDoor.under(tmp_path / "every.toml", "images = {}") as door:
+        assert (await door.send(shown(GREEN)))["error"]["code"] == "content_filter"
+        assert (await door.send(shown(text="Hello")))["status"] == "completed"
+    async with SeeingDoor.under(tmp_path / "none.toml", 'phrases = { deny = ["nectarine"] }') as door:
+        assert (await door.send(shown(RED)))["status"] == "completed" and not door.guard.asked
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ def file_part(m: Iterator[str], kind: str = "input_file") -> Sample:
     return {"type": kind, **names, "file": {name: next(m) for name in ("file_id", "filename", "file_data")}}
 
 
+def image_parts(m: Iterator[str]) -> list[Sample]:
+    """Images, in each shape that a door takes; no such image is there."""
+    return [{"type": "input_image", "image_url": next(m)}, {"type": "image_url", "image_url": {"url": next(m)}}]
+
+
 def given_file(m: Iterator[str]) -> Sample:
     """One that is read: its name, and its bytes."""
     return {"filename": f"{next(m)}.txt", "file_data": b64encode(f"says {next(m)}".encode()).decode()}
@@ -110,6 +115,7 @@ def chat(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "messages": [{"role": "user", "content": [{"type": next(m), "text": "x"}]}]},
         {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m)]}]},
         {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m, "file")]}]},
+        {"model": "simulated", "messages": [{"role": "user", "content": image_parts(m)}]},
         {
             "model": "simulated",
             "messages": user,
@@ -168,8 +174,10 @@ def item_refusals(m: Iterator[str]) -> list[Sample]:
         {"role": "user", "content": [{"type": next(m)}]},
         {"role": "user", "content": [file_part(m)]},
         {"role": "system", "content": [file_part(m, "file")]},
+        {"role": "user", "content": image_parts(m)},
         {"type": "function_call_output", "call_id": "x", "output": [{"type": next(m)}]},
         {"type": "function_call_output", "call_id": "x", "output": [file_part(m)]},
+        {"type": "function_call_output", "call_id": "x", "output": image_parts(m)},
     ]
 
 
@@ -256,6 +264,7 @@ def claude_counts(m: Iterator[str]) -> list[Sample]:
         {"type": "document", "title": next(m), "source": {"type": next(m), "data": next(m), "media_type": next(m)}},
         {"type": "document", "source": {"type": "base64", "data": next(m), "media_type": next(m)}},
         {"type": "document", "source": {"type": "file", "file_id": next(m)}},
+        {"type": "image", "source": {"type": "url", "url": next(m)}},
         {"type": "tool_result", "tool_use_id": next(m), "content": [{"type": next(m), **document_of(m)}]},
         {"type": next(m), "text": next(m)},
     ]
@@ -298,7 +307,7 @@ def claude_counts(m: Iterator[str]) -> list[Sample]:
 
 
 def document_of(m: Iterator[str]) -> Sample:
-    source = {"type": next(m), "data": next(m), "media_type": next(m), "file_id": next(m)}
+    source = {"type": next(m), **{name: next(m) for name in ("data", "media_type", "file_id", "url")}}
     return {"text": next(m), "title": next(m), "source": source}
 
 
@@ -373,6 +382,7 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             {"input": [{"role": "user", "content": next(m)}]},
             {"input": [{"role": "user", "content": [{"type": next(m), "text": next(m), "refusal": next(m)}]}]},
             {"input": [{"role": "user", "content": [file_part(m)]}]},
+            {"input": [{"role": "user", "content": image_parts(m)}]},
         ],
         ("post", "/v1/memories"): [{"text": next(m)}],
         ("patch", "/v1/memories/{memory_id}"): [{"text": next(m)}],

@@ -29,6 +29,9 @@ class Model:
         self.running = self.most = 0
         self.closed = False
 
+    async def judge_image(self, image_url: str) -> GuardVerdict:
+        return await self.judge(f"image {image_url}")
+
     async def judge(self, text: str) -> GuardVerdict:
         self.running += 1
         self.most = max(self.most, self.running)
@@ -67,16 +70,23 @@ async def test_a_text_has_the_verdict_of_its_worst_segment() -> None:
         await client.classify("x" * (SEGMENTS_MAX + 1) * SEGMENT_CHARS, 20)
 
 
+async def test_an_image_is_no_text_and_is_judged_whole() -> None:
+    client, outcomes = client_of(Model(lambda text: 0.9 if text.startswith("image data:") else 0.1))
+    url = "data:image/png;base64," + "A" * (SEGMENTS_MAX + 1) * SEGMENT_CHARS
+    assert await client.classify_image(url, 20) == (0.9, "kind") and outcomes == ["judged"]
+
+
 async def test_beyond_the_places_and_the_queue_a_text_fails_at_once() -> None:
     model = Model()
     client, outcomes = client_of(model, at_once=2, waiting=1)
     model.released.clear()
-    held = [client.classify("text", 20) for _ in range(3)]
-    with pytest.raises(NotJudged, match="too many"):
-        await client.classify("text", 20)
+    held = [client.classify("text", 20), client.classify_image("data:", 20), client.classify("text", 20)]
+    for one_more in (client.classify("text", 20), client.classify_image("data:", 20)):
+        with pytest.raises(NotJudged, match="too many"):
+            await one_more
     model.released.set()
     assert [verdict.score for verdict in await asyncio.gather(*held)] == [0.25] * 3
-    assert model.most == 2 and sorted(outcomes) == ["busy", "judged", "judged", "judged"]
+    assert model.most == 2 and sorted(outcomes) == ["busy", "busy", "judged", "judged", "judged"]
     assert (await client.classify("text", 20)).score == 0.25  # the places are free again
 
 

@@ -9,12 +9,13 @@ import pytest
 
 from inference.moderation import input_filter
 from inference.moderation.input_filter import INLINE_MAX, PassedTexts, PolicyInputFilter, redact_spans, scan_message
-from inference.moderation.policy import KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
+from inference.moderation.policy import ImageRule, KindsRule, PhraseRule, Policy, PolicySide, ScoreRule
 from inference.moderation.scan import Hit, Scanner
 from inference.moderation.worker_client import NotJudged, NotTaken
 from sessions.model.errors import Unavailable
-from sessions.model.types import LOCAL_PRINCIPAL
+from sessions.model.types import LOCAL_PRINCIPAL, InputImage
 from sessions.model.verdicts import PASS, Verdict
+from sessions.ports import JudgesImages
 
 LONG = "x " * INLINE_MAX
 
@@ -117,6 +118,40 @@ async def test_a_failed_classifier_blocks_or_flags(failure: Any, action: str, ex
     rules = side(action, pii="flag")
     verdict = await check("Good morning", Worker(failure), rules)
     assert verdict.action == expected and "toxicity/unjudged" in categories(verdict)
+
+
+async def judged_image(rule: ImageRule | None, score: Any = None) -> Verdict:
+    policy = Policy(input=PolicySide(images=rule), input_message="No.", review_text=True)
+    shown: list[str] = []
+
+    def judge(image_url: str) -> asyncio.Future[Any]:
+        shown.append(image_url)
+        return _future(score)
+
+    nothing = Worker(RuntimeError("no text is judged"))
+    each = PolicyInputFilter(policy, Scanner(policy.input), nothing, judge_image=judge if score is not None else None)
+    assert isinstance(each, JudgesImages)
+    verdict = await each.check_image(LOCAL_PRINCIPAL, InputImage(image_url="data:image/png;base64,QUJD"))
+    assert shown == ["data:image/png;base64,QUJD"] * (score is not None and rule is not None)
+    assert all(finding.kept == "[image]" for finding in verdict.findings)
+    return verdict
+
+
+@pytest.mark.parametrize("action", ["block", "flag"])
+async def test_a_rule_on_images_is_on_all_of_them_or_on_those_that_a_guard_finds_unsafe(action: Any) -> None:
+    rule = ImageRule(action=action, threshold=0.7)
+    for score, category in ((None, "images"), ((0.7, "violence"), "images/violence"), ((0.8, ""), "images")):
+        verdict = await judged_image(rule, score)
+        assert (verdict.action, categories(verdict)) == (action, [category])
+        assert verdict.message == ("No." if action == "block" else "")
+    assert await judged_image(rule, (0.69, "")) == PASS
+    for failure in (NotJudged("late"), RuntimeError("a bug")):
+        verdict = await judged_image(rule, failure)
+        assert (verdict.action, categories(verdict)) == (action, ["images/unjudged"])
+
+
+async def test_without_a_rule_on_images_they_pass() -> None:
+    assert await judged_image(None) == PASS and await judged_image(None, (1.0, "")) == PASS
 
 
 @pytest.mark.parametrize("error", [NotTaken("the worker ended"), NotJudged("late"), RuntimeError("a bug")])

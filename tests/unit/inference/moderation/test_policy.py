@@ -30,6 +30,16 @@ def test_a_version_is_of_what_a_policy_says() -> None:
     assert first.of("other").version == second.of("other").version
 
 
+def test_a_rule_on_images_may_name_a_guard() -> None:
+    seeing = GOOD.replace("[policies.default]", "template = 'Is it safe?{text}'\n[policies.default]")
+    policies = parse_policies(seeing + "[policies.default.input.images]\nguard = 'g'\nthreshold = 0.9\n")
+    assert policies.guarded == {"g"} and policies.models == {"guard", "entities", "toxicity"}
+    rule = policies.of("other").input.images
+    assert rule is not None and (rule.action, rule.guard, rule.threshold) == ("block", "g", 0.9)
+    every = parse_policies("[policies.default.input.images]\naction = 'flag'\n")
+    assert every.guarded == frozenset() and every.of("other").input.rules.keys() == {"images"}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -48,6 +58,11 @@ def test_a_version_is_of_what_a_policy_says() -> None:
         ("[policies.default.input]\ntoxicity = { action = 'redact' }\n", "names no span"),
         ("[policies.default.output]\nsecrets = { action = 'retract' }\n", "mode `async`"),
         ("[policies.default.input]\nguard = {}\n", "no guard named 'default'"),
+        ("[policies.default.input.images]\naction = 'redact'\n", "input.images.action"),
+        ("[policies.default.output.images]\n", "only messages"),
+        ("[policies.default.input.images]\nguard = 'g'\n", "no guard named 'g'"),
+        ("[guards.g]\nmodel_path = 'g.gguf'\n[policies.default.input.images]\nguard = 'g'\n", "sees no images"),
+        ("[guards.g]\nurl = 'http://x'\n[policies.default.input.images]\nguard = 'g'\n", "asks about an image"),
         ("[policies.default", "']'"),
     ],
 )

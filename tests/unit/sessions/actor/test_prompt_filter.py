@@ -10,7 +10,7 @@ from sessions.actor.prompt_filter import Neighbours, PromptFilter
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.types import LOCAL_PRINCIPAL, CallId, Principal, TextOptions, Tool
+from sessions.model.types import LOCAL_PRINCIPAL, CallId, InputImage, InputText, Principal, TextOptions, Tool
 from sessions.model.verdicts import PASS, Finding, Verdict
 from sessions.turn.past_texts import NEIGHBOURS_REACH, PromptText
 from tests.support.input_filter_set import InputFilterSet
@@ -30,6 +30,17 @@ class Redact(InputFilterSet):
                 found = Finding(category="c", action=action, start=start, end=end)
                 return Verdict(action=action, start=start, end=end, replacement="~", findings=(found,))
         return PASS
+
+
+class Seeing(Redact):
+    """Blocks wide images, flags high ones."""
+
+    async def check_image(self, principal: Principal, image: InputImage) -> Verdict:
+        if image.width == image.height:
+            return PASS
+        action: Any = "block" if image.width > image.height else "flag"
+        found = Finding(category="images", action=action, start=0, end=1)
+        return Verdict(action=action, message="Too wide.", findings=(found,))
 
 
 @pytest.fixture
@@ -87,3 +98,16 @@ async def test_what_stands_before_is_read_to_a_bound() -> None:
     ends = dict.fromkeys(each.end for each in near.ends(by_model=True))
     assert {len(end) for end in ends} == {NEIGHBOURS_REACH, 1}
     assert all(end.endswith("y") for end in ends)
+
+
+async def test_images_are_judged_where_they_stand_by_the_filters_that_see(filter: PromptFilter) -> None:
+    square, wide, high = (InputImage(image_url="data:", width=w, height=h) for w, h in ((2, 2), (3, 2), (2, 3)))
+    seeing = PromptFilter(LOCAL_PRINCIPAL, Seeing(), 1_000, Histogram(()))
+    await seeing.images("no image")
+    await seeing.images((square, InputText("Look:"), high))
+    assert [(each.start, each.end, each.text) for each in seeing.findings] == [(6, 7, "[image]")]
+    assert await refused(seeing.images((wide, high))) == "content"
+    assert [each.action for each in seeing.findings] == ["flag", "block", "flag"]
+    await filter.images((wide, high))  # which sees nothing
+    await seeing.images((InputImage(width=3, height=2),))  # of which models read nothing
+    assert filter.findings == [] and len(seeing.findings) == 3
