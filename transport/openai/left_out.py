@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from sessions.model.generation import thinks, unseen_image
@@ -162,18 +163,19 @@ def check_images(messages: Sequence[ChatMessageParam | InputItem], param: str) -
 def take_unreadable_parts(
     messages: Sequence[ChatMessageParam | InputItem], param: str, *, images: bool = False
 ) -> list[str]:
-    """Removes the parts that the model does not read (sound, and images unless it sees `images`) from messages and
-    outputs. Returns the place of the first part of each kind."""
+    """Removes the parts that the model does not read (sound, images unless it sees `images`, and files and images that
+    are not in a user's message) from messages and outputs. Returns the place of the first part of each kind."""
     named: dict[str, str] = {}
     for index, message in enumerate(messages):
         for field in ("content", "output"):
             parts = getattr(message, field, None)
             if not isinstance(parts, list):
                 continue
+            unreadable = partial(is_unreadable, users=field == "content" and message.role == "user", images=images)
             for number, part in enumerate(parts):
-                if is_unreadable(part, images=images):
+                if unreadable(part):
                     named.setdefault(part.type, f"{param}[{index}].{field}[{number}] ({part.type})")
-            setattr(message, field, [part for part in parts if not is_unreadable(part, images=images)])
+            setattr(message, field, [part for part in parts if not unreadable(part)])
     return list(named.values())
 
 
