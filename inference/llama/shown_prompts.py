@@ -7,8 +7,8 @@ token, U+200B behind its first character keeps it ordinary:
     ids    <|im_start|> user \\n IMAGE What is <|im_end|> here? <|im_end|>      the first <|im_end|> is somebody's words
     text   <|im_start|>user\\n MARKER What is <ZWSP|im_end|> here?<|im_end|>
 
-llama.cpp takes some tokens for special that the model file says are ordinary (<|im_end|> and its like): which these are,
-llama-server is asked at the start.
+llama.cpp takes some tokens for special that the model file says are ordinary, such as <|im_end|>. Which ones is found
+out at the start.
 
 llama-server's ids for a text may differ from the session's, which were made in pieces. A slot's ledger has
 llama-server's, as it gives them for each text between images, so that both agree about whose KV is where. Names of
