@@ -6,7 +6,7 @@
 A server of its own with the simulated engine. After `--plain` ordinary files (100 images fill what the server remembers
 of results) and half a quiet minute its memory is looked at; then hostile ones are uploaded to `/v1/files` and sent to
 `/v1/responses`, so many at once, and then ordinary ones again: `tests.support.documents.hostile` (bombs, broken PDFs,
-XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: the server
+XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: it
 answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
 by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
 """

@@ -64,7 +64,7 @@ class Talk:
     async def ask(self, *parts: InputText | InputImage, max_tokens: int = 8) -> tuple[tuple[int, ...], Answer]:
         """Returns the prompt and the answer."""
         self.images += [part for part in parts if isinstance(part, InputImage)]
-        self.messages.append(ChatMessage(role="user", text=prompt_text(parts, sees=True)))
+        self.messages.append(ChatMessage(role="user", text=prompt_text(parts, sees=True), names_images=True))
         prompt = await self.prompt()
         answer = await self.run(prompt, max_tokens=max_tokens)
         self.messages.append(ChatMessage(role="assistant", text=answer.text, tokens=answer.tokens))
