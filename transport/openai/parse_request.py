@@ -279,16 +279,16 @@ def completion_sampling(request: CompletionRequest) -> Sampling:
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
-def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[Unit]:
-    """Returns a response's input message by message. Reasoning that clients send back, and items of tools that this
-    server does not have, are left out. Raises BadInput."""
+def input_units(given: str | Sequence[request_models.InputItem] | None, param: str = "input") -> list[Unit]:
+    """Returns a response's input, or other items named `param`, message by message. Reasoning that clients send back,
+    and items of tools that this server does not have, are left out. Raises BadInput."""
     if given is None:
         return []
     if isinstance(given, str):
         return [Unit((cm.NewMessage(content=given),))]
     units: list[Unit] = []
     for index, item in enumerate(given):
-        at = f"input[{index}]"
+        at = f"{param}[{index}]"
         match item.type or "message":
             case "message":
                 if item.role is None:

@@ -135,6 +135,27 @@ async def test_a_model_that_reads_text_only_refuses_the_very_part(blind: World) 
             await wire.command("message.create", session=session, content=[part])
 
 
+async def test_items_of_conversations_and_of_summaries_are_read_as_those_of_responses() -> None:
+    part = {"type": "input_image", "image_url": data_url(png())}
+    item = {"role": "user", "content": [{"type": "input_text", "text": "a"}, part]}
+    for ignores in (False, True):
+        async for world in world_of(images=False, ignores_unknown=ignores):
+            made = (await world.post("/v1/conversations", {})).json()["id"]
+            for path, name in (
+                ("/v1/conversations", "items"),
+                (f"/v1/conversations/{made}/items", "items"),
+                ("/v1/responses/compact", "input"),
+            ):
+                body: dict[str, Any] = {name: [item]} | ({"model": "simulated"} if name == "input" else {})
+                answer = await world.post(path, body)
+                if ignores:
+                    assert f"{name}[0].content[1] (input_image)" in answer.headers["warning"]
+                    assert name == "input" or answer.status_code == 200, answer.text
+                else:
+                    assert answer.status_code == 400
+                    assert answer.json()["error"]["param"] == f"{name}[0].content[1].type"
+
+
 async def test_images_are_left_out_with_a_warning_where_unknown_parameters_are_ignored() -> None:
     async for world in world_of(images=False, ignores_unknown=True):
         answer = await world.post(MESSAGES, chat(shown(png())))
