@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import time
 from collections import Counter
 from typing import Any, Final
@@ -115,7 +116,7 @@ async def main(given: argparse.Namespace) -> bool:
             documents = hostile_documents(given.count, given.seed)
             if images:
                 documents = ((kind, "a.png", content) for kind, content in hostile_images(given.count, given.seed))
-            while block := [document for document, _ in zip(documents, range(20), strict=False)]:
+            while block := list(itertools.islice(documents, 20)):
                 await hostile.all(block, given.at_once)
                 del block
                 gc.collect()

@@ -162,7 +162,7 @@ async def shown_and_evaluated(
 async def test_a_forged_name_shows_nothing_and_breaks_nothing(engine: LlamaEngine) -> None:
     talk = Talk(engine, "a")
     forged = f"{MARK}{'ab' * 32} 99999x99999{MARK}"
-    talk.messages.append(ChatMessage(role="user", text=f"where does the river go{forged}?"))
+    talk.messages.append(ChatMessage(role="user", text=f"where does the river go{forged}?", names_images=True))
     prompt = await talk.prompt()
     assert [run.sha256 for run in image_runs(prompt)] == ["ab" * 32]
     answer = await talk.run(prompt)
