@@ -105,12 +105,8 @@ async def _prepare_turn(
     elif isinstance(command, Preparable):
         one, prepared = await preparation.one(command)
         input = replace(input, command=one, prepared=prepared)
-    knowledge = preparation.knowledge
-    if knowledge is not None:
-        await knowledge.check_documents()
-        input = replace(input, deleted_documents=knowledge.deleted_documents)
-        if knowledge.skipped:
-            missing[RETRIEVAL_SKIPPED] = knowledge.skipped
+    if preparation.knowledge is not None and preparation.knowledge.skipped:
+        missing[RETRIEVAL_SKIPPED] = preparation.knowledge.skipped
     service = {**(input.service or {}), **missing} if missing else input.service
     return replace(input, findings=tuple(preparation.filter.findings), service=service)
 

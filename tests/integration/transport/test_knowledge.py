@@ -275,6 +275,37 @@ async def test_a_deleted_document_is_in_no_later_prompt(world: World, wire: Wire
     assert all(event["type"] != "content.retracted" for event in events), "it is taken out once"
 
 
+async def test_a_document_deleted_during_a_turn_is_in_no_prompt_that_goes_on_with_it(
+    world: World, wire: WireClient
+) -> None:
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
+    store = await world.store(RATES)
+    session = await wire.create(knowledge={"vector_store_ids": [store]}, tools=tools)
+    world.serving.engine.script += ['<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', "Sunny."]
+    events = await answered(wire, "message.create", session=session, content="What of the interest rates?")
+    call = next(event["item"]["call_id"] for event in events if event.get("item", {}).get("type") == "function_call")
+    assert RATES in world.prompt
+    await world.http.delete(f"/v1/vector_stores/{store}", headers={"authorization": "Bearer of-ann"})
+    events = await answered(wire, "tool.output", session=session, call_id=call, output="sunny")
+    assert "sunny" in world.prompt and RATES not in world.prompt
+    assert [event["category"] for event in events if event["type"] == "content.retracted"] == ["document_deleted"]
+
+
+async def test_a_document_deleted_while_a_message_waits_is_not_in_its_prompt(world: World, wire: WireClient) -> None:
+    store = await world.store(RATES, FOX)
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
+    session = await wire.create(knowledge={"vector_store_ids": [store], "results_max": 1}, tools=tools)
+    await answered(wire, "message.create", session=session, content="What of the interest rates?")
+    world.serving.engine.script += ['<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', "It jumps."]
+    turn = await wire.command("message.create", session=session, content="The weather?", knowledge=None)
+    await wire.until_end(turn["response_id"])
+    queued = await wire.command("message.create", session=session, content="Who jumps?", queue=True)
+    await world.http.delete(f"/v1/vector_stores/{store}", headers={"authorization": "Bearer of-ann"})
+    await wire.command("response.cancel", session=session, response_id=turn["response_id"])
+    await wire.until_end(queued["response_id"])
+    assert "Who jumps?" in world.prompt and RATES not in world.prompt and FOX not in world.prompt
+
+
 async def test_a_queued_message_waits_with_its_passages(world: World, wire: WireClient) -> None:
     store = await world.store(FOX)
     session = await wire.create(knowledge={"vector_store_ids": [store]})
