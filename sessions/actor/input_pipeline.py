@@ -33,7 +33,7 @@ from sessions.model.generation import (
     unseen_image,
     unsupported_field,
 )
-from sessions.model.types import CallId, InputImage, InputText, Json, Principal, Role
+from sessions.model.types import CallId, InputImage, InputPassage, InputText, Json, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
 from sessions.turn.images import prompt_text
 from sessions.turn.ledger import Ledger
@@ -364,7 +364,11 @@ class InputPreparation:
         """Returns the tokens of a filtered message, with the passages that are found for it in front. If it is too long
         for the window with them, it goes without."""
         prepare, text, knowledge = self._ledger.prepare, self._seen(content), self.knowledge
-        if knowledge is not None and (passages := await knowledge.passages(command, role, _words(content))):
+        passages: tuple[InputPassage, ...] = ()
+        if knowledge is not None:
+            passages = await knowledge.passages(command, role, _words(content))
+            self.filter.findings += knowledge.findings
+        if knowledge is not None and passages:
             in_front = "".join(passage.text for passage in passages)
             try:
                 prepared = await prepare(ChatMessage(role=role, text=in_front + text), bounded=bounded)

@@ -23,6 +23,7 @@ from sessions.machine.state import State
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import InputPassage, Principal, Role, SearchScope
+from sessions.model.verdicts import Finding
 from sessions.retrieval.filters import parse_filter
 from sessions.retrieval.scoped_search import CHARACTERS_MAX, ScopedSearch
 from sessions.retrieval.vector_stores import Passage
@@ -74,6 +75,7 @@ class TurnKnowledge:
         self._passage_filter = passage_filter
         self._characters_max = min(CHARACTERS_MAX, window // 2)  # an eighth of a small window, in usual tokens
         self.skipped: dict[str, str] = {}
+        self.findings: list[Finding] = []  # in the passages, of their filters
 
     async def passages(self, command: cm.ActorCommand, role: Role, words: str) -> tuple[InputPassage, ...]:
         """Returns the passages for a message with these words. Raises BadInput and NotFound for a scope that the
@@ -122,13 +124,16 @@ class TurnKnowledge:
         kept = []
         joined = "".join(passage.text for passage in passages)
         if await _unless_refused(texts.text(joined)) == joined:
+            self.findings += texts.findings
             return tuple(passages)
+        of_joined, texts.findings = texts.findings, []  # those in single passages will be found again
         for passage in passages:
             text = await _unless_refused(texts.text(passage.text))
             if text is None:
                 self.skipped["passages"] = "refused"
             else:
                 kept.append(msgspec.structs.replace(passage, text=text))
+        self.findings += texts.findings or of_joined
         return tuple(kept)
 
 

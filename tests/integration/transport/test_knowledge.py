@@ -246,6 +246,7 @@ async def test_what_is_dead_gone_or_refused_is_left_out_and_the_response_says_so
     assert [FOX in each["text"] for each in passages_of(events)] == [True, True]
     assert skipped_of(events) == {"passages": "refused"}
     assert "sesame" not in world.prompt
+    assert world.serving.runtime.metrics.verdicts.values == {("input", "block", "keyword"): 1}
 
     await world.http.delete(f"/v1/vector_stores/{gone}", headers={"authorization": "Bearer of-ann"})
     world.embedder.away = True
