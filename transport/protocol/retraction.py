@@ -5,7 +5,8 @@ it that carries some of that text is replayed with those code points replaced, o
 stays, so that the retraction itself, which the reader meets later in the log, still fits, as does all after it.
 
 A title that the server made may quote people and documents: where a client had something deleted or erased behind it,
-the whole title is blotted out, whatever it was made of. What a filter takes back is of an answer that no title has read.
+the whole title is blotted out, whatever it was made of. What a filter takes back is of an answer that no title has
+read.
 
 Several retractions of one part: a later one counts in the text that the earlier one left, so a span is
 carried back through the retractions between it and the record.
