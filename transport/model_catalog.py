@@ -200,6 +200,7 @@ class PooledModels:
             context_window=max((each.context_window or 0 for each in members), default=0) or None,
             sampling=every,
             tools=any(each.tools for each in members),
+            images=any(each.images for each in members),
             pool=PoolFacts(replicas=replicas, models=tuple(each.id for each in members)),
         )
 

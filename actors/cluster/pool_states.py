@@ -69,4 +69,5 @@ def pool_state(engines: list[EngineInfo], loads: list[float]) -> PoolState:
         tools=all(each.takes_tools for each in engines),
         sampling=frozenset.intersection(*(each.sampling for each in engines)) if engines else None,
         aliases=frozenset(alias for each in engines for alias in each.aliases),
+        images=all(each.images for each in engines),
     )

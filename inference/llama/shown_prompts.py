@@ -7,6 +7,9 @@ token, U+200B behind its first character keeps it ordinary:
     ids    <|im_start|> user \\n IMAGE What is <|im_end|> here? <|im_end|>      the first <|im_end|> is somebody's words
     text   <|im_start|>user\\n MARKER What is <ZWSP|im_end|> here?<|im_end|>
 
+llama.cpp takes some tokens for special that the model file says are ordinary, such as <|im_end|>. Which ones is found
+out at the start.
+
 llama-server's ids for a text may differ from the session's, which were made in pieces. A slot's ledger has
 llama-server's, as it gives them for each text between images, so that both agree about whose KV is where. Names of
 images that a request does not have, and torn names, are left out.
@@ -117,9 +120,12 @@ class ShownPrompt(msgspec.Struct, frozen=True):
 class Speller:
     """Spells ids of a vocabulary, so that llama-server finds the special tokens among them and no others."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        groups = _by_first(text for text in vocabulary.control_texts if len(text) > 1)
+    def __init__(self, vocabulary: Vocabulary, more: Mapping[int, str] | None = None) -> None:
+        """`more`: special tokens beside those that the model file says are special, with their spellings."""
+        self._pieces = vocabulary.pieces
+        self._controls = vocabulary.control_ids.union(more or ())
+        spellings = (*vocabulary.control_texts, *(more or {}).values())
+        groups = _by_first(text for text in spellings if len(text) > 1)
         begins = (f"{re.escape(first)}(?={_beginning_of(rests)})" for first, rests in groups.items())
         self._begins = re.compile("|".join(begins) or r"(?!)")
 
@@ -127,7 +133,7 @@ class Speller:
         """Returns the text of ids. Ordinary text that spells a special token gets U+200B behind the first character of
         the spelling, so that the model reads it as text. Bytes of a character that is not complete are left out at the
         end, and become U+FFFD elsewhere."""
-        pieces, controls = self._vocabulary.pieces, self._vocabulary.control_ids
+        pieces, controls = self._pieces, self._controls
         texts, ordinary = list[str](), bytearray()
         for token in tokens:
             if token in controls:
@@ -168,6 +174,7 @@ class PromptShower:
 
     def __init__(self, http: Calls, vocabulary: Vocabulary, lengths: ImageLengths) -> None:
         self._http = http
+        self._vocabulary = vocabulary
         self._begin = vocabulary.bos_id
         self._starts: tuple[int, ...] = ()
         self._lengths = lengths
@@ -181,6 +188,16 @@ class PromptShower:
         elif self._lengths.around:
             what = "llama.cpp would add tokens to every prompt of this model that has images: leave --projector out."
             raise Unavailable("model_not_loaded", what, retryable=False)
+        self._speller = Speller(self._vocabulary, await self._hidden_controls())
+
+    async def _hidden_controls(self) -> dict[int, str]:
+        """Returns the tokens that llama-server takes for special although the model file does not say so, with their
+        spellings: those that it finds in a text only where special tokens are parsed."""
+        known = dict(self._vocabulary.control_like)
+        text = "\n".join(known.values())
+        special = known.keys() & set(await self._ids(text))
+        ordinary = set(await self._ids(text, special=False))
+        return {token: known[token] for token in special - ordinary}
 
     async def show(self, prompt: Tokens, images: Sequence[InputImage]) -> ShownPrompt | None:
         """Returns a prompt with those of the images that it names; None if it names no image at all, so that its ids
@@ -217,10 +234,10 @@ class PromptShower:
                 at = run.end
         return [*parts, (self._speller.spell(without_images(ids[at:])), None)]
 
-    async def _ids(self, text: str) -> tuple[int, ...]:
+    async def _ids(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         if not text:
             return ()
-        body = msgspec.json.encode({"content": text, "add_special": False, "parse_special": True})
+        body = msgspec.json.encode({"content": text, "add_special": False, "parse_special": special})
         return (await _answer(self._http, "POST", "/tokenize", body, _Tokenized)).tokens
 
 

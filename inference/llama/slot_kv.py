@@ -37,7 +37,7 @@ from inference.llama.slots import Slot, SlotTable
 from inference.tokens import common_prefix
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
-from sessions.turn.images import PATCH
+from sessions.turn.images import FIRST, PATCH
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -46,6 +46,7 @@ _HEAD: Final = struct.Struct("<III")  # magic, version, number of words that fol
 _MAGIC: Final = 0x67677371  # llama.cpp's LLAMA_STATE_SEQ_MAGIC
 _WRAPPED: Final = 0xFFFFFFFF  # llama-server's own list begins with -1, a version and a count
 _WRAPPING: Final = 3  # words
+_NULL: Final = 0xFFFFFFFF  # stands for a token of an image
 _COUNTERS: Final = (
     "spills",
     "restores",
@@ -268,7 +269,7 @@ class SlotKv:
 
 def read_tokens(path: Path, count: int, expected: array.array[int] | None = None) -> array.array[int] | None:
     """Returns the token ids at the head of a slot's file; None when there are not `count` of them. Those of images are
-    taken from the `expected` ids. Blocking."""
+    taken from the `expected` ids, where the file has images. Blocking."""
     try:
         with path.open("rb") as file:
             magic, _, num_words = _HEAD.unpack(file.read(_HEAD.size))
@@ -285,12 +286,18 @@ def read_tokens(path: Path, count: int, expected: array.array[int] | None = None
 
 
 def _with_images(tokens: array.array[int], expected: array.array[int]) -> array.array[int]:
-    """Returns the ids of a file with those of images as expected."""
+    """Returns the ids of a file with those of images as expected, if there are images where they are expected.
+
+    Around an image, or its parts, llama-server may put tokens of its own; they are fewer than those of the image."""
     if not names_images(expected):
         return tokens
     length = min(len(tokens), len(expected))
     ours, theirs = np.frombuffer(expected, "I")[:length], np.frombuffer(tokens, "I").copy()
-    np.copyto(theirs[:length], ours, where=ours >= PATCH)
+    of_images, firsts = ours >= PATCH, np.flatnonzero(ours >= FIRST)
+    shown = of_images & (theirs[:length] == _NULL)
+    if (2 * np.add.reduceat(shown, firsts, dtype=int) < np.add.reduceat(of_images, firsts, dtype=int)).any():
+        return tokens
+    np.copyto(theirs[:length], ours, where=of_images)
     return array.array("I", theirs.tobytes())
 
 

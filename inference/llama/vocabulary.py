@@ -9,6 +9,7 @@ compares ids before it reuses KV.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +19,11 @@ from inference.tokens import byte_alphabet
 
 END_TOKENS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")  # of metadata, where they are set
 _CONTROL: Final = {2, 3, 5}  # unknown, control, unused
+_NORMAL: Final = 1
 _USER_DEFINED: Final = 4
 _BYTE: Final = 6
 _SPACE: Final = "\u2581"  # SentencePiece's spelling of a space
+_CONTROL_LIKE: Final = re.compile(rf"{_SPACE}?[<\[]\S+[>\]\[]")
 
 
 class ByteFragments:
@@ -77,6 +80,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     adds_bos: bool
     adds_space: bool  # SentencePiece puts a space before every text that it is given
     control_texts: tuple[str, ...] = ()  # spellings that are tokens only where special tokens are parsed
+    control_like: tuple[tuple[int, str], ...] = ()  # other tokens that look like those, with their spellings
 
 
 class TokenPieces(NamedTuple):
@@ -136,6 +140,11 @@ def read_vocabulary(metadata: dict[str, Any]) -> Vocabulary:
         adds_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", model == "llama")),
         adds_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", model == "llama")),
         control_texts=tuple(spelling for spelling, kind in zip(tokens, kinds, strict=False) if kind in (2, 3)),
+        control_like=tuple(
+            (token, spelling)
+            for token, (spelling, kind) in enumerate(zip(tokens, kinds, strict=False))
+            if kind in (_NORMAL, _USER_DEFINED) and _CONTROL_LIKE.fullmatch(spelling)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sessions.model import commands as cm
 from sessions.model.generation import has_format, unhonoured_fields
-from sessions.model.types import Sampling, Tool
+from sessions.model.types import InputImage, Sampling, Tool
 from sessions.routing.decision import CandidateModel
 from sessions.routing.models_file import ModelPools, PoolModel
 
@@ -25,6 +25,7 @@ class PoolState(NamedTuple):
     tools: bool
     sampling: frozenset[str] | None  # fields of Sampling that they honour; None: unknown
     aliases: frozenset[str] = frozenset()
+    images: bool = False  # whether they see them
 
 
 class TurnFacts(NamedTuple):
@@ -32,6 +33,7 @@ class TurnFacts(NamedTuple):
     tools: int
     sampling: Sampling
     tokens: int  # about how many tokens the command adds
+    images: bool = False  # whether it brings any
 
 
 def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts | None:
@@ -41,22 +43,17 @@ def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts 
             if not command.respond:
                 return None
             text = "".join(part.text for part in cm.content_parts(command.content))
+            contents = [command.content]
             whole = len(text)
         case cm.TurnCreate():
             if not command.respond:
                 return None
             created = command.create.tools if command.create is not None else ()
             tools = (*(command.tools or ()), *created) or tools
-            texts = [
-                "".join(part.text for part in cm.content_parts(each.content))
-                for each in command.items
-                if isinstance(each, cm.NewMessage)
-            ]
-            asking = [
-                text
-                for text, each in zip(texts, (i for i in command.items if isinstance(i, cm.NewMessage)), strict=True)
-                if each.role == "user"
-            ]
+            messages = [each for each in command.items if isinstance(each, cm.NewMessage)]
+            contents = [each.content for each in messages]
+            texts = ["".join(part.text for part in cm.content_parts(content)) for content in contents]
+            asking = [text for text, each in zip(texts, messages, strict=True) if each.role == "user"]
             text = asking[-1] if asking else ""
             outputs = sum(len(each.output) for each in command.items if isinstance(each, cm.NewOutput))
             whole = sum(map(len, texts)) + outputs
@@ -64,7 +61,8 @@ def facts_of(command: cm.ActorCommand, tools: Sequence[Tool] = ()) -> TurnFacts 
             return None
     called = tools if not isinstance(command, Sampling) or command.tool_choice != "none" else ()
     sampling = cm.sampling_of(command) if isinstance(command, Sampling) else Sampling()
-    return TurnFacts(text, len(called), sampling, whole // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS)
+    images = any(isinstance(part, InputImage) for content in contents for part in cm.content_parts(content))
+    return TurnFacts(text, len(called), sampling, whole // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS, images)
 
 
 def candidate_of(
@@ -103,5 +101,7 @@ def _able(model: PoolModel, state: PoolState | None, facts: TurnFacts) -> bool:
     say."""
     tools = model.tools is not False and (state is None or state.tools)
     json = model.json is not False or not has_format(facts.sampling)
+    images = state is None or state.images
     known = state.sampling if state is not None else None
-    return (tools or not facts.tools) and json and (known is None or not unhonoured_fields(facts.sampling, known))
+    honoured = known is None or not unhonoured_fields(facts.sampling, known)
+    return (tools or not facts.tools) and (images or not facts.images) and json and honoured

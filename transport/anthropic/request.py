@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -22,6 +22,7 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import ATTENDED, CONTINUES, unseen_image
 from sessions.model.types import CallId, InputFile, InputImage, InputText, Json, Sampling, TextOptions, Tool
 from sessions.schemas import SchemaParams
+from sessions.turn.images import UNSEEN
 from transport.history_index import Unit
 from transport.model_catalog import ModelCard
 from transport.openai.left_out import ECHOED, unknown_fields, unthinking
@@ -33,6 +34,7 @@ SCHEMAS: Final = SchemaParams("tools[{}].input_schema", "output_config.format.sc
 BILLING_NOTE: Final = "x-anthropic-billing-header:"
 """The beginning of a `system` block that Claude Code adds for Anthropic's service. It changes with every request."""
 _THOUGHTS: Final = ("thinking", "redacted_thinking")
+_ATTACHED: Final = ("image", "document")
 _QUIET: Final = ECHOED | {"cache_control", "caller", "display"}
 """Fields of blocks and tools that change nothing, and are sent by every agent or resent from an answer."""
 _FOREIGN: Final = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction")
@@ -53,6 +55,10 @@ class Part(ResentModel):
     text: str | None = None
     source: Source | None = None
     title: str | None = None
+
+
+_Part = InputText | InputFile | InputImage
+P = TypeVar("P", bound=Part)
 
 
 class Block(Part):
@@ -151,8 +157,6 @@ class MessagesRequest(CountRequest):
 def message_turn(body: MessagesRequest, model: ModelCard, *, attended: bool = False) -> TurnInput:
     """Returns the turn that a request asks for. `attended`: the answer is cancelled if its client leaves. Raises
     BadInput."""
-    if not model.images:
-        _check_images(body.messages)
     tools, sampling = functions(body), _sampling(body)
     model.check(sampling, tools, format_param="output_config.format")
     user = body.metadata.user_id if body.metadata is not None else None
@@ -166,18 +170,32 @@ def message_turn(body: MessagesRequest, model: ModelCard, *, attended: bool = Fa
         user=user,
         instructions=instructions(body),
         tools=tools,
-        units=units_of(body.messages),
+        units=units_of(body.messages, images=model.images),
         sampling=sampling,
         request=request,
     )
 
 
-def _check_images(messages: Sequence[MessageParam]) -> None:
-    """Raises BadInput for the first image, for a model that sees none."""
-    for index, message in enumerate(messages):
-        for number, block in enumerate(message.content if isinstance(message.content, list) else ()):
-            if block.type == "image":
-                raise unseen_image(f"messages[{index}].content[{number}].type")
+def take_unreadable_blocks(body: CountRequest, *, images: bool) -> list[str]:
+    """Removes the images and documents that are not in a user's message, and, unless the model sees `images`, all
+    images: it reads that there was one in its user's message. Returns the place of the first block of each kind."""
+    named: dict[str, str] = {}
+    for index, message in enumerate(body.messages):
+        if isinstance(message.content, list):
+            kinds = _ATTACHED if message.role != "user" else () if images else ("image",)
+            kept = _without(message.content, kinds, f"messages[{index}].content", named)
+            message.content = kept or [Block(type="text", text=UNSEEN)]
+    if isinstance(body.system, list):
+        body.system = _without(body.system, _ATTACHED, "system", named)
+    return list(named.values())
+
+
+def _without(blocks: list[P], kinds: Sequence[str], at: str, named: dict[str, str]) -> list[P]:
+    """Returns the blocks of other kinds. `named` gets the place of the first one that is left out, by its kind."""
+    for number, block in enumerate(blocks):
+        if block.type in kinds:
+            named.setdefault(block.type, f"{at}[{number}] ({block.type})")
+    return [block for block in blocks if block.type not in kinds]
 
 
 def instructions(body: CountRequest) -> str | None:
@@ -188,9 +206,10 @@ def instructions(body: CountRequest) -> str | None:
     return "\n\n".join(text for text in texts if text and not text.startswith(BILLING_NOTE)) or None
 
 
-def units_of(messages: Sequence[MessageParam], *, open_ended: bool = False) -> list[Unit]:
-    """Returns the messages as a session holds them. `open_ended`: the last calls need no results, because no answer is
-    wanted. Raises BadInput."""
+def units_of(messages: Sequence[MessageParam], *, images: bool, open_ended: bool = False) -> list[Unit]:
+    """Returns the messages as a session holds them. What tool results show beside texts stands in the message behind
+    them; of an image, a model that sees no `images` reads that there was one. `open_ended`: the last calls need no
+    results, because no answer is wanted. Raises BadInput."""
     units: list[Unit] = []
     waiting: dict[str, None] = {}  # ids of calls without a result
     for index, message in enumerate(messages):
@@ -201,15 +220,21 @@ def units_of(messages: Sequence[MessageParam], *, open_ended: bool = False) -> l
             units += _answer(blocks, f"{at}.content")
             waiting = {str(block.id): None for block in blocks if block.type == "tool_use"}
             continue
-        rest = []
+        shown, rest = list[_Part](), list[tuple[str, Block]]()
         for number, block in enumerate(blocks):
             where = f"{at}.content[{number}]"
             if block.type == "tool_result":
-                units.append(_result(block, where, waiting))
+                output, parts = _result(block, where, waiting, images=images)
+                units.append(output)
+                shown += parts
+            elif block.type == "image" and not images:
+                raise unseen_image(f"{where}.type")
+            elif block.type in _ATTACHED and message.role != "user":
+                raise unsupported("Only a user's message can have documents and images.", f"{where}.type")
             else:
                 rest.append((where, block))
         _check_answered(waiting, at)
-        content = _content(rest)
+        content = _content([*shown, *(part for where, block in rest if (part := _part(block, where)) is not None)])
         if content:
             units.append(Unit((cm.NewMessage(role=message.role, content=content),), at=f"{at}.content"))
         elif len(rest) == len(blocks):
@@ -343,7 +368,8 @@ def _answer(blocks: Sequence[Block], at: str) -> list[Unit]:
     return [Unit((*words, *calls), answer=True)]
 
 
-def _result(block: Block, at: str, waiting: dict[str, None]) -> Unit:
+def _result(block: Block, at: str, waiting: dict[str, None], *, images: bool) -> tuple[Unit, list[_Part]]:
+    """Returns a tool's output, and the images and documents that it shows."""
     if block.tool_use_id is None:
         raise _missing(f"{at}.tool_use_id")
     if block.tool_use_id not in waiting:
@@ -351,21 +377,30 @@ def _result(block: Block, at: str, waiting: dict[str, None]) -> Unit:
         raise BadInput("invalid_request", what, param=f"{at}.tool_use_id")
     del waiting[block.tool_use_id]
     parts = block.content if isinstance(block.content, list) else [Part(type="text", text=block.content or "")]
-    output = "\n".join(filter(None, (_text(part, f"{at}.content[{index}]") for index, part in enumerate(parts))))
+    texts, shown = list[str](), list[_Part]()
+    for index, inner in enumerate(parts):
+        if inner.type == "image" and not images:
+            texts.append(UNSEEN)
+            continue
+        part = _part(inner, f"{at}.content[{index}]")
+        if isinstance(part, InputText):
+            texts.append(part.text)
+        elif part is not None:
+            shown.append(part)
+    output = "\n".join(texts)
     if block.is_error and not output.casefold().startswith("error"):
         output = f"Error: {output}"  # how a model reads of it: results have no other place for that
-    return Unit((cm.NewOutput(call_id=CallId(block.tool_use_id), output=output),))
+    return Unit((cm.NewOutput(call_id=CallId(block.tool_use_id), output=output),)), shown
 
 
-def _content(blocks: Sequence[tuple[str, Block]]) -> cm.Content:
+def _content(parts: Sequence[_Part]) -> cm.Content:
     """Returns a user's content: one text, or a tuple of texts, files and images."""
-    parts = [part for at, block in blocks if (part := _part(block, at)) is not None]
     if any(isinstance(part, InputFile | InputImage) for part in parts):
         return tuple(parts)
     return "".join(part.text for part in parts if isinstance(part, InputText))
 
 
-def _part(block: Block, at: str) -> InputText | InputFile | InputImage | None:
+def _part(block: Part, at: str) -> _Part | None:
     if block.type == "image":
         return _image(block, at)
     if block.type != "document":
@@ -385,7 +420,7 @@ def _part(block: Block, at: str) -> InputText | InputFile | InputImage | None:
     raise unsupported(f"A document of source {source.type!r} is not read here.", f"{at}.source.type")
 
 
-def _image(block: Block, at: str) -> InputImage:
+def _image(block: Part, at: str) -> InputImage:
     source = block.source
     if source is None:
         raise _missing(f"{at}.source")

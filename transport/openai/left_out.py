@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from sessions.model.generation import thinks, unseen_image
@@ -151,29 +152,41 @@ def unthinking(sampling: Sampling, *, thoughts: bool) -> bool:
     return asks and not (thoughts and thinks(sampling, None))
 
 
-def check_images(messages: Sequence[ChatMessageParam | InputItem], param: str) -> None:
-    """Raises BadInput for the first image, for a model that sees none."""
+def read_parts(
+    messages: str | Sequence[ChatMessageParam | InputItem] | None, param: str, *, images: bool, ignores_unknown: bool
+) -> list[str]:
+    """Returns the places of the parts that the model does not read, after removing them, if unknown parameters are
+    ignored. Otherwise raises BadInput for the first image, unless the model sees `images`."""
+    if messages is None or isinstance(messages, str):
+        return []
+    if ignores_unknown:
+        return _take_unreadable_parts(messages, param, images=images)
+    if not images:
+        _check_images(messages, param)
+    return []
+
+
+def _check_images(messages: Sequence[ChatMessageParam | InputItem], param: str) -> None:
     for index, message in enumerate(messages):
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
             if part.type in IMAGES:
                 raise unseen_image(f"{param}[{index}].content[{number}].type")
 
 
-def take_unreadable_parts(
-    messages: Sequence[ChatMessageParam | InputItem], param: str, *, images: bool = False
-) -> list[str]:
-    """Removes the parts that the model does not read (sound, and images unless it sees `images`) from messages and
-    outputs. Returns the place of the first part of each kind."""
+def _take_unreadable_parts(messages: Sequence[ChatMessageParam | InputItem], param: str, *, images: bool) -> list[str]:
+    """Removes the parts that the model does not read (sound, images unless it sees `images`, and files and images that
+    are not in a user's message) from messages and outputs. Returns the place of the first part of each kind."""
     named: dict[str, str] = {}
     for index, message in enumerate(messages):
         for field in ("content", "output"):
             parts = getattr(message, field, None)
             if not isinstance(parts, list):
                 continue
+            unreadable = partial(is_unreadable, users=field == "content" and message.role == "user", images=images)
             for number, part in enumerate(parts):
-                if is_unreadable(part, images=images):
+                if unreadable(part):
                     named.setdefault(part.type, f"{param}[{index}].{field}[{number}] ({part.type})")
-            setattr(message, field, [part for part in parts if not is_unreadable(part, images=images)])
+            setattr(message, field, [part for part in parts if not unreadable(part)])
     return list(named.values())
 
 

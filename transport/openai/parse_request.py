@@ -39,6 +39,7 @@ from transport.openai.mcp.request import mcp_tool
 _FILES = ("input_file", "file")
 IMAGES = ("input_image", "image_url")
 _ATTACHED = (*_FILES, *IMAGES)
+_USERS_ONLY = "Only a user's message can have files and images."
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text")  # of other servers' models
 
 # What chat completions call what the gateway checks.
@@ -145,9 +146,7 @@ def _chat_text(message: request_models.ChatMessageParam, at: str) -> str:
         if message.role == "assistant":
             return refusal
         raise _null_content(at)
-    said = "".join(
-        _part(part, f"{at}.content", index) for index, part in enumerate(message.content) if part.type not in _ATTACHED
-    )
+    said = "".join(_part(part, f"{at}.content", index) for index, part in enumerate(message.content))
     return said if any(part.type == "refusal" for part in message.content) else said + refusal
 
 
@@ -156,7 +155,7 @@ def _content(parts: Sequence[request_models.ContentPart], at: str, role: str) ->
     if not any(part.type in _ATTACHED for part in parts):
         return "".join(_part(part, at, index) for index, part in enumerate(parts))
     if role != "user":
-        raise unsupported("Only a user's message can have files and images.", at)
+        raise unsupported(_USERS_ONLY, at)
     return tuple(_attached(part, at, index) for index, part in enumerate(parts))
 
 
@@ -194,15 +193,16 @@ def _part(part: request_models.ContentPart, parts_at: str, index: int) -> str:
         return part.refusal or ""
     if part.type in _THOUGHTS:
         return ""
-    what = f"{part.type!r} is no kind of content that this server takes; text is."
+    known = part.type in _ATTACHED
+    what = _USERS_ONLY if known else f"{part.type!r} is no kind of content that this server takes; text is."
     raise unsupported(what, f"{parts_at}[{index}].type")
 
 
-def is_unreadable(part: request_models.ContentPart, *, images: bool) -> bool:
+def is_unreadable(part: request_models.ContentPart, *, users: bool, images: bool) -> bool:
     """Returns whether a part is of a kind that the model does not read, such as sound, or, unless it sees `images`, an
-    image."""
-    readable = (*request_models.TEXTS, *_THOUGHTS, *_FILES, "refusal", *(IMAGES if images else ()))
-    return part.type not in readable
+    image. Files and images are read in a user's message only (`users`)."""
+    attached = (*_FILES, *(IMAGES if images else ())) if users else ()
+    return part.type not in (*request_models.TEXTS, *_THOUGHTS, "refusal", *attached)
 
 
 def chat_tools(tools: Sequence[request_models.ChatTool | request_models.OtherTool] | None) -> tuple[Tool, ...]:
@@ -279,16 +279,16 @@ def completion_sampling(request: CompletionRequest) -> Sampling:
 # -- responses ------------------------------------------------------------------------------------------------------
 
 
-def input_units(given: str | Sequence[request_models.InputItem] | None) -> list[Unit]:
-    """Returns a response's input message by message. Reasoning that clients send back, and items of tools that this
-    server does not have, are left out. Raises BadInput."""
+def input_units(given: str | Sequence[request_models.InputItem] | None, param: str = "input") -> list[Unit]:
+    """Returns a response's input, or other items named `param`, message by message. Reasoning that clients send back,
+    and items of tools that this server does not have, are left out. Raises BadInput."""
     if given is None:
         return []
     if isinstance(given, str):
         return [Unit((cm.NewMessage(content=given),))]
     units: list[Unit] = []
     for index, item in enumerate(given):
-        at = f"input[{index}]"
+        at = f"{param}[{index}]"
         match item.type or "message":
             case "message":
                 if item.role is None:

@@ -16,7 +16,7 @@ from inference.file_workers.pool import FileWorkers
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
-from sessions.turn.images import MARK, image_runs, prompt_text
+from sessions.turn.images import MARK, UNSEEN, image_runs, prompt_text
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.wire_client import connected
 from transport.auth.authenticator import key_digest
@@ -135,6 +135,27 @@ async def test_a_model_that_reads_text_only_refuses_the_very_part(blind: World) 
             await wire.command("message.create", session=session, content=[part])
 
 
+async def test_items_of_conversations_and_of_summaries_are_read_as_those_of_responses() -> None:
+    part = {"type": "input_image", "image_url": data_url(png())}
+    item = {"role": "user", "content": [{"type": "input_text", "text": "a"}, part]}
+    for ignores in (False, True):
+        async for world in world_of(images=False, ignores_unknown=ignores):
+            made = (await world.post("/v1/conversations", {})).json()["id"]
+            for path, name in (
+                ("/v1/conversations", "items"),
+                (f"/v1/conversations/{made}/items", "items"),
+                ("/v1/responses/compact", "input"),
+            ):
+                body: dict[str, Any] = {name: [item]} | ({"model": "simulated"} if name == "input" else {})
+                answer = await world.post(path, body)
+                if ignores:
+                    assert f"{name}[0].content[1] (input_image)" in answer.headers["warning"]
+                    assert name == "input" or answer.status_code == 200, answer.text
+                else:
+                    assert answer.status_code == 400
+                    assert answer.json()["error"]["param"] == f"{name}[0].content[1].type"
+
+
 async def test_images_are_left_out_with_a_warning_where_unknown_parameters_are_ignored() -> None:
     async for world in world_of(images=False, ignores_unknown=True):
         answer = await world.post(MESSAGES, chat(shown(png())))
@@ -184,6 +205,61 @@ async def test_anthropics_images(world: World) -> None:
     del body["max_tokens"]
     counted = await world.post("/v1/messages/count_tokens", body)
     assert counted.json()["input_tokens"] == answer.json()["usage"]["input_tokens"]
+
+
+def read_by_a_tool() -> dict[str, Any]:
+    """A request of Anthropic's in which a tool shows an image."""
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()}
+    result = [{"type": "text", "text": "a.png:"}, {"type": "image", "source": source}]
+    messages = [
+        {"role": "user", "content": "Read a.png."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "read", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": result}]},
+    ]
+    tools = [{"name": "read", "input_schema": {"type": "object"}}]
+    return {"model": "simulated", "max_tokens": 8, "messages": messages, "tools": tools}
+
+
+async def test_an_image_that_a_tool_shows_is_seen(world: World) -> None:
+    body = read_by_a_tool()
+    answer = await world.post("/v1/messages", body)
+    assert answer.status_code == 200, answer.text
+    assert len(world.seen()) == 1
+    body["messages"] += [{"role": "assistant", "content": answer.json()["content"]}, {"role": "user", "content": "So?"}]
+    before = world.engine.requests[-1]
+    assert (await world.post("/v1/messages", body)).status_code == 200
+    assert world.engine.requests[-1].key == before.key and len(world.seen()) == 1
+
+
+async def test_a_model_that_reads_text_only_reads_that_a_tool_showed_an_image(blind: World) -> None:
+    answer = await blind.post("/v1/messages", read_by_a_tool())
+    assert answer.status_code == 200, answer.text
+    session = blind.engine.requests[-1].key.session
+    exported = (await blind.http.get(f"/v1/sessions/{session}/export", headers=ME)).json()
+    assert [each["output"] for each in exported["state"]["items"] if "output" in each] == [f"a.png:\n{UNSEEN}"]
+
+
+async def test_images_outside_a_users_message_are_left_out_with_a_warning_at_every_door() -> None:
+    url = data_url(png())
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()}
+    ask, text = {"role": "user", "content": "What is it?"}, {"type": "text", "text": "a"}
+    seen = {"role": "assistant", "content": [text, {"type": "image_url", "image_url": {"url": url}}]}
+    call = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": url}]}
+    block = {"role": "assistant", "content": [text, {"type": "image", "source": source}]}
+    sent: list[tuple[str, dict[str, Any], str]] = [
+        (MESSAGES, {"messages": [ask, seen, ask]}, "messages[1].content[1] (image_url)"),
+        ("/v1/responses", {"input": [ask, call, output]}, "input[2].output[0] (input_image)"),
+        ("/v1/messages", {"messages": [ask, block, ask], "max_tokens": 8}, "messages[1].content[1] (image)"),
+    ]
+    for path, body, place in sent:
+        async for world in world_of(images=True):
+            refused = await world.post(path, {"model": "simulated", **body})
+            assert refused.status_code == 400 and place.partition(" ")[0] in refused.text
+        async for world in world_of(images=True, ignores_unknown=True):
+            answer = await world.post(path, {"model": "simulated", **body})
+            assert answer.status_code == 200, answer.text
+            assert place in answer.headers["warning"]
 
 
 @pytest.mark.parametrize(

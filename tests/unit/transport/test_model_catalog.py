@@ -87,3 +87,11 @@ def test_the_models_file_adds_its_aliases_and_what_it_says_of_pools() -> None:
     assert auto.pool == PoolFacts(replicas=3, models=("a",)) and other.pool is None
     assert own.public()["pool"] == {"replicas": 3, "quality": 1, "size_b": None, "vision": False, "models": ()}
     assert PooledModels(lambda: cards, lambda: NO_POOLS, lambda name: 3)() == cards
+
+
+def test_an_alias_sees_images_if_one_of_its_models_does() -> None:
+    models = "[models.a]\nquality = 1\n[models.b]\nquality = 2\n"
+    pools = read_models(f"{models}[aliases]\nauto = ['a', 'b']\nblind = ['a']\n")
+    cards = [ModelCard(id="a"), ModelCard(id="b", images=True)]
+    seeing = {each.id for each in PooledModels(lambda: cards, lambda: pools, lambda name: 1)() if each.images}
+    assert seeing == {"b", "auto"}

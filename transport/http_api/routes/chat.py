@@ -35,7 +35,7 @@ from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage, encode
 from transport.openai.completion_models import Completion, CompletionRequest
 from transport.openai.completions import CompletionReader
-from transport.openai.left_out import check_images, left_out, take_unreadable_parts, thoughts_left_out
+from transport.openai.left_out import left_out, read_parts, thoughts_left_out
 from transport.openai.parse_request import (
     CHAT_SCHEMAS,
     chat_history,
@@ -69,10 +69,8 @@ async def create(request: Request, body: ChatRequest) -> Response:
     model = card(gateway.models, body.model)
     usage = stream_usage(body.stream_options, stream=bool(body.stream))
     plain = headers.idempotency_key is None and not headers.event_ids
-    if gateway.ignores_unknown:
-        leave_out(request, take_unreadable_parts(body.messages, "messages", images=model.images))
-    elif not model.images:
-        check_images(body.messages, "messages")
+    unread = read_parts(body.messages, "messages", images=model.images, ignores_unknown=gateway.ignores_unknown)
+    leave_out(request, unread)
     turn = chat_turn(body, model, counted=usage.each, attended=plain)
     leave_out(request, left_out(body, efforts=model.efforts))
     leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))

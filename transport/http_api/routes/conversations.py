@@ -6,6 +6,7 @@ is read from then on; the answer that it was part of stays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -17,9 +18,10 @@ from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey,
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import command_id_of, gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
+from transport.model_catalog import card
 from transport.openai import request_models, responses_render
 from transport.openai.conversations import Include, ItemPageParams, ItemPageQuery, branch_items, item_page
-from transport.openai.left_out import LOGPROBS, include_left_out
+from transport.openai.left_out import LOGPROBS, include_left_out, read_parts
 from transport.openai.log_cursor import LogCursor
 from transport.openai.output_logprobs import NONE, OutputLogprobs
 from transport.openai.parse_request import input_units
@@ -65,7 +67,8 @@ async def conversation_of(request: Request, principal: Principal, conversation: 
 async def create(request: Request, body: ConversationCreate | None = None) -> Response:
     """Makes a conversation with the items that it begins with."""
     principal = principal_of(request, "chat")
-    gateway_of(request).check_draining()
+    gateway = gateway_of(request)
+    gateway.check_draining()
     command_id = command_id_of(request, principal, ROUTE)
     session = derived_session_id(principal, command_id)
     given = body or ConversationCreate()
@@ -73,10 +76,10 @@ async def create(request: Request, body: ConversationCreate | None = None) -> Re
         id=command_id,
         session=session,
         create=cm.SessionSettings(metadata=dict(given.metadata or {})),
-        items=tuple(item for unit in input_units(given.items) for item in unit.items),
+        items=_new_items(request, given.items or (), images=not gateway.models() or card(gateway.models, None).images),
         respond=False,
     )
-    await gateway_of(request).execute(principal, turn)
+    await gateway.execute(principal, turn)
     return JsonResponse(await conversation_of(request, principal, session))
 
 
@@ -118,11 +121,11 @@ async def items(request: Request, conversation: str, page: ItemPageParams) -> Re
 async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
     """Adds items after the newest one, without answering them."""
     principal = principal_of(request, "chat")
-    units = input_units(body.items)
+    items = _new_items(request, body.items, images=await _sees(request, principal, conversation, body.items))
     turn = cm.TurnCreate(
         id=command_id_of(request, principal, ROUTE),
         session=key_of(principal, conversation).session,
-        items=tuple(item for unit in units for item in unit.items),
+        items=items,
         respond=False,
     )
     ok = await gateway_of(request).execute(principal, turn)
@@ -161,6 +164,24 @@ async def delete_item(request: Request, conversation: str, item_id: str) -> Resp
     )
     await gateway_of(request).execute(principal, command)
     return JsonResponse(await conversation_of(request, principal, conversation))
+
+
+def _new_items(request: Request, given: Sequence[request_models.InputItem], *, images: bool) -> tuple[cm.NewItem, ...]:
+    """Returns a request's `items` for a model that sees `images` or none. Raises BadInput."""
+    unread = read_parts(given, "items", images=images, ignores_unknown=gateway_of(request).ignores_unknown)
+    leave_out(request, unread)
+    return tuple(item for unit in input_units(given, "items") for item in unit.items)
+
+
+async def _sees(
+    request: Request, principal: Principal, conversation: str, given: Sequence[request_models.InputItem]
+) -> bool:
+    """Returns whether the conversation's model sees images; true where the items have no parts, or the model is not
+    known here."""
+    if not any(isinstance(each.content, list) or isinstance(each.output, list) for each in given):
+        return True
+    model = (await state_of(request, principal, conversation))["model"]
+    return all(each.images for each in gateway_of(request).models() if model in each.names)
 
 
 async def _logprobs(request: Request, principal: Principal, conversation: str) -> OutputLogprobs:

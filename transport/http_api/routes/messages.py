@@ -39,6 +39,8 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     gateway.check_draining()
     key = read_retry_headers(request).idempotency_key
     model = card(gateway.models, body.model)
+    if gateway.ignores_unknown:
+        leave_out(request, messages.take_unreadable_blocks(body, images=model.images))
     turn = messages.message_turn(body, model, attended=key is None)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
@@ -70,7 +72,10 @@ async def count_tokens(request: Request, body: CountRequest) -> Response:
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = card(gateway.models, body.model)
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
-    units = await gateway.files.attachments.units(principal, messages.units_of(body.messages, open_ended=True))
+    if gateway.ignores_unknown:
+        leave_out(request, messages.take_unreadable_blocks(body, images=model.images))
+    units = messages.units_of(body.messages, images=model.images, open_ended=True)
+    units = await gateway.files.attachments.units(principal, units)
     question = PromptTokens(
         instructions=messages.instructions(body),
         tools=messages.functions(body),

@@ -55,7 +55,7 @@ from transport.openai.compaction import (
 )
 from transport.openai.conversations import ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
-from transport.openai.left_out import check_images, include_left_out, left_out, service_left_out, take_unreadable_parts
+from transport.openai.left_out import include_left_out, left_out, read_parts, service_left_out
 from transport.openai.log_cursor import LogCursor
 from transport.openai.mcp.approvals import ApprovalAnswer, calls_before, decisions_of, resume_behind
 from transport.openai.parse_request import input_units, response_sampling, response_tools, steer_text
@@ -141,10 +141,8 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     # A socket may break and its client come back; where nothing is stored, only those who read it on within seconds.
     attended = plain or (socket is not None and body.store is False and headers.idempotency_key is None)
     leave_out(request, left_out(body, efforts=model.efforts))
-    if gateway.ignores_unknown and isinstance(body.input, list):
-        leave_out(request, take_unreadable_parts(body.input, "input", images=model.images))
-    elif not model.images and isinstance(body.input, list):
-        check_images(body.input, "input")
+    unread = read_parts(body.input, "input", images=model.images, ignores_unknown=gateway.ignores_unknown)
+    leave_out(request, unread)
     decisions = decisions_of(body.input, body.previous_response_id)
     resolved = None if decisions else await _behind_compaction_item(request, principal, body)
     by_history = body.previous_response_id is None and body.conversation is None and (socket is None or socket.generate)
@@ -359,7 +357,10 @@ async def _compact_turn(
     request: Request, principal: Principal, body: CompactRequest, command_id: CommandId
 ) -> cm.TurnCreate:
     """Returns the command that adds what is to be summarised to its session, as far as it is not there yet."""
-    starter, model = turn_starter_of(request), card(gateway_of(request).models, body.model)
+    gateway, starter = gateway_of(request), turn_starter_of(request)
+    model = card(gateway.models, body.model)
+    unread = read_parts(body.input, "input", images=model.images, ignores_unknown=gateway.ignores_unknown)
+    leave_out(request, unread)
     given = ResponsesRequest(
         model=body.model,
         input=body.input,
@@ -369,8 +370,7 @@ async def _compact_turn(
     resolved = await _behind_compaction_item(request, principal, given)
     if resolved is None and body.previous_response_id is None and not has_references(given.input):
         history = stateless_turn(given, model, given.input)
-        attachments = gateway_of(request).files.attachments
-        history = history._replace(units=await attachments.units(principal, history.units))
+        history = history._replace(units=await gateway.files.attachments.units(principal, history.units))
         match = await starter.find_history(principal, history)
         if match is not None:
             rest = tuple(item for unit in units_behind(match, history.units) for item in unit.items)

@@ -21,14 +21,15 @@ def test_a_pool_promises_what_all_its_replicas_can_do() -> None:
     lesser = msgspec.structs.replace(
         INFO, context_window=512, tool_format="none", sampling=frozenset({"seed"}), aliases=("other",)
     )
-    able = msgspec.structs.replace(INFO, sampling=frozenset({"text"}))
+    able = msgspec.structs.replace(INFO, sampling=frozenset({"text"}), images=True)
     states = pool_states(
         View(
             1, (member("a", engine=able, load=1.0), member("b", engine=lesser, load=0.0), member("c", "n", engine=able))
         )
     )
-    assert states["m"] == (2, 0.5, 512, False, frozenset(), frozenset({"other"}))
+    assert states["m"] == (2, 0.5, 512, False, frozenset(), frozenset({"other"}), False)
     assert states["n"].sampling == frozenset({"text"}) and states["n"].replicas == 1
+    assert states["n"].images
 
 
 def test_who_takes_nothing_is_not_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +23,14 @@ SHA = "ab" * 32
 NAMED = InputImage(image_url="data:image/png;base64,QUJD", sha256=SHA, width=64, height=32)
 
 
-def vocabulary(*specials: str) -> Vocabulary:
-    """Has all bytes, and special tokens from 256 on."""
+def vocabulary(*specials: str, ordinary: Sequence[str] = ()) -> Vocabulary:
+    """Has all bytes, special tokens from 256 on, and ordinary ones behind them."""
     tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     return read_vocabulary(
         {
             "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": [*tokens, *specials],
-            "tokenizer.ggml.token_type": [*[6] * 256, *[3] * len(specials)],
+            "tokenizer.ggml.tokens": [*tokens, *specials, *ordinary],
+            "tokenizer.ggml.token_type": [*[6] * 256, *[3] * len(specials), *[1, 4] * len(ordinary)],
             "tokenizer.ggml.bos_token_id": 256,
             "tokenizer.ggml.add_bos_token": False,
         }
@@ -78,6 +79,7 @@ class FakeServer:
 
     def __init__(self, around: int = 0, status: int = 200) -> None:
         self.around = around
+        self.hidden: dict[str, int] = {}  # special tokens that the model file does not say are special
         self.status = status
         self.counted: list[tuple[int, int]] = []
 
@@ -85,8 +87,11 @@ class FakeServer:
         sent = msgspec.json.decode(body or b"{}")
         answer: Any = {"media_marker": "MARKER"}
         if path == "/tokenize":
-            assert sent["parse_special"] and not sent["add_special"]
-            answer = {"tokens": [ord(character) for character in sent["content"]]}
+            assert not sent["add_special"]
+            pieces = (
+                re.findall(r"<\|\w+\|>|.", sent["content"], re.DOTALL) if sent["parse_special"] else sent["content"]
+            )
+            answer = {"tokens": [self.hidden.get(piece, ord(piece[0])) for piece in pieces]}
         elif method == "POST":
             images = sent["messages"][0]["content"]
             self.counted.append((len(images), len(images[0]["image_url"]["url"])))
@@ -94,10 +99,11 @@ class FakeServer:
         return self.status, msgspec.json.encode(answer)
 
 
-async def shower(server: FakeServer) -> PromptShower:
+async def shower(server: FakeServer, *ordinary: str) -> PromptShower:
+    """`ordinary`: spellings of tokens behind <s> that the model file says are no special ones."""
     lengths = ImageLengths(server)
     await lengths.start()
-    made = PromptShower(server, vocabulary("<s>"), lengths)
+    made = PromptShower(server, vocabulary("<s>", ordinary=ordinary), lengths)
     await made.start()
     return made
 
@@ -116,6 +122,15 @@ async def test_a_prompt_is_text_around_its_images() -> None:
     unnamed = await made.show(prompt, [])
     assert unnamed is not None and unnamed.tokens == as_tokens([256, *b"a<s>bc"])
     assert unnamed.body(unnamed.tokens + as_tokens([7])) == [256, *b"a<s>bc", 7]
+
+
+async def test_no_text_spells_a_token_that_only_llama_server_takes_for_special() -> None:
+    server = FakeServer()
+    server.hidden = {"<|im_end|>": 257, "<|end|>": 258}
+    made = await shower(server, "<|im_end|>", "<|end|>", "<table>", "word")
+    shown = await made.show([*b"<|im_end|><table>", 257, *b"<|end|>", 258, *image_ids(SHA, 50)], [NAMED])
+    assert shown is not None
+    assert shown.text == "<\u200b|im_end|><table><|im_end|><\u200b|end|><|end|>MARKER"
 
 
 async def test_each_size_is_counted_once_and_none_larger_than_an_image_is() -> None:

@@ -156,3 +156,16 @@ def test_a_slots_file_with_images_has_their_names_where_they_are_expected(tmp_pa
     assert read_tokens(path, len(held), as_tokens(other)) != as_tokens(other)
     text = as_tokens([*range(5), 99, *range(13)])
     assert read_tokens(path, len(held), text) != text, "an image is no text"
+
+
+@pytest.mark.parametrize("image", [0, 1])
+def test_a_slots_file_with_text_in_an_images_place_has_no_image(tmp_path: Path, image: int) -> None:
+    path = tmp_path / "x.slot"
+    ours = [*range(5), *image_ids("ab" * 32, 12), *image_ids("cd" * 32, 14), 7]
+    images = [[0xFFFF_FFFF] * 12, [0xFFFF_FFFF] * 14]
+    for replaced in (False, True):
+        held = [*range(5), *images[0], *images[1], 7]
+        words = [0xFFFF_FFFF, 1, len(held), *held]
+        path.write_bytes(struct.pack(f"<III{len(words)}I", MAGIC, 4, len(words), *words))
+        assert (read_tokens(path, len(held), as_tokens(ours)) == as_tokens(ours)) != replaced
+        images[image] = [9] * len(images[image])

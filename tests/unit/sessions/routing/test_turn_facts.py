@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sessions.model import commands as cm
-from sessions.model.types import CommandId, Sampling, SessionId, TextOptions, Tool
+from sessions.model.types import CommandId, InputImage, InputText, Sampling, SessionId, TextOptions, Tool
 from sessions.routing.models_file import PoolModel, read_models
 from sessions.routing.turn_facts import PoolState, TurnFacts, candidate_of, facts_of, window_of
 
@@ -46,6 +46,21 @@ def test_a_candidate_is_what_the_file_and_the_replicas_say() -> None:
     assert not candidate_of("b", pools, {"b": STATE}, calling).able, "the file promises nothing that is not there"
     assert not candidate_of("b", pools, {}, plain).live
     assert window_of(PoolModel(quality=1), STATE) == 4_096
+
+
+def test_a_turn_with_an_image_is_for_models_that_see() -> None:
+    pools = read_models("[models.a]\nquality = 1")
+    content = (InputText(text="x"), InputImage(image_url="data:image/png;base64,AAAA"))
+    earlier = (cm.NewMessage(content=content), cm.NewMessage(content="b", role="assistant"), cm.NewMessage(content="c"))
+    shown: list[cm.ActorCommand] = [
+        cm.MessageCreate(id=ID, session=SESSION, content=content),
+        cm.TurnCreate(id=ID, session=SESSION, items=earlier),
+    ]
+    for command in (*shown, cm.MessageCreate(id=ID, session=SESSION, content="x")):
+        facts = facts_of(command)
+        assert facts is not None
+        assert candidate_of("a", pools, {"a": STATE}, facts).able == (command not in shown)
+        assert candidate_of("a", pools, {"a": STATE._replace(images=True)}, facts).able
 
 
 def test_a_model_is_able_to_take_a_turn_whose_fields_all_its_replicas_honour() -> None:

@@ -47,6 +47,10 @@ def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
     assert units[2].items == (cm.NewOutput(call_id="c1", output="2"),)  # type: ignore[arg-type]
 
 
+CALLING = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]}
+SEEN = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -57,10 +61,10 @@ def test_a_chat_with_a_call_becomes_units_and_instructions() -> None:
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0].image_url"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-        (
-            [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]}],
-            "messages",
-        ),
+        ([{"role": "system", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
+        ([{"role": "assistant", "content": [{"type": "image_url"}]}], "messages[0].content[0].type"),
+        ([CALLING, {"role": "tool", "tool_call_id": "c", "content": SEEN}], "messages[1].content[1].type"),
+        ([CALLING], "messages"),
     ],
 )
 def test_a_wrong_chat_names_what_is_wrong(messages: list[dict[str, Any]], param: str) -> None:
