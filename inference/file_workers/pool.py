@@ -1,9 +1,9 @@
 """Has files read for the server: from memory where their result is known, else in worker processes.
 
 Bounded: `WORKERS` files at once, `WAITING_MAX` may wait, the next one is refused with a time to come back; results are
-remembered by the hash of what they were made from, `RESULTS_BYTES_MAX` of them. Workers start with the first file, and
-end with `close`, or with the server's pipe. One that ends by itself (killed from outside, out of memory as a whole)
-costs a second try in a new one, and no more.
+remembered by the hash of what they were made from, `RESULTS_BYTES_MAX` of them. A large file is hashed in a thread.
+Workers start with the first file, and end with `close`, or with the server's pipe. One that ends by itself (killed from
+outside, out of memory as a whole) costs a second try in a new one, and no more.
 
 Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it.
 """
@@ -43,6 +43,8 @@ MEMORY_MIB: Final = 512
 START_S: Final = 30.0
 GRACE_S: Final = 10.0  # over a child's own deadline
 RESULTS_BYTES_MAX: Final = 32 << 20
+INLINE_BYTES: Final = 64 << 10  # that are hashed on the event loop
+_ResultKey = tuple[str | int, ...]
 _RESULTS: Final = {"type_unsupported": "unsupported", "unreadable": "unreadable", "too_complex": "too_complex"}
 
 
@@ -72,7 +74,7 @@ class FileWorkers:
             self._free.put_nowait(worker)
         self._waiting = 0
         self._tasks: set[asyncio.Task[FileReply]] = set()
-        self._results: OrderedDict[bytes, FileReply] = OrderedDict()
+        self._results: OrderedDict[_ResultKey, FileReply] = OrderedDict()
         self._results_bytes = 0
         self._closed = False
 
@@ -118,27 +120,36 @@ class FileWorkers:
         assert reply.image is not None
         return reply.image
 
+    def known(self, sha256: str, *, edge_max: int, bytes_max: int) -> DecodedImage | None:
+        reply = self._recall(_image_key(sha256, edge_max, bytes_max))
+        return None if reply is None else reply.image
+
     async def _read(self, request: FileRequest, counter: Counter) -> FileReply:
         """Returns the reply to a request, from memory or from a worker. Raises a reply's fault as an error."""
-        digest = _digest(request)
-        known = self._results.get(digest)
+        key = _key(request, await _sha256(request.content))
+        known = self._recall(key)
         if known is not None:
-            self._results.move_to_end(digest)
             return known
         reply = await self._run(request, counter)
         if reply.fault is None:
             counter.add("read")
-            self._remember(digest, reply)
+            self._remember(key, reply)
             return reply
         result = _RESULTS[reply.fault.code.partition("_")[2]]
         counter.add(result)
         raise (TooLarge if result == "too_complex" else BadInput)(reply.fault.code, reply.fault.message)
 
-    def _remember(self, digest: bytes, reply: FileReply) -> None:
+    def _recall(self, key: _ResultKey) -> FileReply | None:
+        reply = self._results.get(key)
+        if reply is not None:
+            self._results.move_to_end(key)
+        return reply
+
+    def _remember(self, key: _ResultKey, reply: FileReply) -> None:
         size = _size(reply)
-        if size > RESULTS_BYTES_MAX // 4 or digest in self._results:
+        if size > RESULTS_BYTES_MAX // 4 or key in self._results:
             return
-        self._results[digest] = reply
+        self._results[key] = reply
         self._results_bytes += size
         while self._results_bytes > RESULTS_BYTES_MAX:
             _, oldest = self._results.popitem(last=False)
@@ -228,15 +239,21 @@ class _Worker:
             raise _unavailable() from exc
 
 
-def _digest(request: FileRequest) -> bytes:
-    """Returns the key under which a result is cached: a hash of the request."""
+async def _sha256(content: bytes) -> str:
+    if len(content) <= INLINE_BYTES:
+        return hashlib.sha256(content).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
+
+
+def _key(request: FileRequest, sha256: str) -> _ResultKey:
+    """Returns the key under which a result is remembered. `sha256` is the hash of the request's content."""
     if isinstance(request, ImageRequest):
-        head = f"image\0{request.edge_max}\0{request.bytes_max}\0"
-    else:
-        head = f"document\0{request.filename.lower()}\0{request.media_type}\0"
-    hashed = hashlib.sha256(head.encode("utf-8", "replace"))
-    hashed.update(request.content)
-    return hashed.digest()
+        return _image_key(sha256, request.edge_max, request.bytes_max)
+    return "document", request.filename.lower(), request.media_type, sha256
+
+
+def _image_key(sha256: str, edge_max: int, bytes_max: int) -> _ResultKey:
+    return "image", edge_max, bytes_max, sha256
 
 
 def _size(reply: FileReply) -> int:

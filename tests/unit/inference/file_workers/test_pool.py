@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -86,6 +90,29 @@ async def test_images_are_decoded_and_remembered() -> None:
             assert refused.value.code == code
         counted = {labels[0]: int(count) for labels, count in workers.images.values.items() if count}
         assert counted == {"read": 2, "unsupported": 1, "unreadable": 1} and workers.documents.total == 0
+
+
+async def test_what_is_remembered_of_an_image_is_found_by_its_hash() -> None:
+    async with FileWorkers(workers=1) as workers:
+        content = encoded(a_pattern())
+        sha256 = hashlib.sha256(content).hexdigest()
+        assert workers.known(sha256, edge_max=20, bytes_max=9_000) is None
+        image = await workers.decode(content, edge_max=20, bytes_max=9_000)
+        assert workers.known(sha256, edge_max=20, bytes_max=9_000) is image
+        assert workers.known(sha256, edge_max=21, bytes_max=9_000) is None
+
+
+async def test_a_large_file_is_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+
+    def recorded(content: bytes) -> Any:
+        threads.append(threading.get_ident())
+        return hashlib.sha256(content)
+
+    monkeypatch.setattr(module, "hashlib", SimpleNamespace(sha256=recorded))
+    async with FileWorkers(workers=1) as workers:
+        await workers.extract(b"x" * (module.INLINE_BYTES + 1))
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_an_image_is_no_document_to_the_memory() -> None:
