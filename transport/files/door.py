@@ -46,7 +46,8 @@ FILE_BYTES: Final = 32 << 20
 UPLOADS_MAX: Final = 256
 UPLOADS_PER_KEY_MAX: Final = 16
 COLLECTED_MAX: Final = 16  # contents that a deletion takes along, at once
-READS_MAX: Final = 4  # documents in this process's memory at once
+READS_MAX: Final = 4  # stored files in this process's memory at once, until they are decoded
+FETCHES_MAX: Final = 4  # images from other servers likewise; a slow server holds up no stored file
 
 FetchImage = Callable[[str], Awaitable[bytes]]
 """Fetches an image from an https address. Raises BadInput if that is not permitted, or gives no image."""
@@ -77,6 +78,7 @@ class FileDoor:
         self._table = table
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._reads = asyncio.Semaphore(READS_MAX)
+        self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     def upload(self, principal: Principal) -> Upload:
         """Returns a new upload, to be used as a context manager. Raises Forbidden, BadInput, TooLarge if this server
@@ -181,16 +183,16 @@ class FileDoor:
             return known
         files.take_read(file.size)
         async with self._reads:
-            content = await self._content(file)
-        return await self.decoded(content, bounds)
+            return await self.decoded(await self._content(file), bounds)
 
     async def fetched(self, url: str, bounds: ImageBounds, files: CommandFiles) -> DecodedImage:
         if self._fetch is None:
             what = "This server fetches no images: send the image itself, as data:TYPE;base64,BYTES."
             raise BadInput("unsupported_parameter", what)
-        content = await self._fetch(url)
-        files.take_read(len(content))
-        return await self.decoded(content, bounds)
+        async with self._fetches:
+            content = await self._fetch(url)
+            files.take_read(len(content))
+            return await self.decoded(content, bounds)
 
     async def decoded(self, content: bytes, bounds: ImageBounds) -> DecodedImage:
         return await self._decoder().decode(content, edge_max=bounds.edge_max, bytes_max=bounds.bytes_max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import AsyncIterator
@@ -47,8 +48,17 @@ class RememberingDecoder:
 
     def __init__(self) -> None:
         self.results: dict[str, DecodedImage] = {}
+        self.waiting = 0
+        self.may_decode = asyncio.Event()
+        self.may_decode.set()
+        self.is_full = asyncio.Event()  # as many wait to be decoded as may at once
 
     async def decode(self, content: bytes, *, edge_max: int = 0, bytes_max: int = 0) -> DecodedImage:
+        self.waiting += 1
+        if self.waiting == module.READS_MAX + module.FETCHES_MAX:
+            self.is_full.set()
+        await self.may_decode.wait()
+        self.waiting -= 1
         image = DecodedImage("image/png", content[:9], 1, 1)
         return self.results.setdefault(hashlib.sha256(content).hexdigest(), image)
 
@@ -124,3 +134,28 @@ async def test_what_one_command_has_read_is_bounded(monkeypatch: pytest.MonkeyPa
     assert isinstance(door._files, CountedFiles) and door._files.read_bytes == 2_000
     await door.attachments.command(ANA, command)
     assert door._files.read_bytes == 4_000, "what is known is not counted: a second request gets further"
+
+
+async def test_contents_in_memory_are_bounded_until_they_are_decoded() -> None:
+    decoder = RememberingDecoder()
+    decoder.may_decode.clear()
+    fetched = list[str]()
+
+    async def fetch(url: str) -> bytes:
+        fetched.append(url)
+        return url.encode()
+
+    door, _ = a_door(images=decoder, fetch=fetch)
+    assert isinstance(door._files, CountedFiles)
+    ids = [(await uploaded(door, b"%d" % number * 100)).id for number in range(9)]
+    bounds = ImageBounds(9, 9)
+    calls = [asyncio.create_task(door.stored(ANA, file, bounds, CommandFiles())) for file in ids]
+    calls += [asyncio.create_task(door.fetched(f"https://a/{n}", bounds, CommandFiles())) for n in range(9)]
+    async with asyncio.timeout(60):
+        await decoder.is_full.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (door._files.read_bytes, len(fetched)) == (100 * module.READS_MAX, module.FETCHES_MAX)
+    decoder.may_decode.set()
+    await asyncio.gather(*calls)
+    assert (door._files.read_bytes, len(fetched)) == (900, 9)
