@@ -6,10 +6,10 @@
 
 From there on a file is a text like any other: limits count it, filters judge it, the model reads it, and the log keeps
 it, so that what a prompt holds never changes, whatever becomes of the file. What a client says itself of a file's text
-is left out. An edit keeps the files and images of the message that it replaces as the log has them: they may be deleted
-since, or have come as bytes. An image is in the log itself, so that it lives as long as its message: decoded, without
-metadata, and made smaller until a message's images take `IMAGE_BYTES` together. Raises NotFound for a file that is not
-the sender's, and what `ports.TextExtractor` and `ports.ImageDecoder` raise, with the `param`.
+is left out. An edit keeps the files and images of the message that it replaces as the log has them, each once: they may
+be deleted since, or have come as bytes. An image is in the log itself, so that it lives as long as its message:
+decoded, without metadata, and made smaller until a message's images take `IMAGE_BYTES` together. Raises NotFound for a
+file that is not the sender's, and what `ports.TextExtractor` and `ports.ImageDecoder` raise, with the `param`.
 
 Bounded, for a command or a history as a whole: it reads each file once, however often it is named, and
 `READ_BYTES_MAX` bytes of files.
@@ -173,7 +173,14 @@ class AttachmentReader:
                 case InputImage() if anew or not part.sha256:
                     bounds = ImageBounds(LOW_EDGE if part.detail == "low" else EDGE_MAX, bytes_max)
                     kept = _kept_image(part, files.kept)
-                    parts.append(kept or await self._image(principal, part, at, bounds, files))
+                    if kept is None:
+                        parts.append(await self._image(principal, part, at, bounds, files))
+                    elif _num_bytes(kept) <= bytes_max:
+                        parts.append(kept)
+                    else:  # it shares the message with more images now
+                        smaller = msgspec.structs.replace(kept, file_id=None)
+                        smaller = await self._image(principal, smaller, at, bounds, files)
+                        parts.append(msgspec.structs.replace(smaller, file_id=kept.file_id))
                 case _:
                     parts.append(part)
         return tuple(parts)
@@ -267,15 +274,21 @@ def _kept(part: InputFile, kept: list[InputFile | InputImage]) -> InputFile | No
     return None
 
 
-def _kept_image(part: InputImage, kept: Sequence[InputFile | InputImage]) -> InputImage | None:
-    """Returns the image of the message that an edit replaces which `part` is, by its URL as its client read it, else by
-    its file; None if there is none."""
-    for image in kept:
+def _kept_image(part: InputImage, kept: list[InputFile | InputImage]) -> InputImage | None:
+    """Takes the image out of `kept` that `part` is, by its URL as its client read it, else by its file. Returns None if
+    there is none."""
+    for place, image in enumerate(kept):
         if isinstance(image, InputImage):
             same_file = part.image_url is None and part.file_id is not None and image.file_id == part.file_id
             if same_file or (part.image_url is not None and image.image_url == part.image_url):
+                kept.pop(place)
                 return image
     return None
+
+
+def _num_bytes(image: InputImage) -> int:
+    """Returns the bytes of an image whose URL has them in base64."""
+    return len((image.image_url or "").partition(",")[2].rstrip("=")) * 3 // 4
 
 
 def names_files(content: Content) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
@@ -12,8 +12,15 @@ from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
 from sessions.model.knowledge.images import DecodedImage
-from sessions.model.types import CommandId, InputFile, InputImage, InputText, Principal, SessionId, TenantId
-from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, CommandFiles, ImageBounds, ReadFile
+from sessions.model.types import CommandId, InputFile, InputImage, InputText, ItemId, Principal, SessionId, TenantId
+from transport.files.attachments import (
+    ATTACHMENTS_MAX,
+    IMAGE_BYTES,
+    AttachmentReader,
+    CommandFiles,
+    ImageBounds,
+    ReadFile,
+)
 from transport.history_index import Unit
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
@@ -122,3 +129,26 @@ async def test_a_file_that_is_named_many_times_is_read_once() -> None:
     low = cm.NewMessage(content=(InputImage(file_id="photo-1"), InputImage(file_id="photo-1", detail="low")))
     low = (await reader.units(ANA, [Unit((low,))]))[0].items[0]
     assert [part.width for part in low.content] == [640, 512], "of other bounds, it is another image"
+
+
+async def test_an_edit_keeps_an_image_once_and_within_what_a_message_has() -> None:
+    created = await READER.command(ANA, a_message(InputImage(file_id="photo-1")))
+    assert isinstance(created, cm.MessageCreate) and isinstance(created.content, tuple)
+    (image,) = created.content
+    assert isinstance(image, InputImage)
+
+    async def edited(principal: Principal, command: cm.MessageEdit) -> tuple[InputImage, ...]:
+        return (image,)
+
+    async def edit(*parts: InputImage) -> list[InputImage]:
+        command = cm.MessageEdit(id=CommandId("e"), session=SessionId("s"), item_id=ItemId("i"), content=parts)
+        made = await READER.command(ANA, command, edited)
+        assert isinstance(made, cm.MessageEdit) and isinstance(made.content, tuple)
+        return [part for part in made.content if isinstance(part, InputImage)]
+
+    by_url, by_file = InputImage(image_url=image.image_url), InputImage(file_id="photo-1")
+    for part in (by_url, by_file):
+        assert await edit(part) == [image], "as it is in the log"
+        many = await edit(*[part] * 32)
+        assert sum(len(b64decode((each.image_url or "").partition(",")[2])) for each in many) <= IMAGE_BYTES
+        assert len({each.sha256 for each in many}) == 1 and many[0].file_id == "photo-1"
