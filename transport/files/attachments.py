@@ -12,7 +12,7 @@ decoded, without metadata, and made smaller until a message's images take `IMAGE
 file that is not the sender's, and what `ports.TextExtractor` and `ports.ImageDecoder` raise, with the `param`.
 
 Bounded, for a command or a history as a whole: it reads each file once, however often it is named, and
-`READ_BYTES_MAX` bytes of files.
+`READ_BYTES_MAX` bytes of files, and becomes `SHOWN_MAX` characters longer.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from transport.history_index import Unit
 ATTACHMENTS_MAX: Final = 32  # of one command
 IMAGE_BYTES: Final = 540_000  # of all images of a message, which has a megabyte for everything in base64
 LOW_EDGE: Final = 512  # pixels, of an image with detail "low"
+SHOWN_MAX: Final = (
+    8 << 20
+)  # characters of all texts of files and images in base64 that a command has; a write has 16 MiB
 READ_BYTES_MAX: Final = 128 << 20  # of all files that one command has read; a single file may be larger
 
 Content = cm.Content
@@ -65,6 +68,7 @@ class CommandFiles:
         self.files: dict[str, InputFile] = {}  # by file id
         self.images: dict[tuple[str | None, str | None, ImageBounds], InputImage] = {}  # by file id, or URL
         self._read_bytes = 0
+        self._shown = 0
 
     def take_read(self, size: int) -> None:
         """Counts the bytes of a file that is about to be read. Raises TooLarge if the command has too many."""
@@ -72,6 +76,13 @@ class CommandFiles:
             what = f"The files of a request have at most {READ_BYTES_MAX} bytes: send fewer."
             raise TooLarge("too_large", what)
         self._read_bytes += size
+
+    def take_shown(self, part: InputFile | InputImage, at: str) -> None:
+        """Counts a part that becomes a part of the command. Raises TooLarge if they are too much together."""
+        self._shown += len(part.image_url or "") if isinstance(part, InputImage) else len(part.text)
+        if self._shown > SHOWN_MAX:
+            what = f"The images and files of a request take at most {SHOWN_MAX} characters together: send fewer."
+            raise TooLarge("too_large", what, param=at)
 
 
 class ImageReader(Protocol):
@@ -183,6 +194,8 @@ class AttachmentReader:
                         parts.append(msgspec.structs.replace(smaller, file_id=kept.file_id))
                 case _:
                     parts.append(part)
+            if isinstance(parts[-1], InputFile | InputImage):
+                files.take_shown(parts[-1], at)
         return tuple(parts)
 
     async def _image(

@@ -16,6 +16,7 @@ from sessions.model.types import CommandId, InputFile, InputImage, InputText, It
 from transport.files.attachments import (
     ATTACHMENTS_MAX,
     IMAGE_BYTES,
+    SHOWN_MAX,
     AttachmentReader,
     CommandFiles,
     ImageBounds,
@@ -152,3 +153,29 @@ async def test_an_edit_keeps_an_image_once_and_within_what_a_message_has() -> No
         many = await edit(*[part] * 32)
         assert sum(len(b64decode((each.image_url or "").partition(",")[2])) for each in many) <= IMAGE_BYTES
         assert len({each.sha256 for each in many}) == 1 and many[0].file_id == "photo-1"
+
+
+async def test_a_whole_history_has_a_bounded_size() -> None:
+    images = CountedImages()
+    reader = AttachmentReader(stored, given, images, bytes_max=100)
+    contents = [(InputImage(file_id=f"photo-{number}"),) for number in range(40)]
+    history = [Unit((cm.NewMessage(content=content),), at=f"[{at}]") for at, content in enumerate(contents)]
+    num_max = SHOWN_MAX // len("data:image/png;base64," + b64encode(b"x" * 400_000).decode())
+    units = await reader.units(ANA, history[:num_max])
+    for longer in (history, [*units, *history[num_max:]]):
+        with pytest.raises(TooLarge) as refused:
+            await reader.units(ANA, longer)
+        assert (refused.value.code, refused.value.param) == ("too_large", f"[{num_max}][0]")
+    assert len(set(images.reads)) == num_max + 1, "none is read behind the one that is too much"
+    items = tuple(item for unit in [*units, *units] for item in unit.items)
+    with pytest.raises(TooLarge):
+        await reader.command(ANA, cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=items))
+
+
+async def test_a_long_text_that_is_named_often_has_a_bounded_size() -> None:
+    async def long(principal: Principal, file_id: str, files: CommandFiles) -> ReadFile:
+        return ReadFile("a.txt", "text/plain", 9, DocumentText("text/plain", "x" * 1_000_000))
+
+    reader = AttachmentReader(long, given, CountedImages(), bytes_max=100)
+    with pytest.raises(TooLarge):
+        await reader.command(ANA, a_message(*[STORED] * 9))
