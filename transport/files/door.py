@@ -188,7 +188,7 @@ class FileDoor:
     async def fetched(self, url: str, bounds: ImageBounds, files: CommandFiles) -> DecodedImage:
         if self._fetch is None:
             what = "This server fetches no images: send the image itself, as data:TYPE;base64,BYTES."
-            raise BadInput("unsupported_parameter", what)
+            raise BadInput("image_not_permitted", what)
         async with self._fetches:
             content = await self._fetch(url)
             files.take_read(len(content))

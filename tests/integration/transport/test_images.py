@@ -191,9 +191,9 @@ async def test_anthropics_images(world: World) -> None:
         ({"url": "data:image/png;base64,!"}, "invalid_request"),
         ({"url": data_url(b"GIF89a")}, "image_unreadable"),
         ({"url": data_url(b"<svg/>")}, "image_type_unsupported"),
-        ({"url": "https://images.example.com/a.png"}, "unsupported_parameter"),
-        ({"url": "file:///etc/passwd"}, "unsupported_parameter"),
-        ({"url": "http://127.0.0.1/a.png"}, "unsupported_parameter"),
+        ({"url": "https://images.example.com/a.png"}, "image_not_permitted"),
+        ({"url": "file:///etc/passwd"}, "image_not_permitted"),
+        ({"url": "http://127.0.0.1/a.png"}, "image_not_permitted"),
     ],
 )
 async def test_what_is_no_image_is_refused_where_it_stands(world: World, part: dict[str, str], code: str) -> None:
