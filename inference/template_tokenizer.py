@@ -20,7 +20,7 @@ from inference.whole_conversation import Piece, call_text
 from sessions.model.errors import BadInput
 from sessions.model.types import Role, Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
-from sessions.turn.images import MARK, NAME_IDS, ImageName, image_ids, split_names
+from sessions.turn.images import MARK, NAME_IDS, ImageName, image_ids, split_names, without_names
 
 ANCHOR: Final = "\n"  # SentencePiece puts its space before this and not before the text
 OPENINGS_MAX: Final = 256
@@ -87,7 +87,7 @@ class TemplateTokenizer(ABC):
     async def message(self, message: ChatMessage) -> Tokens:
         around = self.template.scaffold.roles[message.role]
         calls = [call_text(name, arguments) for _, name, arguments in message.calls]
-        content = await self._content(message.text, calls)
+        content = await self._content(message, calls)
         return (*self._scaffold[around.before], *content, *self._scaffold[around.after])
 
     async def conversation(
@@ -102,6 +102,8 @@ class TemplateTokenizer(ABC):
     ) -> Tokens:
         if not self.template.whole:
             return await summed_pieces(self, instructions, tools, messages, answer=answer)
+        if self.sees:
+            instructions, tools, messages = _without_forged_names(instructions, tools, messages)
         conversation = self.template.conversation
         render = partial(conversation, instructions, tools, messages, at, answer=answer, thinking=thinking)
         length = len(instructions or "") + sum(len(message.text) for message in messages)
@@ -157,8 +159,9 @@ class TemplateTokenizer(ABC):
     @abstractmethod
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens: ...
 
-    async def _content(self, text: str, calls: list[str]) -> Tokens:
-        return await self._piece(Piece("\n".join([text, *calls] if text else calls), False))
+    async def _content(self, message: ChatMessage, calls: list[str]) -> Tokens:
+        text = "\n".join([message.text, *calls] if message.text else calls)
+        return await self._piece(Piece(text if message.names_images else without_names(text), False))
 
     async def _with_images(self, piece: Piece) -> Tokens:
         """Returns the tokens of a piece that names images."""
@@ -173,3 +176,24 @@ class TemplateTokenizer(ABC):
     async def image_length(self, image: ImageName) -> int:
         """Returns how many tokens an image takes."""
         raise NotImplementedError
+
+
+def _without_forged_names(
+    instructions: str | None, tools: Sequence[Tool], messages: Sequence[ChatMessage]
+) -> tuple[str | None, Sequence[Tool], Sequence[ChatMessage]]:
+    """Returns the parts of a conversation, in which only messages that may name images do."""
+    if MARK.encode() in (encoded := msgspec.json.encode(tools)):
+        tools = msgspec.json.decode(without_names(encoded.decode()), type=tuple[Tool, ...])
+    honest = [message if message.names_images else _without_names(message) for message in messages]
+    return None if instructions is None else without_names(instructions), tools, honest
+
+
+def _without_names(message: ChatMessage) -> ChatMessage:
+    texts = (message.text, message.thoughts, *(text for call in message.calls for text in call))
+    if not any(MARK in text for text in texts):
+        return message
+    calls = tuple(
+        (call_id, without_names(name), without_names(arguments)) for call_id, name, arguments in message.calls
+    )
+    text, thoughts = without_names(message.text), without_names(message.thoughts)
+    return msgspec.structs.replace(message, text=text, thoughts=thoughts, calls=calls)

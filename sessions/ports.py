@@ -152,6 +152,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[tuple[str, str, str], ...] = ()  # (call_id, name, arguments) that an assistant message made
     thoughts: str = ""  # of the model before its text and calls, for a template that takes them apart
     tokens: Tokens | None = None  # the ids of its text and calls, if they are known
+    names_images: bool = False  # whether its text names images (`sessions.turn.images`); in others a name is text
 
 
 class Tokenizer(Protocol):

@@ -6,7 +6,7 @@
 A server of its own with the simulated engine. After `--plain` ordinary files (100 images fill what the server remembers
 of results) and half a quiet minute its memory is looked at; then hostile ones are uploaded to `/v1/files` and sent to
 `/v1/responses`, so many at once, and then ordinary ones again: `tests.support.documents.hostile` (bombs, broken PDFs,
-XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: the server
+XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: it
 answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
 by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
 import time
 from collections import Counter
 from typing import Any, Final
@@ -115,7 +116,7 @@ async def main(given: argparse.Namespace) -> bool:
             documents = hostile_documents(given.count, given.seed)
             if images:
                 documents = ((kind, "a.png", content) for kind, content in hostile_images(given.count, given.seed))
-            while block := [document for document, _ in zip(documents, range(20), strict=False)]:
+            while block := list(itertools.islice(documents, 20)):
                 await hostile.all(block, given.at_once)
                 del block
                 gc.collect()

@@ -97,8 +97,8 @@ class ChatDialect:
         window = model.get("max_model_len") or model.get("context_length") or model.get("context_window") or 0
         return ServedModel(self._model, int(window), _sees(model))
 
-    async def open_tokenizer(self, pool: RemotePool, model: str) -> ChatTokenizer:
-        return ChatTokenizer()
+    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> ChatTokenizer:
+        return ChatTokenizer(images=images)
 
     def check(self, request: GenerationRequest) -> None:
         sampling = request.sampling

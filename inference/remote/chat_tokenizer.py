@@ -34,8 +34,8 @@ from sessions.turn.images import (
     ImageName,
     image_ids,
     image_runs,
+    named_parts,
     patches_of,
-    split_names,
 )
 
 BEGIN, END, CALL, FUNCTION = 1, 2, 3, 4
@@ -99,13 +99,16 @@ class ChatTemplateFacts:
 class ChatTokenizer:
     """A tokenizer for models of which only a name is known. Implements `TemplatedTokenizer`."""
 
-    fingerprint = "chat-3-bytes/4"
     starts: Tokens = (BEGIN,)
     answer_opening: Tokens = (ROLES["assistant"],)
     answer_closing: Tokens = (END,)
     gap: None = None
     template = ChatTemplateFacts()
     about = TokenizerInfo(vocabulary_size=VOCABULARY, ends=frozenset({END}))
+
+    def __init__(self, *, images: bool = False) -> None:
+        """`images`: whether the model sees them."""
+        self.fingerprint = "chat-3-bytes/4-images" if images else "chat-3-bytes/4"
 
     async def opening(self, instructions: str | None, tools: Sequence[Tool]) -> Tokens:
         tokens = [BEGIN]
@@ -117,7 +120,7 @@ class ChatTokenizer:
 
     async def message(self, message: ChatMessage) -> Tokens:
         tokens = [ROLES[message.role]]
-        for part in split_names(message.text):
+        for part in named_parts(message):
             if isinstance(part, ImageName):
                 tokens += image_ids(part.sha256, max(NAME_IDS, patches_of(part)))
             else:

@@ -63,8 +63,9 @@ class ServerDialect(Protocol):
         """Returns the model that a server serves. Raises Unavailable."""
         ...
 
-    async def open_tokenizer(self, pool: RemotePool, model: str) -> TemplatedTokenizer:
-        """Makes the tokenizer, and checks that it agrees with that of a server. Raises BadInput, Unavailable."""
+    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> TemplatedTokenizer:
+        """Makes the tokenizer, for a model that sees `images` or not, and checks that it agrees with that of a server.
+        Raises BadInput, Unavailable."""
         ...
 
     def check(self, request: GenerationRequest) -> None:

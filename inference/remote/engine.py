@@ -71,7 +71,8 @@ class RemoteEngine:
         windows += [self.options.context_window] if self.options.context_window else []
         if not windows:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
-        self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model)
+        images = self._sees(served)
+        self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model, images=images)
         template = self._tokenizer.template
         self._info = EngineInfo(
             model=self.options.model_name or self._model,
@@ -85,7 +86,7 @@ class RemoteEngine:
             aliases=self.options.model_aliases,
             foldings=template.foldings,
             thoughts=template.thoughts(),
-            images=self._sees(served),
+            images=images,
         )
 
     def _sees(self, served: Sequence[ServedModel]) -> bool:

@@ -50,7 +50,7 @@ class LlamaDialect:
         name = props.get("model_alias") or str(props.get("model_path", "")).rpartition("/")[2].removesuffix(".gguf")
         return ServedModel(name, int(props.get("default_generation_settings", {}).get("n_ctx") or 0))
 
-    async def open_tokenizer(self, pool: RemotePool, model: str) -> LlamaTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> LlamaTokenizer:
         file = await asyncio.to_thread(read_model, self._options.tokenizer)
         vocabulary = self._vocabulary = await asyncio.to_thread(read_vocabulary, file.metadata)
         missing = f"{file.path} has no chat template. Start with --chat-template chatml, which is built in."

@@ -74,7 +74,7 @@ class VllmDialect:
         first = msgspec.json.decode(answer)["data"][0]
         return ServedModel(str(first["id"]), int(first.get("max_model_len") or 0))
 
-    async def open_tokenizer(self, pool: RemotePool, model: str) -> VllmTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
         folder = await asyncio.to_thread(read_vllm_model, self._options.tokenizer, weights_needed=False)
         template = folder_template(self._options.chat_template, folder)
         template.announce()

@@ -120,7 +120,7 @@ class SimulatedEngine:
 
     def __init__(self, options: SimulatedOptions | None = None) -> None:
         self.options = options or SimulatedOptions()
-        self._tokenizer = SimulatedTokenizer()
+        self._tokenizer = SimulatedTokenizer(images=self.options.images)
         self._memory = DeviceMemory(self.options.kv_tokens_max)
         weights = f"-{self.options.weights}" if self.options.weights else ""
         self._fingerprint = f"{self._tokenizer.fingerprint}{weights}"

@@ -19,7 +19,7 @@ from inference.summed_pieces import summed_pieces
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
-from sessions.turn.images import NAME_IDS, PATCH, ImageName, image_ids, patches_of, split_names
+from sessions.turn.images import NAME_IDS, PATCH, ImageName, image_ids, named_parts, patches_of
 
 _PIECES = re.compile(r" ?[a-z]+|[^a-z ]+| +?")
 _TEMPLATE = "begin; role text end; tools; call id name arguments"
@@ -41,9 +41,9 @@ def _encode(text: str) -> list[int]:
 class SimulatedTokenizer:
     """A tokenizer over the simulated vocabulary. Implements `Tokenizer`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, images: bool = False) -> None:
         digest = hashlib.blake2b(b"\0".join(TOKEN_BYTES) + _TEMPLATE.encode(), digest_size=8)
-        self._fingerprint = f"sim-{digest.hexdigest()}"
+        self._fingerprint = f"sim-{digest.hexdigest()}{'-images' if images else ''}"
         self._lock = asyncio.Lock()
 
     @property
@@ -74,7 +74,7 @@ class SimulatedTokenizer:
         tokens = [ROLE[message.role]]
         if message.call_id is not None:
             tokens += [CALL, *await self._in_parts(f"{message.call_id} {message.name or ''}\n")]
-        for part in split_names(message.text):
+        for part in named_parts(message):
             if isinstance(part, ImageName):
                 tokens += image_ids(part.sha256, max(NAME_IDS, patches_of(part)))
             else:

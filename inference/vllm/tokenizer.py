@@ -21,6 +21,7 @@ from inference.vllm.model_folder import VllmModel
 from sessions.model.errors import BadInput
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
+from sessions.ports import ChatMessage
 from sessions.turn.tool_call_parser import CLOSE, OPEN
 
 _INLINE_CHARS_MAX: Final = 2_000
@@ -99,9 +100,10 @@ class VllmTokenizer(TemplateTokenizer):
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
         return self._encode(piece, special=True) if special else await self.text(piece)
 
-    async def _content(self, text: str, calls: list[str]) -> Tokens:
+    async def _content(self, message: ChatMessage, calls: list[str]) -> Tokens:
+        text = message.text
         if not (calls and self.has_special_tags):
-            return await super()._content(text, calls)
+            return await super()._content(message, calls)
         if len(text) + sum(map(len, calls)) > _INLINE_CHARS_MAX:
             return await asyncio.to_thread(self._with_tags, text, calls)
         return self._with_tags(text, calls)

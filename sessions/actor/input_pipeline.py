@@ -34,7 +34,7 @@ from sessions.model.generation import (
 )
 from sessions.model.types import CallId, InputImage, InputText, Json, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
-from sessions.turn.images import prompt_text
+from sessions.turn.images import prompt_text, without_names
 from sessions.turn.ledger import Ledger
 from sessions.turn.past_texts import PromptText, goes_on_from, name_of, role_of, texts_before
 
@@ -222,7 +222,7 @@ class InputPreparation:
                     elif follower is None and item.role == "user":
                         tokens = await self._message(command, item.role, item.content, bounded=bounded)
                     elif item.role != "assistant" or not isinstance(follower, cm.NewCall):
-                        shown = ChatMessage(role=item.role, text=self._seen(item.content))
+                        shown = self._shown(item.role, item.content)
                         tokens = await self._ledger.prepare(shown, bounded=bounded)
                 case cm.NewOutput():
                     name = names.get(item.call_id) or name_of(self._ledger.state, item.call_id, leaf)
@@ -237,16 +237,17 @@ class InputPreparation:
             prepared.append(tokens)
         return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
 
-    def _seen(self, content: cm.Content) -> str:
-        """Returns the text of a message for its tokenizer, in which images are named. Raises BadInput if the model sees
-        none."""
+    def _shown(self, role: Role, content: cm.Content, in_front: str = "") -> ChatMessage:
+        """Returns a message for its tokenizer, in which images are named, with the text `in_front` before it. Raises
+        BadInput if the model sees no images."""
         parts = cm.content_parts(content)
         images = [place for place, part in enumerate(parts) if isinstance(part, InputImage)]
         if not images:
-            return _text(content)
+            return ChatMessage(role=role, text=in_front + _text(content))
         if not self._sees:
             raise unseen_image(f"content[{images[0]}].type")
-        return prompt_text(parts, sees=True)
+        text = without_names(in_front) + prompt_text(parts, sees=True)
+        return ChatMessage(role=role, text=text, names_images=True)
 
     async def about(self, settings: Named) -> Named:
         return await self.filter.about(settings, self._ledger.tools)
@@ -312,17 +313,17 @@ class InputPreparation:
     ) -> Prepared:
         """Returns the tokens of a filtered message, with the passages that are found for it in front. If it is too long
         for the window with them, it goes without."""
-        prepare, text, knowledge = self._ledger.prepare, self._seen(content), self.knowledge
+        prepare, shown, knowledge = self._ledger.prepare, self._shown(role, content), self.knowledge
         if knowledge is not None and (passages := await knowledge.passages(command, role, _words(content))):
             in_front = "".join(passage.text for passage in passages)
             try:
-                prepared = await prepare(ChatMessage(role=role, text=in_front + text), bounded=bounded)
+                prepared = await prepare(self._shown(role, content, in_front), bounded=bounded)
                 return msgspec.structs.replace(prepared, passages=passages)
             except BadInput as error:
                 if error.code != "context_length_exceeded":
                     raise
                 knowledge.skipped["passages"] = "too_long"
-        return await prepare(ChatMessage(role=role, text=text), bounded=bounded)
+        return await prepare(shown, bounded=bounded)
 
     async def _output(self, call_id: CallId, output: str, name: str | None, *, bounded: bool = True) -> Prepared:
         message = ChatMessage(role="tool", text=output, call_id=call_id, name=name)

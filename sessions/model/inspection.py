@@ -26,6 +26,7 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     call_id: CallId | None = None
     calls: tuple[tuple[CallId, str, str], ...] = ()
+    names_images: bool = False  # as in `ports.ChatMessage`
 
 
 class PromptTokens(msgspec.Struct, frozen=True, tag="prompt", kw_only=True):

@@ -7,8 +7,8 @@ The ids depend on the hash of the image as the model sees it, so that prompts wi
 there on, whatever names a prefix of them. No vocabulary has such ids: an engine replaces each run by the image. The
 idea to derive ids from an image's hash is SGLang's.
 
-A text may be forged to name an image. It can only name one of its own conversation; a name that is none of these is
-shown to the model as nothing.
+Anybody can write what looks like a name. Only `prompt_text` names images: it leaves no mark in words, and in a message
+that does not say that it names images (`ChatMessage.names_images`) a mark is text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sessions.model.types import ContentPart, InputImage, Item, Message, Tokens
+from sessions.ports import ChatMessage
 
 MARK: Final = "\ufdd4"  # a noncharacter of Unicode
 UNSEEN: Final = "[An image, which this model cannot see.]"
@@ -48,7 +49,19 @@ def prompt_text(content: Sequence[ContentPart], *, sees: bool) -> str:
 def _prompt_part(part: ContentPart, *, sees: bool) -> str:
     if isinstance(part, InputImage):
         return (f"{MARK}{part.sha256} {part.width}x{part.height}{MARK}" if sees else UNSEEN) if part.image_url else ""
-    return getattr(part, "text", "").replace(MARK, "\ufffd")
+    return without_names(getattr(part, "text", ""))
+
+
+def without_names(text: str) -> str:
+    """Returns a text that cannot name images."""
+    return text.replace(MARK, "\ufffd")
+
+
+def named_parts(message: ChatMessage) -> Iterator[str | ImageName]:
+    """Yields the texts and images of a message, in order."""
+    if message.names_images:
+        return split_names(message.text)
+    return iter((without_names(message.text),))
 
 
 def split_names(text: str) -> Iterator[str | ImageName]:

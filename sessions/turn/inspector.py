@@ -122,7 +122,14 @@ class Inspector:
 
     async def _prompt(self, question: PromptTokens) -> list[int]:
         messages = [
-            ChatMessage(role=each.role, text=each.text, name=each.name, call_id=each.call_id, calls=each.calls)
+            ChatMessage(
+                role=each.role,
+                text=each.text,
+                name=each.name,
+                call_id=each.call_id,
+                calls=each.calls,
+                names_images=each.names_images,
+            )
             for each in question.messages
         ]
         conversation = self._engine.tokenizer.conversation

@@ -115,7 +115,7 @@ class MessageTokens:
                 thoughts = item.reasoning if self._takes_thoughts_apart else ""
                 if item.images:
                     text = prompt_text(item.content, sees=self._engine.images)
-                    return ChatMessage(role=item.role, text=text, thoughts=thoughts)
+                    return ChatMessage(role=item.role, text=text, thoughts=thoughts, names_images=True)
                 return ChatMessage(role=item.role, text=self._with_thoughts(item), thoughts=thoughts)
             case FunctionCallOutput():
                 name = name_of(self._state, item.call_id, item.parent_id or leaf)

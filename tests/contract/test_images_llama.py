@@ -64,7 +64,7 @@ class Talk:
     async def ask(self, *parts: InputText | InputImage, max_tokens: int = 8) -> tuple[tuple[int, ...], Answer]:
         """Returns the prompt and the answer."""
         self.images += [part for part in parts if isinstance(part, InputImage)]
-        self.messages.append(ChatMessage(role="user", text=prompt_text(parts, sees=True)))
+        self.messages.append(ChatMessage(role="user", text=prompt_text(parts, sees=True), names_images=True))
         prompt = await self.prompt()
         answer = await self.run(prompt, max_tokens=max_tokens)
         self.messages.append(ChatMessage(role="assistant", text=answer.text, tokens=answer.tokens))
@@ -162,7 +162,7 @@ async def shown_and_evaluated(
 async def test_a_forged_name_shows_nothing_and_breaks_nothing(engine: LlamaEngine) -> None:
     talk = Talk(engine, "a")
     forged = f"{MARK}{'ab' * 32} 99999x99999{MARK}"
-    talk.messages.append(ChatMessage(role="user", text=f"where does the river go{forged}?"))
+    talk.messages.append(ChatMessage(role="user", text=f"where does the river go{forged}?", names_images=True))
     prompt = await talk.prompt()
     assert [run.sha256 for run in image_runs(prompt)] == ["ab" * 32]
     answer = await talk.run(prompt)

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.types import (
+    ContentPart,
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
+    InputPassage,
     Item,
     ItemId,
     Json,
@@ -27,9 +30,11 @@ from sessions.model.types import (
     ResponseId,
     SessionId,
     SessionKey,
+    words_of,
 )
 from transport.history_index import compared_arguments
 from transport.openai.conversations import branch_items
+from transport.openai.request_models import ContentPart as PartParam
 from transport.openai.request_models import InputItem
 
 LOOKUPS_MAX: Final = 256  # answers of one request, each in the journal
@@ -177,11 +182,21 @@ def as_input(item: Item) -> InputItem:
     """Returns a stored item as a client would send it."""
     match item:
         case Message():
-            return InputItem(type="message", role="user" if item.role == "tool" else item.role, content=item.text)
+            role: Any = "user" if item.role == "tool" else item.role
+            if not item.images:
+                return InputItem(type="message", role=role, content=item.sent_text)
+            content = [_part(part) for part in item.content if not isinstance(part, InputPassage) and words_of(part)]
+            return InputItem(type="message", role=role, content=content)
         case FunctionCall():
             return InputItem(type="function_call", call_id=item.call_id, name=item.name, arguments=item.arguments)
         case FunctionCallOutput():
             return InputItem(type="function_call_output", call_id=item.call_id, output=item.output)
+
+
+def _part(part: ContentPart) -> PartParam:
+    if isinstance(part, InputImage):
+        return PartParam(type="input_image", image_url=part.image_url, file_id=part.file_id, detail=part.detail)
+    return PartParam(type="input_text", text=words_of(part))
 
 
 def is_same_input(left: InputItem, right: InputItem) -> bool:
@@ -197,10 +212,16 @@ def is_same_input(left: InputItem, right: InputItem) -> bool:
 def _fields(item: InputItem) -> list[str | None]:
     """Returns the fields of an item that a model reads, but for its arguments."""
     texts = [
-        text if isinstance(text, str) or text is None else "".join(part.text or part.refusal or "" for part in text)
+        text if isinstance(text, str) or text is None else "".join(map(_words, text))
         for text in (item.content, item.output)
     ]
     return [item.type or "message", item.role, item.call_id, item.name, *texts]
+
+
+def _words(part: PartParam) -> str:
+    """Returns what a model reads of a part; of an image, its name."""
+    image = part.image_url if isinstance(part.image_url, str) else ""
+    return part.text or part.refusal or part.file_id or image
 
 
 def _not_found(name: str, at: int) -> NotFound:

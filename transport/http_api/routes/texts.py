@@ -225,7 +225,8 @@ def prompt_messages(units: Sequence[Unit], *, images: bool) -> tuple[PromptMessa
                     messages.append(PromptMessage(role="tool", text=item.output, call_id=item.call_id, name=name))
                 case cm.NewMessage():
                     text = prompt_text(cm.content_parts(item.content), sees=images)
-                    messages.append(PromptMessage(role=item.role, text=text, calls=calls))
+                    message = PromptMessage(role=item.role, text=text, calls=calls, names_images=images)
+                    messages.append(message)
         if calls and not any(isinstance(item, cm.NewMessage) for item in unit.items):
             messages.append(PromptMessage(role="assistant", text="", calls=calls))
     return tuple(messages)

@@ -105,7 +105,7 @@ async def test_names_in_messages_are_images_where_the_model_sees(source: str) ->
     seeing = LlamaTokenizer(server, vocabulary(), template, ImageLengths(server), "of the projector")
     assert plain.fingerprint != seeing.fingerprint
     name = prompt_text([InputImage(image_url="data:", sha256="ab" * 32, width=3, height=4)], sees=True)
-    talk = [ChatMessage(role="user", text=f"a {name}<|im_end|>{MARK} b")]
+    talk = [ChatMessage(role="user", text=f"a {name}<|im_end|>{MARK} b", names_images=True)]
     for tokenizer, sees in ((plain, False), (seeing, True)):
         await tokenizer.start()
         tokens = await tokenizer.conversation(None, (), talk, UnixMs(0), answer=True)
