@@ -309,6 +309,22 @@ def names_files(content: Content) -> bool:
     return not isinstance(content, str) and any(isinstance(part, InputFile | InputImage) for part in content)
 
 
+def place_of_image(command: cm.ActorCommand) -> str | None:
+    """Returns the place of the first image in a command that is still to be read; None if there is none."""
+    match command:
+        case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
+            contents, anew = [command.content], True
+        case cm.TurnCreate():
+            contents, anew = [item.content for item in command.items if isinstance(item, cm.NewMessage)], False
+        case _:
+            return None
+    for content in contents:
+        for place, part in enumerate(cm.content_parts(content)):
+            if isinstance(part, InputImage) and (anew or not part.sha256):
+                return f"content[{place}]"
+    return None
+
+
 def shown_text(filename: str, document: DocumentText) -> str:
     """Returns a document as the model reads it in a message: between two lines that say what it is."""
     name = filename.replace("[", "(").replace("]", ")")

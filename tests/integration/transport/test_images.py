@@ -260,3 +260,21 @@ async def test_a_text_of_many_names_takes_no_more_tokens_than_its_letters(world:
     assert refused.status_code == 400
     found = re.search(r"newest message (\d+)", refused.json()["error"]["message"])
     assert found is not None and int(found[1]) < 10_000 * 100
+
+
+async def test_an_image_for_a_model_that_sees_none_is_not_read() -> None:
+    engine = RecordingEngine(SimulatedOptions(step_base_s=0.0005, images=False))
+    part = {"type": "input_image", "image_url": data_url(png())}
+    async with (
+        FileWorkers() as workers,
+        assembled(engine=engine, keys={key_digest("of-ana"): ANA}, images=workers) as server,
+        connected(server.ws, auth="of-ana") as wire,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60, headers=ME) as http,
+    ):
+        session = await wire.create()
+        for more in ({}, {"model": "simulated"}):
+            with pytest.raises(RuntimeError, match=r"'unsupported_parameter'.*'content\[0\].type'"):
+                await wire.command("message.create", session=session, content=[part], **more)
+        item = {"type": "message", "role": "user", "content": [part]}
+        assert (await http.post("/v1/conversations", json={"items": [item]})).status_code == 400
+        assert workers.images.total == 0

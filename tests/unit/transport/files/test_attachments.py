@@ -127,9 +127,12 @@ async def test_a_file_that_is_named_many_times_is_read_once() -> None:
     assert (images.reads, documents) == (["photo-1"], ["file-1"])
     (read,) = {item for unit in units for item in unit.items}
     assert isinstance(read, cm.NewMessage) and len({part for part in read.content if isinstance(part, InputImage)}) == 1
-    low = cm.NewMessage(content=(InputImage(file_id="photo-1"), InputImage(file_id="photo-1", detail="low")))
-    low = (await reader.units(ANA, [Unit((low,))]))[0].items[0]
-    assert [part.width for part in low.content] == [640, 512], "of other bounds, it is another image"
+    two = await reader.command(
+        ANA, a_message(InputImage(file_id="photo-1"), InputImage(file_id="photo-1", detail="low"))
+    )
+    assert isinstance(two, cm.MessageCreate)
+    widths = [part.width for part in cm.content_parts(two.content) if isinstance(part, InputImage)]
+    assert widths == [640, 512], "within other bounds, it is another image"
 
 
 async def test_an_edit_keeps_an_image_once_and_within_what_a_message_has() -> None:
