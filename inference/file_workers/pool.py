@@ -5,7 +5,9 @@ remembered by the hash of what they were made from, `RESULTS_BYTES_MAX` of them.
 Workers start with the first file, and end with `close`, or with the server's pipe. One that ends by itself (killed from
 outside, out of memory as a whole) costs a second try in a new one, and no more.
 
-Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it.
+Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it. An image that
+was decoded here stays as it is when a client sends it back: compressed again, it would be another one, and a history
+with it would not be known again.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import OrderedDict
 from types import TracebackType
 from typing import Final
 
+import msgspec
 import structlog
 
 from inference.file_workers.frames import DocumentRequest, FileReply, FileRequest, ImageRequest, read_reply
@@ -43,6 +46,7 @@ MEMORY_MIB: Final = 512
 START_S: Final = 30.0
 GRACE_S: Final = 10.0  # over a child's own deadline
 RESULTS_BYTES_MAX: Final = 32 << 20
+OWN_MAX: Final = 20_000  # decoded images that are known again when a client sends them back
 INLINE_BYTES: Final = 64 << 10  # that are hashed on the event loop
 _ResultKey = tuple[str | int, ...]
 _RESULTS: Final = {"type_unsupported": "unsupported", "unreadable": "unreadable", "too_complex": "too_complex"}
@@ -76,6 +80,7 @@ class FileWorkers:
         self._tasks: set[asyncio.Task[FileReply]] = set()
         self._results: OrderedDict[_ResultKey, FileReply] = OrderedDict()
         self._results_bytes = 0
+        self._own: OrderedDict[str, DecodedImage] = OrderedDict()  # results by their own hashes, without their bytes
         self._closed = False
 
     async def __aenter__(self) -> FileWorkers:
@@ -106,7 +111,7 @@ class FileWorkers:
             await worker.end()
 
     async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
-        reply = await self._read(DocumentRequest(content, filename, media_type), self.documents)
+        reply = await self._read(DocumentRequest(content, filename, media_type), await _sha256(content), self.documents)
         assert reply.document is not None
         return reply.document
 
@@ -116,7 +121,11 @@ class FileWorkers:
         if len(content) > IMAGE_BYTES_MAX:
             self.images.add("too_complex")
             raise too_complex_image(f"it has {len(content):,} bytes, and {IMAGE_BYTES_MAX:,} at most are read")
-        reply = await self._read(ImageRequest(content, edge_max, bytes_max), self.images)
+        sha256 = await _sha256(content)
+        own = self._own.get(sha256)
+        if own is not None and max(own.width, own.height) <= edge_max and len(content) <= bytes_max:
+            return msgspec.structs.replace(own, data=content)
+        reply = await self._read(ImageRequest(content, edge_max, bytes_max), sha256, self.images)
         assert reply.image is not None
         return reply.image
 
@@ -124,9 +133,10 @@ class FileWorkers:
         reply = self._recall(_image_key(sha256, edge_max, bytes_max))
         return None if reply is None else reply.image
 
-    async def _read(self, request: FileRequest, counter: Counter) -> FileReply:
-        """Returns the reply to a request, from memory or from a worker. Raises a reply's fault as an error."""
-        key = _key(request, await _sha256(request.content))
+    async def _read(self, request: FileRequest, sha256: str, counter: Counter) -> FileReply:
+        """Returns the reply to a request for content of this hash, from memory or from a worker. Raises a reply's fault
+        as an error."""
+        key = _key(request, sha256)
         known = self._recall(key)
         if known is not None:
             return known
@@ -134,6 +144,8 @@ class FileWorkers:
         if reply.fault is None:
             counter.add("read")
             self._remember(key, reply)
+            if reply.image is not None:
+                self._remember_own(reply.image)
             return reply
         result = _RESULTS[reply.fault.code.partition("_")[2]]
         counter.add(result)
@@ -154,6 +166,13 @@ class FileWorkers:
         while self._results_bytes > RESULTS_BYTES_MAX:
             _, oldest = self._results.popitem(last=False)
             self._results_bytes -= _size(oldest)
+
+    def _remember_own(self, image: DecodedImage) -> None:
+        sha256 = hashlib.sha256(image.data).hexdigest()
+        self._own[sha256] = msgspec.structs.replace(image, data=b"")
+        self._own.move_to_end(sha256)
+        if len(self._own) > OWN_MAX:
+            self._own.popitem(last=False)
 
     async def _run(self, request: FileRequest, counter: Counter) -> FileReply:
         if self._waiting >= WAITING_MAX:

@@ -19,6 +19,7 @@ from sessions.model.types import ALL_SCOPES, Principal, TenantId
 from sessions.turn.images import MARK, image_runs, prompt_text
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.wire_client import connected
+from tests.support.images.made import encoded, noise
 from transport.auth.authenticator import key_digest
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana", scopes=ALL_SCOPES)
@@ -278,3 +279,17 @@ async def test_an_image_for_a_model_that_sees_none_is_not_read() -> None:
         item = {"type": "message", "role": "user", "content": [part]}
         assert (await http.post("/v1/conversations", json={"items": [item]})).status_code == 400
         assert workers.images.total == 0
+
+
+async def test_a_photo_that_is_sent_back_as_it_was_shown_is_the_same(world: World) -> None:
+    photo = encoded(noise((700, 700)))
+    part = {"type": "input_image", "image_url": data_url(photo)}
+    body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
+    answer = (await world.post("/v1/responses", body)).json()
+    (first,) = world.seen()
+    items = (await world.http.get(f"/v1/responses/{answer['id']}/input_items", headers=ME)).json()["data"]
+    assert items[0]["content"][0]["image_url"].startswith("data:image/jpeg;")
+    again = {"model": "simulated", "input": [*reversed(items), *answer["output"], {"role": "user", "content": "And?"}]}
+    session = world.engine.requests[-1].key
+    assert (await world.post("/v1/responses", again)).status_code == 200
+    assert (world.seen(), world.engine.requests[-1].key) == ([first], session), "the same session goes on"
