@@ -130,7 +130,8 @@ class SlotPrefill:
     async def _fill(self, slot_run: SlotRun, prompt: array.array[int], resident: int, *, whole: bool) -> int | None:
         """Computes the part of a prompt that is not `resident` in the slot, in pieces: all of it (`whole`), or until
         the rest fits into one step, which is then reserved for the run. What begins with an image is no piece, nor is
-        text behind one, which llama-server would split into other tokens: it is the rest. Returns how many tokens the slot holds afterwards; None if the run has to make room first."""
+        text behind one, which llama-server would split into other tokens: it is the rest. Returns how many tokens the
+        slot holds afterwards; None if the run has to make room first."""
         run = slot_run.run
         dividable = run.shown.first if run.shown is not None else len(prompt)
         while True:
