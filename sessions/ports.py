@@ -476,6 +476,10 @@ class ImageDecoder(Protocol):
         Unavailable if nothing can read it now."""
         ...
 
+    def known(self, sha256: str, *, edge_max: int, bytes_max: int) -> DecodedImage | None:
+        """Returns what `decode` returned before for bytes with this hash (hex); None if that is not remembered."""
+        ...
+
 
 # == tools ========================================================================================================
 

@@ -30,6 +30,7 @@ from sessions.model.authorization import demand, may_see
 from sessions.model.commands import (
     ActorCommand,
     MessageEdit,
+    ModelTurn,
     Ok,
     ResponseCancel,
     command_digest,
@@ -37,6 +38,7 @@ from sessions.model.commands import (
     session_settings_of,
 )
 from sessions.model.errors import Gone, Limited, NotFound, Overloaded, SessileError, Unavailable
+from sessions.model.generation import unseen_image
 from sessions.model.inspection import Answer, Question
 from sessions.model.journal_types import Head, ResponsePlace
 from sessions.model.request import request_of
@@ -65,6 +67,7 @@ from sessions.turn.tool_call_parser import forced_tools
 from transport.auth.api_key_cache import ApiKeyCache
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
+from transport.files.attachments import place_of_image
 from transport.files.door import FILE_BYTES, FetchImage, FileDoor
 from transport.history_index import HistoryIndex, MemoryHistory
 from transport.model_catalog import Models
@@ -251,6 +254,7 @@ class Gateway:
                 if tools or text is not None:
                     forced = forced_tools(command, tools) if isinstance(command, Sampling) else ()
                     await check_schemas(self.schemas, tools, text, forced=forced)
+                await self._check_images(principal, command)
                 read = await self.files.attachments.command(principal, command, self._edited_files)
                 sent = request_of(principal, read, near)
                 if read is not command:  # the digest is of the command as sent: a repeat has the same
@@ -269,6 +273,29 @@ class Gateway:
         except SessileError as error:
             self.measures.refused.add(error.code)
             raise
+
+    async def _check_images(self, principal: Principal, command: ActorCommand) -> None:
+        """Raises BadInput for an image if the session's model is known to see none, before the image is read. What an
+        alias stands for is known when the turn is routed, in the actor."""
+        place = place_of_image(command)
+        if place is None:
+            return
+        key, settings = request_of(principal, command).key, session_settings_of(command)
+        name = command.model if isinstance(command, ModelTurn) else None
+        if name is None and settings is not None:
+            name = settings.model or self.pools().file.default
+        elif name is None:
+            head = await self._journal.head(key)
+            if head is None or not may_see(principal, key, head.user):
+                return
+            alias, name = split_head_model(head.model)
+            name = alias or name
+        cards = self.models()
+        model = next((card for card in cards if name in card.names or (name is None and len(cards) == 1)), None)
+        if model is None or model.images or (model.pool is not None and model.pool.models):
+            return
+        if not await self.applied(principal, key, command.id):  # a repeat gets its answer
+            raise unseen_image(f"{place}.type")
 
     async def _edited_files(self, principal: Principal, command: MessageEdit) -> tuple[InputFile | InputImage, ...]:
         """Returns the files and images of the message that an edit replaces. Raises Forbidden, NotFound, Gone."""

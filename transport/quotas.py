@@ -11,7 +11,8 @@ left, the journal is searched for an earlier application of the command: its ans
 Whatever arrives at a door for a key counts in the requests of that key as soon as the key is known (`Arrival`), before
 anything of it is parsed, and waits its turn there while other keys are about (`transport.arrival_pace`).
 
-Text is counted at `TEXT_BYTES_PER_TOKEN`: no gateway has a tokenizer, and the end puts it right.
+Text is counted at `TEXT_BYTES_PER_TOKEN`, and an image as `patches_of` estimates it: no gateway has a tokenizer, and
+the end puts it right. What is stored of an image is its base64.
 
 `RateLimitState` carries where the buckets stand to the answer of the HTTP request, refused or not.
 """
@@ -48,6 +49,7 @@ from sessions.model.errors import Limited, Overloaded, SessileError, Unavailable
 from sessions.model.inspection import Answer, Question
 from sessions.model.request import Request
 from sessions.model.types import CommandId, InputImage, Principal, ResponseId, SessionId, TenantId
+from sessions.turn.images import ImageName, patches_of
 from transport.arrival_pace import ArrivalPace
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.connection_shares import key_of
@@ -78,6 +80,7 @@ _FREE: Final = (cm.ResponseCancel, cm.SessionWarm, cm.ReviewNotify)
 """Commands that write nothing by themselves: nothing is reserved for them."""
 
 Execute = Callable[[Request], Awaitable[cm.Ok]]
+ImageBytes = Callable[[InputImage], int]
 
 log = structlog.get_logger(__name__)
 
@@ -177,7 +180,10 @@ class Quotas:
         bucket = await self._key_bucket(principal, request) if writes else None
         if summary is not None:
             compaction = cm.SessionCompact(id=summary, session=request.key.session)
-            reserved_for, text_bytes = msgspec.structs.replace(request, command=compaction), stores(command)
+            reserved_for, text_bytes = (
+                msgspec.structs.replace(request, command=compaction),
+                _added(command, _read_bytes),
+            )
         else:
             reserved_for = request
         demand = self._demand(reserved_for, text_bytes, tenant, tenant.user)
@@ -435,22 +441,25 @@ def _lists(command: cm.ActorCommand) -> bool:
 
 
 def begins(command: cm.ActorCommand) -> int | None:
-    """Returns the bytes of text that a command adds to its conversation before an answer or a summary; None if the
-    model writes nothing for it."""
+    """Returns the bytes of text that a command adds to its conversation before an answer or a summary, an image counted
+    as the text of as many tokens; None if the model writes nothing for it."""
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.TurnCreate():
-            return stores(command) if command.respond else None
+            return _added(command, _read_bytes) if command.respond else None
         case cm.ResponseCreate() | cm.SessionCompact() | cm.ResponseSteer() | cm.ToolOutput():
-            return stores(command)
+            return _added(command, _read_bytes)
     return None
 
 
 def stores(command: cm.ActorCommand) -> int | None:
-    """Returns the bytes of text that a command adds to its conversation, without the answer to come; None if it adds
-    none."""
+    """Returns the bytes that a command adds to its conversation, without the answer to come; None if it adds none."""
+    return _added(command, _stored_bytes)
+
+
+def _added(command: cm.ActorCommand, image_bytes: ImageBytes) -> int | None:
     match command:
         case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
-            return _bytes(command.content)
+            return _bytes(command.content, image_bytes)
         case cm.ResponseCreate() | cm.SessionCompact():
             return 0
         case cm.ToolOutput():
@@ -458,16 +467,16 @@ def stores(command: cm.ActorCommand) -> int | None:
         case cm.TurnCreate():
             given = command.instructions if isinstance(command.instructions, str) else ""
             made = command.create.instructions if command.create is not None else None
-            return _size(given) + _size(made or "") + sum(_item_bytes(item) for item in command.items)
+            return _size(given) + _size(made or "") + sum(_item_bytes(item, image_bytes) for item in command.items)
         case cm.SessionCreate() | cm.SessionUpdate() | cm.ReviewAppeal() | cm.FeedbackSet():
             return len(msgspec.json.encode(command))
     return None
 
 
-def _item_bytes(item: cm.NewItem) -> int:
+def _item_bytes(item: cm.NewItem, image_bytes: ImageBytes) -> int:
     match item:
         case cm.NewMessage():
-            size = _bytes(item.content)
+            size = _bytes(item.content, image_bytes)
         case cm.NewCall():
             size = _size(item.name) + _size(item.arguments)
         case cm.NewOutput():
@@ -475,11 +484,17 @@ def _item_bytes(item: cm.NewItem) -> int:
     return size + MESSAGE_TOKENS * TEXT_BYTES_PER_TOKEN
 
 
-def _bytes(content: cm.Content) -> int:
-    return sum(
-        len(part.image_url or "") if isinstance(part, InputImage) else _size(part.text)
-        for part in cm.content_parts(content)
-    )
+def _bytes(content: cm.Content, image_bytes: ImageBytes) -> int:
+    parts = cm.content_parts(content)
+    return sum(image_bytes(part) if isinstance(part, InputImage) else _size(part.text) for part in parts)
+
+
+def _stored_bytes(image: InputImage) -> int:
+    return len(image.image_url or "")
+
+
+def _read_bytes(image: InputImage) -> int:
+    return patches_of(ImageName(image.sha256, image.width, image.height)) * TEXT_BYTES_PER_TOKEN
 
 
 def _size(text: str) -> int:

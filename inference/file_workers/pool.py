@@ -1,11 +1,13 @@
 """Has files read for the server: from memory where their result is known, else in worker processes.
 
 Bounded: `WORKERS` files at once, `WAITING_MAX` may wait, the next one is refused with a time to come back; results are
-remembered by the hash of what they were made from, `RESULTS_BYTES_MAX` of them. Workers start with the first file, and
-end with `close`, or with the server's pipe. One that ends by itself (killed from outside, out of memory as a whole)
-costs a second try in a new one, and no more.
+remembered by the hash of what they were made from, `RESULTS_BYTES_MAX` of them. A large file is hashed in a thread.
+Workers start with the first file, and end with `close`, or with the server's pipe. One that ends by itself (killed from
+outside, out of memory as a whole) costs a second try in a new one, and no more.
 
-Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it.
+Invariants: every call ends. A cancelled call lets its worker finish, or end, before the next one gets it. An image that
+was decoded here stays as it is when a client sends it back: compressed again, it would be another one, and a history
+with it would not be known again.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import OrderedDict
 from types import TracebackType
 from typing import Final
 
+import msgspec
 import structlog
 
 from inference.file_workers.frames import DocumentRequest, FileReply, FileRequest, ImageRequest, read_reply
@@ -43,6 +46,9 @@ MEMORY_MIB: Final = 512
 START_S: Final = 30.0
 GRACE_S: Final = 10.0  # over a child's own deadline
 RESULTS_BYTES_MAX: Final = 32 << 20
+OWN_MAX: Final = 20_000  # decoded images that are known again when a client sends them back
+INLINE_BYTES: Final = 64 << 10  # that are hashed on the event loop
+_ResultKey = tuple[str | int, ...]
 _RESULTS: Final = {"type_unsupported": "unsupported", "unreadable": "unreadable", "too_complex": "too_complex"}
 
 
@@ -72,8 +78,9 @@ class FileWorkers:
             self._free.put_nowait(worker)
         self._waiting = 0
         self._tasks: set[asyncio.Task[FileReply]] = set()
-        self._results: OrderedDict[bytes, FileReply] = OrderedDict()
+        self._results: OrderedDict[_ResultKey, FileReply] = OrderedDict()
         self._results_bytes = 0
+        self._own: OrderedDict[str, DecodedImage] = OrderedDict()  # results by their own hashes, without their bytes
         self._closed = False
 
     async def __aenter__(self) -> FileWorkers:
@@ -104,7 +111,7 @@ class FileWorkers:
             await worker.end()
 
     async def extract(self, content: bytes, *, filename: str = "", media_type: str = "") -> DocumentText:
-        reply = await self._read(DocumentRequest(content, filename, media_type), self.documents)
+        reply = await self._read(DocumentRequest(content, filename, media_type), await _sha256(content), self.documents)
         assert reply.document is not None
         return reply.document
 
@@ -114,35 +121,58 @@ class FileWorkers:
         if len(content) > IMAGE_BYTES_MAX:
             self.images.add("too_complex")
             raise too_complex_image(f"it has {len(content):,} bytes, and {IMAGE_BYTES_MAX:,} at most are read")
-        reply = await self._read(ImageRequest(content, edge_max, bytes_max), self.images)
+        sha256 = await _sha256(content)
+        own = self._own.get(sha256)
+        if own is not None and max(own.width, own.height) <= edge_max and len(content) <= bytes_max:
+            return msgspec.structs.replace(own, data=content)
+        reply = await self._read(ImageRequest(content, edge_max, bytes_max), sha256, self.images)
         assert reply.image is not None
         return reply.image
 
-    async def _read(self, request: FileRequest, counter: Counter) -> FileReply:
-        """Returns the reply to a request, from memory or from a worker. Raises a reply's fault as an error."""
-        digest = _digest(request)
-        known = self._results.get(digest)
+    def known(self, sha256: str, *, edge_max: int, bytes_max: int) -> DecodedImage | None:
+        reply = self._recall(_image_key(sha256, edge_max, bytes_max))
+        return None if reply is None else reply.image
+
+    async def _read(self, request: FileRequest, sha256: str, counter: Counter) -> FileReply:
+        """Returns the reply to a request for content of this hash, from memory or from a worker. Raises a reply's fault
+        as an error."""
+        key = _key(request, sha256)
+        known = self._recall(key)
         if known is not None:
-            self._results.move_to_end(digest)
             return known
         reply = await self._run(request, counter)
         if reply.fault is None:
             counter.add("read")
-            self._remember(digest, reply)
+            self._remember(key, reply)
+            if reply.image is not None:
+                self._remember_own(reply.image)
             return reply
         result = _RESULTS[reply.fault.code.partition("_")[2]]
         counter.add(result)
         raise (TooLarge if result == "too_complex" else BadInput)(reply.fault.code, reply.fault.message)
 
-    def _remember(self, digest: bytes, reply: FileReply) -> None:
+    def _recall(self, key: _ResultKey) -> FileReply | None:
+        reply = self._results.get(key)
+        if reply is not None:
+            self._results.move_to_end(key)
+        return reply
+
+    def _remember(self, key: _ResultKey, reply: FileReply) -> None:
         size = _size(reply)
-        if size > RESULTS_BYTES_MAX // 4 or digest in self._results:
+        if size > RESULTS_BYTES_MAX // 4 or key in self._results:
             return
-        self._results[digest] = reply
+        self._results[key] = reply
         self._results_bytes += size
         while self._results_bytes > RESULTS_BYTES_MAX:
             _, oldest = self._results.popitem(last=False)
             self._results_bytes -= _size(oldest)
+
+    def _remember_own(self, image: DecodedImage) -> None:
+        sha256 = hashlib.sha256(image.data).hexdigest()
+        self._own[sha256] = msgspec.structs.replace(image, data=b"")
+        self._own.move_to_end(sha256)
+        if len(self._own) > OWN_MAX:
+            self._own.popitem(last=False)
 
     async def _run(self, request: FileRequest, counter: Counter) -> FileReply:
         if self._waiting >= WAITING_MAX:
@@ -228,15 +258,21 @@ class _Worker:
             raise _unavailable() from exc
 
 
-def _digest(request: FileRequest) -> bytes:
-    """Returns the key under which a result is cached: a hash of the request."""
+async def _sha256(content: bytes) -> str:
+    if len(content) <= INLINE_BYTES:
+        return hashlib.sha256(content).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
+
+
+def _key(request: FileRequest, sha256: str) -> _ResultKey:
+    """Returns the key under which a result is remembered. `sha256` is the hash of the request's content."""
     if isinstance(request, ImageRequest):
-        head = f"image\0{request.edge_max}\0{request.bytes_max}\0"
-    else:
-        head = f"document\0{request.filename.lower()}\0{request.media_type}\0"
-    hashed = hashlib.sha256(head.encode("utf-8", "replace"))
-    hashed.update(request.content)
-    return hashed.digest()
+        return _image_key(sha256, request.edge_max, request.bytes_max)
+    return "document", request.filename.lower(), request.media_type, sha256
+
+
+def _image_key(sha256: str, edge_max: int, bytes_max: int) -> _ResultKey:
+    return "image", edge_max, bytes_max, sha256
 
 
 def _size(reply: FileReply) -> int:

@@ -52,6 +52,7 @@ from sessions.actor.running_turns import RunningTurns
 from sessions.actor.step_observer import observed_step, record_cases
 from sessions.actor.title_writer import Titles, TitleWriter
 from sessions.actor.tool_runner import ToolRunner
+from sessions.actor.turn_knowledge import deleted_documents
 from sessions.machine import inputs_and_effects
 from sessions.machine.inputs_and_effects import Step
 from sessions.machine.machine import Machine
@@ -476,6 +477,7 @@ class Actor:
         If nothing has to be stopped first, engines already start while the append is under way. Their output waits
         until the step is durable (I2), and is thrown away with the actor if the append is refused.
         """
+        await self._take_back_deleted(step)
         effects = step.effects
         if effects:
             cached = [] if self._results is None else await self._results.look_up(step)
@@ -500,6 +502,15 @@ class Actor:
                 self._compactor.consider(step.usage[-1].principal)
         if effects:
             self._perform_all(effects)
+
+    async def _take_back_deleted(self, step: Step) -> None:
+        """Extends a step that begins an answer by the retraction of passages whose documents are deleted by now. The
+        answer's prompt is made afterwards, whatever has begun it: a command, a tool's output, a place in the queue."""
+        deleted = await deleted_documents(self._context.knowledge, self._machine.state, step)
+        if deleted is not None:
+            later = observed_step(deleted, self._machine, self._context, self._log, self._context.now_ms())
+            later.answer = step.answer
+            step.then(later)
 
     async def _join_cached(self, step: Step, responses: list[ResponseId]) -> list[inputs_and_effects.Effect]:
         """Adds the outputs of cached answers to the step that begins their responses, as far as they are ready within

@@ -7,6 +7,7 @@ the log nor the engine.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import cache
 from itertools import zip_longest
 from typing import TypeGuard
@@ -32,7 +33,7 @@ from sessions.model.generation import (
     unseen_image,
     unsupported_field,
 )
-from sessions.model.types import CallId, InputImage, InputText, Json, Principal, Role
+from sessions.model.types import CallId, InputImage, InputPassage, InputText, Json, Principal, Role
 from sessions.ports import ChatMessage, ChecksSampling, Engine, FilterSet
 from sessions.turn.images import prompt_text, without_names
 from sessions.turn.ledger import Ledger
@@ -99,18 +100,18 @@ async def _prepare_turn(
         memories = await preparation.memories(context.memories, command)
         changed, items = await preparation.turn(command)
         changed = with_listings(changed, tuple(ledger.tools))
-        if command.respond and (left_out := await ledger.fit_turn(changed, items, memories)):
-            missing[ITEMS_LEFT_OUT] = left_out
+        if command.respond:
+            items, left_out = await preparation.fit(changed, items, memories)
+            if left_out:
+                missing[ITEMS_LEFT_OUT] = left_out
         input = replace(input, command=changed, prepared_items=items, memories=memories)
     elif isinstance(command, Preparable):
         one, prepared = await preparation.one(command)
+        if isinstance(one, cm.MessageTurn) and prepared.passages:
+            prepared = await preparation.fit_message(one, prepared)
         input = replace(input, command=one, prepared=prepared)
-    knowledge = preparation.knowledge
-    if knowledge is not None:
-        await knowledge.check_documents()
-        input = replace(input, deleted_documents=knowledge.deleted_documents)
-        if knowledge.skipped:
-            missing[RETRIEVAL_SKIPPED] = knowledge.skipped
+    if preparation.knowledge is not None and preparation.knowledge.skipped:
+        missing[RETRIEVAL_SKIPPED] = preparation.knowledge.skipped
     service = {**(input.service or {}), **missing} if missing else input.service
     return replace(input, findings=tuple(preparation.filter.findings), service=service)
 
@@ -237,6 +238,56 @@ class InputPreparation:
             prepared.append(tokens)
         return msgspec.structs.replace(command, items=tuple(items)), tuple(prepared)
 
+    async def fit(
+        self, command: cm.TurnCreate, items: tuple[Prepared | None, ...], memories: Sequence[str] = ()
+    ) -> tuple[tuple[Prepared | None, ...], int]:
+        """Fits a turn into the context window: returns its items, and how many items its prompt leaves out. Passages
+        are left out of it if it would be refused for them, or would leave out more of the conversation. Raises BadInput
+        `context_length_exceeded`."""
+        fit, last = self._ledger.fit_turn, items[-1] if items else None
+        if last is None or not last.passages:
+            return items, await fit(command, items, memories)
+        try:
+            left_out: int | None = await fit(command, items, memories)
+        except BadInput as error:
+            if error.code != "context_length_exceeded":
+                raise
+            left_out = None
+        if left_out == 0:
+            return items, 0
+        message = command.items[-1]
+        assert isinstance(message, cm.NewMessage)
+        alone = await self._ledger.prepare(self._shown(message.role, message.content), bounded=False)
+        without = (*items[:-1], alone)
+        fewest = await fit(command, without, memories)
+        if left_out is not None and left_out <= fewest:
+            return items, left_out
+        assert self.knowledge is not None
+        self.knowledge.skipped["passages"] = "too_long"
+        return without, fewest
+
+    async def fit_message(self, command: cm.MessageCreate | cm.MessageEdit, prepared: Prepared) -> Prepared:
+        """Returns the tokens of a message with passages as `fit` leaves them. A message that does not fit without
+        passages either stays as it is: its answer says so."""
+        info = self._ledger.state.info
+        answer_max = command.max_output_tokens
+        if answer_max is None and info is not None and info.max_output_tokens is not UNSET:
+            answer_max = info.max_output_tokens
+        turn = cm.TurnCreate(
+            id=command.id,
+            session=command.session,
+            items=(cm.NewMessage(content=command.content),),
+            parent_id=goes_on_from(self._ledger.state, command),
+            max_output_tokens=answer_max,
+        )
+        try:
+            (fitted,), _ = await self.fit(turn, (prepared,))
+        except BadInput as error:
+            if error.code != "context_length_exceeded":
+                raise
+            return prepared
+        return fitted or prepared
+
     def _shown(self, role: Role, content: cm.Content, in_front: str = "") -> ChatMessage:
         """Returns a message for its tokenizer, in which images are named, with the text `in_front` before it. Raises
         BadInput if the model sees no images."""
@@ -314,7 +365,11 @@ class InputPreparation:
         """Returns the tokens of a filtered message, with the passages that are found for it in front. If it is too long
         for the window with them, it goes without."""
         prepare, shown, knowledge = self._ledger.prepare, self._shown(role, content), self.knowledge
-        if knowledge is not None and (passages := await knowledge.passages(command, role, _words(content))):
+        passages: tuple[InputPassage, ...] = ()
+        if knowledge is not None:
+            passages = await knowledge.passages(command, role, _words(content))
+            self.filter.findings += knowledge.findings
+        if knowledge is not None and passages:
             in_front = "".join(passage.text for passage in passages)
             try:
                 prepared = await prepare(self._shown(role, content, in_front), bounded=bounded)

@@ -5,13 +5,12 @@
 So what was found belongs to its turn, and prompts of later turns begin as this one did. A turn's own `knowledge` is
 used in place of its session's. Whatever is late, dead, gone or refused is left out, and `skipped` says why.
 
-Passages of documents that are deleted by now are reported with the next turn (`deleted_documents`), and the machine
-takes them out of the log. While the index does not answer nobody knows of such documents, and prompts keep them.
+Whenever an answer begins, the actor looks for documents that are deleted by now (`deleted_documents`), and the machine
+takes their passages out of the log. While the index does not answer nobody knows of them, and prompts keep them.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -19,10 +18,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.actor.prompt_filter import PromptFilter
+from sessions.machine.inputs_and_effects import DocumentsDeleted, Start, Step
 from sessions.machine.state import State
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import InputPassage, Principal, Role, SearchScope
+from sessions.model.verdicts import Finding
 from sessions.retrieval.filters import parse_filter
 from sessions.retrieval.scoped_search import CHARACTERS_MAX, ScopedSearch
 from sessions.retrieval.vector_stores import Passage
@@ -47,6 +48,15 @@ async def check_knowledge(
         raise _about_stores(error) from None
 
 
+async def deleted_documents(search: ScopedSearch | None, state: State, step: Step) -> DocumentsDeleted | None:
+    """Returns the documents that are deleted by now and have passages in the session, if the step begins an answer;
+    None if there are none."""
+    if search is None or not state.quoting or not any(isinstance(effect, Start) for effect in step.effects):
+        return None
+    deleted = await search.deleted(state.key.tenant, tuple(state.quoting))
+    return DocumentsDeleted(tuple(deleted)) if deleted else None
+
+
 class TurnKnowledge:
     """Looks up passages for one command. `passage_filter` makes the filter for them; `window` is the length of the
     model's context window in tokens."""
@@ -64,9 +74,8 @@ class TurnKnowledge:
         self._search = search
         self._passage_filter = passage_filter
         self._characters_max = min(CHARACTERS_MAX, window // 2)  # an eighth of a small window, in usual tokens
-        self._was_checked = False
         self.skipped: dict[str, str] = {}
-        self.deleted_documents: tuple[str, ...] = ()
+        self.findings: list[Finding] = []  # in the passages, of their filters
 
     async def passages(self, command: cm.ActorCommand, role: Role, words: str) -> tuple[InputPassage, ...]:
         """Returns the passages for a message with these words. Raises BadInput and NotFound for a scope that the
@@ -83,18 +92,11 @@ class TurnKnowledge:
         _check_filters(scope)
         find = self._search.find(self._principal, scope, query, named=is_named, characters_max=self._characters_max)
         try:
-            retrieved, _ = await asyncio.gather(find, self.check_documents())
+            retrieved = await find
         except NotFound as error:
             raise _about_stores(error) from None
         self.skipped |= {str(stage): str(reason) for stage, reason in retrieved.reasons.items()}
         return await self._filtered([_part(*each) for each in enumerate(retrieved.passages, 1)], command, words)
-
-    async def check_documents(self) -> None:
-        """Finds the documents that are deleted by now and have passages in the session."""
-        if self._search is not None and not self._was_checked and self._state.quoting:
-            self._was_checked = True
-            documents = tuple(self._state.quoting)
-            self.deleted_documents = tuple(await self._search.deleted(self._principal.tenant, documents))
 
     def _scope_of(self, command: cm.ActorCommand, role: Role) -> tuple[SearchScope | None, bool]:
         """Returns what is to be searched for a message, and whether the command itself names it."""
@@ -122,13 +124,16 @@ class TurnKnowledge:
         kept = []
         joined = "".join(passage.text for passage in passages)
         if await _unless_refused(texts.text(joined)) == joined:
+            self.findings += texts.findings
             return tuple(passages)
+        of_joined, texts.findings = texts.findings, []  # those in single passages will be found again
         for passage in passages:
             text = await _unless_refused(texts.text(passage.text))
             if text is None:
                 self.skipped["passages"] = "refused"
             else:
                 kept.append(msgspec.structs.replace(passage, text=text))
+        self.findings += texts.findings or of_joined
         return tuple(kept)
 
 

@@ -52,7 +52,6 @@ class Command(msgspec.Struct, frozen=True):
     prepared: Prepared | None = None
     prepared_items: tuple[Prepared | None, ...] = ()  # for the items of a turn; None: rendered when it is needed
     memories: tuple[str, ...] = ()  # of the end user who creates the session
-    deleted_documents: tuple[str, ...] = ()  # ids; the session has passages of them
     findings: tuple[Finding, ...] = ()  # of the input filters
     blocked: bool = False  # whether an appeal's text is one that filters refuse
     service: dict[str, Json] | None = None  # what admission says about the response that it begins
@@ -200,6 +199,12 @@ class ModelChosen(msgspec.Struct, frozen=True):
     routing: ev.SessionRouting
 
 
+class DocumentsDeleted(msgspec.Struct, frozen=True):
+    """Reports that these documents are in no vector store any more; the session has passages of them."""
+
+    documents: tuple[str, ...]
+
+
 class CompactionWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A summary of the first `items` items of the branch that ends in `read`, made from the log up to the offset
     `at`."""
@@ -245,6 +250,7 @@ Input = (
     | ResponsesResumed
     | TitleWritten
     | ModelChosen
+    | DocumentsDeleted
     | CompactionWritten
     | CompactionGivenUp
 )

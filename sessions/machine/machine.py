@@ -38,6 +38,7 @@ from sessions.machine.inputs_and_effects import (
     Command,
     CompactionGivenUp,
     CompactionWritten,
+    DocumentsDeleted,
     Fitted,
     GenerationFailed,
     GenerationFinished,
@@ -160,6 +161,8 @@ class Machine:
                 session_commands.set_title(build, input)
             case ModelChosen():
                 model_routing.leave_for_model(build, input.routing)
+            case DocumentsDeleted():
+                session_commands.take_back_passages(build, input.documents)
             case CompactionWritten():
                 compaction.write_summary(build, input)
             case CompactionGivenUp():

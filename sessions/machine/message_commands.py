@@ -28,7 +28,6 @@ from sessions.machine.responses import (
     take_up,
 )
 from sessions.machine.server_tools import newest_of, server_call_conflict
-from sessions.machine.session_commands import take_back_passages
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -115,7 +114,6 @@ def _respond(
     offset, response_id = build.state.top, None
     if input.adopts:
         adopt_model(build, input.adopts)
-    take_back_passages(build, input.deleted_documents)
     if isinstance(command, cm.ResponseCreate) or command.respond:
         new = _new_response(build, input, command, parent)
         begin(build, new)
@@ -154,7 +152,6 @@ def _queue(
         ),
     )
     offset = build.state.top
-    take_back_passages(build, input.deleted_documents)
     return cm.Ok(id=command.id, item_id=item.id if item else None, response_id=new.id, offset=offset)
 
 

@@ -22,7 +22,7 @@ from sessions.machine.responses import (
     take_up,
 )
 from sessions.machine.server_tools import newest_of, server_call_conflict
-from sessions.machine.session_commands import check_tools, make_session, take_back_passages
+from sessions.machine.session_commands import check_tools, make_session
 from sessions.machine.state import Awaiting, State, stands_below
 from sessions.machine.step_builder import StepBuilder
 from sessions.model import commands as cm
@@ -79,7 +79,6 @@ def create_turn(build: StepBuilder, input: Command, command: cm.TurnCreate) -> c
         if turn is not None and response_id is not None and index == outputs_end:
             parent = take_up(build, turn.response_id, parent, response_id)
     offset = state.top
-    take_back_passages(build, input.deleted_documents)
     if response_id is not None:
         begin(
             build,

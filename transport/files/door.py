@@ -40,13 +40,14 @@ from sessions.model.knowledge.images import DecodedImage
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.ports import ImageDecoder, TextExtractor
 from transport.auth.connection_shares import key_of
-from transport.files.attachments import AttachmentReader, ReadFile
+from transport.files.attachments import AttachmentReader, CommandFiles, ImageBounds, ReadFile
 
 FILE_BYTES: Final = 32 << 20
 UPLOADS_MAX: Final = 256
 UPLOADS_PER_KEY_MAX: Final = 16
 COLLECTED_MAX: Final = 16  # contents that a deletion takes along, at once
-READS_MAX: Final = 4  # documents in this process's memory at once
+READS_MAX: Final = 4  # stored files in this process's memory at once, until they are decoded
+FETCHES_MAX: Final = 4  # images from other servers likewise; a slow server holds up no stored file
 
 FetchImage = Callable[[str], Awaitable[bytes]]
 """Fetches an image from an https address. Raises BadInput if that is not permitted, or gives no image."""
@@ -54,7 +55,7 @@ FetchImage = Callable[[str], Awaitable[bytes]]
 
 class FileDoor:
     """The files of clients: who may upload, see and delete them. Without `documents`, no text can be extracted from a
-    file; without `images`, no image can be decoded; without `fetch`, none is fetched. Implements `ReadImages`."""
+    file; without `images`, no image can be decoded; without `fetch`, none is fetched. Implements `ImageReader`."""
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class FileDoor:
         self._table = table
         self._under_way: Counter[tuple[str, str]] = Counter()
         self._reads = asyncio.Semaphore(READS_MAX)
+        self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     def upload(self, principal: Principal) -> Upload:
         """Returns a new upload, to be used as a context manager. Raises Forbidden, BadInput, TooLarge if this server
@@ -138,7 +140,7 @@ class FileDoor:
         """Returns the text of a file that the principal may see. Raises Forbidden, NotFound, and what
         `ports.TextExtractor` raises."""
         try:
-            return await self._stored(principal, file_id)
+            return await self._stored(principal, file_id, CommandFiles())
         except SessileError as error:
             error.param = error.param or "file_id"
             raise
@@ -156,31 +158,49 @@ class FileDoor:
             raise file_not_found(file_id)
         await self._files.collect(now, limit=COLLECTED_MAX)
 
-    async def _stored(self, principal: Principal, file_id: str) -> ReadFile:
+    async def _stored(self, principal: Principal, file_id: str, files: CommandFiles) -> ReadFile:
+        file = await self._readable(principal, file_id)
+        files.take_read(file.size)
         async with self._reads:
-            file, content = await self._content(principal, file_id)
-            return await self._given(content, file.filename, file.media_type)
+            return await self._given(await self._content(file), file.filename, file.media_type)
 
-    async def _content(self, principal: Principal, file_id: str) -> tuple[StoredFile, bytes]:
+    async def _readable(self, principal: Principal, file_id: str) -> StoredFile:
         file = await self.find(principal, file_id)
         if file.size > self.bytes_max:
             raise TooLarge("file_too_large", f"A file that is read has at most {self.bytes_max} bytes.")
-        return file, b"".join([chunk async for chunk in self._files.read(file)])
+        return file
 
-    async def stored(self, principal: Principal, file_id: str) -> bytes:
+    async def _content(self, file: StoredFile) -> bytes:
+        return b"".join([chunk async for chunk in self._files.read(file)])
+
+    async def stored(
+        self, principal: Principal, file_id: str, bounds: ImageBounds, files: CommandFiles
+    ) -> DecodedImage:
+        file = await self._readable(principal, file_id)
+        decoder = self._decoder()
+        known = decoder.known(file.sha256, edge_max=bounds.edge_max, bytes_max=bounds.bytes_max)
+        if known is not None:
+            return known
+        files.take_read(file.size)
         async with self._reads:
-            return (await self._content(principal, file_id))[1]
+            return await self.decoded(await self._content(file), bounds)
 
-    async def fetched(self, url: str) -> bytes:
+    async def fetched(self, url: str, bounds: ImageBounds, files: CommandFiles) -> DecodedImage:
         if self._fetch is None:
             what = "This server fetches no images: send the image itself, as data:TYPE;base64,BYTES."
-            raise BadInput("unsupported_parameter", what)
-        return await self._fetch(url)
+            raise BadInput("image_not_permitted", what)
+        async with self._fetches:
+            content = await self._fetch(url)
+            files.take_read(len(content))
+            return await self.decoded(content, bounds)
 
-    async def decoded(self, content: bytes, *, edge_max: int, bytes_max: int) -> DecodedImage:
+    async def decoded(self, content: bytes, bounds: ImageBounds) -> DecodedImage:
+        return await self._decoder().decode(content, edge_max=bounds.edge_max, bytes_max=bounds.bytes_max)
+
+    def _decoder(self) -> ImageDecoder:
         if self._images is None:
             raise Unavailable("documents_unavailable", "This process decodes no images.", retryable=False)
-        return await self._images.decode(content, edge_max=edge_max, bytes_max=bytes_max)
+        return self._images
 
     async def _given(self, content: bytes, filename: str, media_type: str) -> ReadFile:
         if self._documents is None:

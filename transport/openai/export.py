@@ -25,7 +25,9 @@ def _item(item: Item) -> list[str]:
     match item:
         case Message():
             refusals = [part.refusal for part in item.content if hasattr(part, "refusal")]
-            return [f"## {_NAMES[item.role]}", "", item.sent_text, *[f"*{text}*" for text in refusals]]
+            images = [f"[Image of {image.width} × {image.height} pixels]" for image in item.images]
+            aside = [line for text in (*images, *refusals) for line in ("", f"*{text}*")]
+            return [f"## {_NAMES[item.role]}", "", item.sent_text, *aside]
         case FunctionCall():
             return [f"## Call of `{_one_line(item.name)}`", "", *_fenced(item.arguments, "json")]
         case FunctionCallOutput():

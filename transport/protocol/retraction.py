@@ -4,8 +4,9 @@ A `content.retracted` names code points [start, end) of a part as it stood when 
 it that carries some of that text is replayed with those code points replaced, one for one, by `BLOT`. The length
 stays, so that the retraction itself, which the reader meets later in the log, still fits, as does all after it.
 
-A title that the server made is made of people's words: where a client had something deleted or erased behind it, the
-whole title is blotted out, whatever it was made of. What a filter takes back is of an answer that no title has read.
+A title that the server made may quote people and documents: where a client had something deleted or erased behind it,
+the whole title is blotted out, whatever it was made of. What a filter takes back is of an answer that no title has
+read.
 
 Several retractions of one part: a later one counts in the text that the earlier one left, so a span is
 carried back through the retractions between it and the record.
@@ -40,7 +41,7 @@ from sessions.model.types import (
 BLOT: Final = "\N{FULL BLOCK}"
 
 Retraction = tuple[int, ev.ContentRetracted]  # with its offset
-_BY_CLIENTS: Final = (ev.ERASED, ev.ITEM_DELETED)
+_BY_CLIENTS: Final = (ev.ERASED, ev.ITEM_DELETED, ev.DOCUMENT_DELETED)
 _Part = tuple[ItemId, int]
 _Partial = ev.Delta
 

@@ -427,6 +427,15 @@ private fun reading(suite: Suite) {
         same(true, failure(done) is ClosedException)
         same(true, throws<java.util.concurrent.ExecutionException> { read.get(10, TimeUnit.SECONDS) }.cause is ClosedException)
     }
+    suite.test("an image that is retracted is gone") {
+        val view = World().client.session("s").view
+        val image = mapOf("type" to "input_image", "image_url" to "data:image/png;base64,AAAA", "sha256" to "00")
+        val content = listOf(mapOf("type" to "input_text", "text" to "Look"), image, image)
+        val item = mapOf("id" to "a", "parent_id" to null, "type" to "message", "role" to "user", "content" to content)
+        view.apply(mapOf("type" to "item.created", "item" to item), 0)
+        view.apply(mapOf("type" to "content.retracted", "item_id" to "a", "content_index" to 1L, "start" to 0L, "end" to 1L), 0)
+        same(listOf(content[0], mapOf("type" to "input_image"), image), view.thread().single().item!!.content)
+    }
     suite.test("the thread is one branch, with its siblings; unknown tips count as none") {
         val view = World().client.session("s").view
         fun item(id: String, parent: String?) = mapOf("id" to id, "parent_id" to parent, "type" to "message", "content" to id)

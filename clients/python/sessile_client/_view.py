@@ -21,6 +21,7 @@ _REVIEW_FIELDS = ("category", "response_id", "appealed", "outcome")
 _RESPONSE_FIELDS = ("status", "usage", "error", "incomplete_reason", "dropped")
 #: an index beyond this is a broken server's: it must not make us allocate
 _INDEX_MAX = 4096
+_IMAGE_TEXT = "\ufffc"  # an image is one character in the texts that retractions count in
 _FIELDS = {"refusal": "refusal", "reasoning": "reasoning"}  # by kind of part; of others "text"
 
 
@@ -298,8 +299,14 @@ class View:
         if item.type != "function_call":
             target = self._part(item, number_of(event.get("content_index")), "output_text")
             field = _FIELDS.get(str(target.get("type")), "text")
-        text = text_of(target.get(field))
-        target[field] = text[:start] + replacement + text[end:]
+        is_image = target.get("type") == "input_image"
+        text = _IMAGE_TEXT if is_image else text_of(target.get(field))
+        left = text[:start] + replacement + text[end:]
+        if not is_image:
+            target[field] = left
+        elif left != text:
+            target.clear()
+            target["type"] = "input_image"
 
     def _remove(self, item_id: str) -> None:
         """Takes an item out; what stood below it stands below its parent."""

@@ -258,6 +258,16 @@ def test_an_item_that_is_deleted_is_out_of_the_tree() -> None:
     assert list(view.items) == ["a"] and view.head == "a" and view.children("a") == []
 
 
+def test_an_image_that_is_retracted_is_gone() -> None:
+    view = View()
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "sha256": "00", "width": 1, "height": 1}
+    content = [{"type": "input_text", "text": "Look"}, dict(image), image]
+    item = {"id": "a", "parent_id": None, "type": "message", "role": "user", "content": content}
+    view.apply({"type": "item.created", "item": item})
+    view.apply({"type": "content.retracted", "item_id": "a", "content_index": 1, "start": 0, "end": 1})
+    assert view.items["a"].content == [content[0], {"type": "input_image"}, image]
+
+
 def test_on_a_slow_link_hello_asks_for_a_roll_up_and_the_address_for_compression() -> None:
     rng = random.Random(1)
     core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 1, rng), rollup_ms=200)

@@ -429,6 +429,7 @@ export class View {
       return this.#change(event.item_id, (item) => ({ ...item, arguments: left(item.arguments) }));
     }
     this.#part(event, (part) => {
+      if (part.type === "input_image") return left(IMAGE_TEXT) === IMAGE_TEXT ? part : { type: part.type };
       const key = part.type === "refusal" || part.type === "reasoning" ? part.type : "text";
       return { ...part, [key]: left(part[key]) };
     });
@@ -558,6 +559,9 @@ export class View {
     });
   }
 }
+
+/** An image is one character in the texts that retractions count in. */
+const IMAGE_TEXT = "\ufffc";
 
 /** Parts whose text is a document's. */
 const NO_WORDS: ReadonlySet<string> = new Set(["input_file", "input_passage"]);

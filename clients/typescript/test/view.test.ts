@@ -172,6 +172,16 @@ test("a failed answer without words stays in the tree with its error, and over s
   }
 });
 
+test("an image that is retracted is gone", () => {
+  const image = { type: "input_image", image_url: "data:image/png;base64,AAAA", sha256: "00", width: 1, height: 1 };
+  const content = [{ type: "input_text", text: "Look" }, image, image];
+  const view = fold(
+    { type: "item.created", item: { ...message("u", null, "user", ""), content } },
+    { type: "content.retracted", response_id: "", item_id: "u", content_index: 1, start: 0, end: 1, replacement: "", category: "deleted" },
+  );
+  assert.deepEqual(view.items.get("u")!.content, [content[0], { type: "input_image" }, image]);
+});
+
 test("an item that is deleted is out of the tree", () => {
   const gone = (id: string) => ({ type: "content.retracted", response_id: "", item_id: id, content_index: 0, start: 0, end: 2, replacement: "", category: "item_deleted" });
   const view = fold(

@@ -19,6 +19,7 @@ from sessions.model.types import ALL_SCOPES, Principal, TenantId
 from sessions.turn.images import MARK, UNSEEN, image_runs, prompt_text
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.wire_client import connected
+from tests.support.images.made import encoded, noise
 from transport.auth.authenticator import key_digest
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana", scopes=ALL_SCOPES)
@@ -268,9 +269,9 @@ async def test_images_outside_a_users_message_are_left_out_with_a_warning_at_eve
         ({"url": "data:image/png;base64,!"}, "invalid_request"),
         ({"url": data_url(b"GIF89a")}, "image_unreadable"),
         ({"url": data_url(b"<svg/>")}, "image_type_unsupported"),
-        ({"url": "https://images.example.com/a.png"}, "unsupported_parameter"),
-        ({"url": "file:///etc/passwd"}, "unsupported_parameter"),
-        ({"url": "http://127.0.0.1/a.png"}, "unsupported_parameter"),
+        ({"url": "https://images.example.com/a.png"}, "image_not_permitted"),
+        ({"url": "file:///etc/passwd"}, "image_not_permitted"),
+        ({"url": "http://127.0.0.1/a.png"}, "image_not_permitted"),
     ],
 )
 async def test_what_is_no_image_is_refused_where_it_stands(world: World, part: dict[str, str], code: str) -> None:
@@ -336,3 +337,35 @@ async def test_a_text_of_many_names_takes_no_more_tokens_than_its_letters(world:
     assert refused.status_code == 400
     found = re.search(r"newest message (\d+)", refused.json()["error"]["message"])
     assert found is not None and int(found[1]) < 10_000 * 100
+
+
+async def test_an_image_for_a_model_that_sees_none_is_not_read() -> None:
+    engine = RecordingEngine(SimulatedOptions(step_base_s=0.0005, images=False))
+    part = {"type": "input_image", "image_url": data_url(png())}
+    async with (
+        FileWorkers() as workers,
+        assembled(engine=engine, keys={key_digest("of-ana"): ANA}, images=workers) as server,
+        connected(server.ws, auth="of-ana") as wire,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60, headers=ME) as http,
+    ):
+        session = await wire.create()
+        for more in ({}, {"model": "simulated"}):
+            with pytest.raises(RuntimeError, match=r"'unsupported_parameter'.*'content\[0\].type'"):
+                await wire.command("message.create", session=session, content=[part], **more)
+        item = {"type": "message", "role": "user", "content": [part]}
+        assert (await http.post("/v1/conversations", json={"items": [item]})).status_code == 400
+        assert workers.images.total == 0
+
+
+async def test_a_photo_that_is_sent_back_as_it_was_shown_is_the_same(world: World) -> None:
+    photo = encoded(noise((700, 700)))
+    part = {"type": "input_image", "image_url": data_url(photo)}
+    body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
+    answer = (await world.post("/v1/responses", body)).json()
+    (first,) = world.seen()
+    items = (await world.http.get(f"/v1/responses/{answer['id']}/input_items", headers=ME)).json()["data"]
+    assert items[0]["content"][0]["image_url"].startswith("data:image/jpeg;")
+    again = {"model": "simulated", "input": [*reversed(items), *answer["output"], {"role": "user", "content": "And?"}]}
+    session = world.engine.requests[-1].key
+    assert (await world.post("/v1/responses", again)).status_code == 200
+    assert (world.seen(), world.engine.requests[-1].key) == ([first], session), "the same session goes on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc.aio
@@ -83,14 +84,15 @@ class World:
         return decode(self.serving.engine.prompts[-1])
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
+@asynccontextmanager
+async def serving_knowledge(options: SimulatedOptions) -> AsyncIterator[World]:
+    """Runs a server with vector stores and a model with these options."""
     async with made_up_retrieval(wall_ms) as retrieval:
         stores = retrieval.vector_stores
         assert stores is not None
         async with (
             serving(
-                SimulatedOptions(step_base_s=0.001),
+                options,
                 keys=KEYS,
                 knowledge=ScopedSearch(stores.passages, stores.search, Deadlines()),
                 filters=KeywordFilterSet(input_phrases=["sesame"]),
@@ -99,6 +101,12 @@ async def world() -> AsyncIterator[World]:
             httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
         ):
             yield World(server, http, retrieval)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with serving_knowledge(SimulatedOptions(step_base_s=0.001)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -238,6 +246,7 @@ async def test_what_is_dead_gone_or_refused_is_left_out_and_the_response_says_so
     assert [FOX in each["text"] for each in passages_of(events)] == [True, True]
     assert skipped_of(events) == {"passages": "refused"}
     assert "sesame" not in world.prompt
+    assert world.serving.runtime.metrics.verdicts.values == {("input", "block", "keyword"): 1}
 
     await world.http.delete(f"/v1/vector_stores/{gone}", headers={"authorization": "Bearer of-ann"})
     world.embedder.away = True
@@ -273,6 +282,37 @@ async def test_a_deleted_document_is_in_no_later_prompt(world: World, wire: Wire
     ] == [""]
     events = await answered(wire, "message.create", session=session, content="Well?")
     assert all(event["type"] != "content.retracted" for event in events), "it is taken out once"
+
+
+async def test_a_document_deleted_during_a_turn_is_in_no_prompt_that_goes_on_with_it(
+    world: World, wire: WireClient
+) -> None:
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
+    store = await world.store(RATES)
+    session = await wire.create(knowledge={"vector_store_ids": [store]}, tools=tools)
+    world.serving.engine.script += ['<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', "Sunny."]
+    events = await answered(wire, "message.create", session=session, content="What of the interest rates?")
+    call = next(event["item"]["call_id"] for event in events if event.get("item", {}).get("type") == "function_call")
+    assert RATES in world.prompt
+    await world.http.delete(f"/v1/vector_stores/{store}", headers={"authorization": "Bearer of-ann"})
+    events = await answered(wire, "tool.output", session=session, call_id=call, output="sunny")
+    assert "sunny" in world.prompt and RATES not in world.prompt
+    assert [event["category"] for event in events if event["type"] == "content.retracted"] == ["document_deleted"]
+
+
+async def test_a_document_deleted_while_a_message_waits_is_not_in_its_prompt(world: World, wire: WireClient) -> None:
+    store = await world.store(RATES, FOX)
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
+    session = await wire.create(knowledge={"vector_store_ids": [store], "results_max": 1}, tools=tools)
+    await answered(wire, "message.create", session=session, content="What of the interest rates?")
+    world.serving.engine.script += ['<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>', "It jumps."]
+    turn = await wire.command("message.create", session=session, content="The weather?", knowledge=None)
+    await wire.until_end(turn["response_id"])
+    queued = await wire.command("message.create", session=session, content="Who jumps?", queue=True)
+    await world.http.delete(f"/v1/vector_stores/{store}", headers={"authorization": "Bearer of-ann"})
+    await wire.command("response.cancel", session=session, response_id=turn["response_id"])
+    await wire.until_end(queued["response_id"])
+    assert "Who jumps?" in world.prompt and RATES not in world.prompt and FOX not in world.prompt
 
 
 async def test_a_queued_message_waits_with_its_passages(world: World, wire: WireClient) -> None:
@@ -313,6 +353,34 @@ async def test_a_turn_over_openais_api_has_its_sessions_knowledge(world: World, 
     world.embedder.away = True
     done = (await world.http.post("/v1/responses", json=body, headers=headers)).json()
     assert done["status"] == "completed" and done["retrieval_skipped"] == {"embedding": "failed"}
+
+
+async def test_passages_that_do_not_fit_beside_the_turn_are_left_out() -> None:
+    options = SimulatedOptions(step_base_s=0.001, context_window=2_000)
+    headers = {"authorization": "Bearer of-ann"}
+    async with serving_knowledge(options) as world, connected(world.ws, auth="of-ann") as wire:
+        world.serving.engine.script += ["Ok."] * 6
+        store = await world.store(*[f"Fox number {number} jumps over the fence. " * 6 for number in range(5)])
+        session = await wire.create(knowledge={"vector_store_ids": [store]})
+        body = {"model": SIMULATED, "conversation": session, "input": "fox " * 345, "max_output_tokens": 8}
+        done = (await world.http.post("/v1/responses", json=body, headers=headers)).json()
+        assert done["status"] == "completed" and done["retrieval_skipped"] == {"passages": "too_long"}
+
+        session = await wire.create(knowledge={"vector_store_ids": [store]})
+        events = await answered(wire, "message.create", session=session, content="fox " * 320)
+        assert events[-1]["type"] == "response.completed"
+        assert passages_of(events) == [] and skipped_of(events) == {"passages": "too_long"}
+
+        session = await wire.create(knowledge={"vector_store_ids": [store]})
+        long = "The weather. " * 60
+        await answered(wire, "message.create", session=session, content=long, knowledge=None, max_output_tokens=8)
+        events = await answered(wire, "message.create", session=session, content="A fox?" * 100, max_output_tokens=8)
+        assert skipped_of(events) == {"passages": "too_long"} and long in world.prompt, "no older turn makes room"
+        short: dict[str, Any] = {"session": session, "max_output_tokens": 8}
+        events = await answered(wire, "message.create", content="A?", knowledge=None, **short)
+        edited = message_of(events)["id"]
+        events = await answered(wire, "message.edit", item_id=edited, content="Fox!" * 80, **short)
+        assert skipped_of(events) == {"passages": "too_long"} and long in world.prompt
 
 
 async def test_the_python_client_names_knowledge_and_shows_passages_apart_from_words(world: World) -> None:

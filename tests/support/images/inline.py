@@ -23,3 +23,6 @@ class InlineImages:
             raise
         except Exception as error:
             raise unreadable_image("it is damaged") from error
+
+    def known(self, sha256: str, *, edge_max: int, bytes_max: int) -> DecodedImage | None:
+        return None

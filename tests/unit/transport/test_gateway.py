@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 
 import pytest
+from msgspec.structs import replace
 
-from sessions.model.commands import ActorCommand, Ok, SessionUpdate
-from sessions.model.errors import Conflict, Forbidden, Limited, Overloaded, Unavailable
-from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Principal, ResponseId, SessionId
+from sessions.model.commands import ActorCommand, MessageCreate, Ok, SessionUpdate
+from sessions.model.errors import BadInput, Conflict, Forbidden, Limited, Overloaded, Unavailable
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, InputImage, Principal, ResponseId, SessionId
 from tests.support.doors.transport import FakeSessions, gateway_over, memory_sessions
+from tests.support.images.inline import InlineImages
+from tests.support.images.made import a_pattern, encoded
 from transport.gateway import Gateway, GatewayLimits, GatewayServices
+from transport.model_catalog import ModelCard, PoolFacts
 
 UPDATE = SessionUpdate(id=CommandId("c"), session=SessionId("s"), title="t")
 READER = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", scopes=("read",))
@@ -78,3 +83,29 @@ async def test_erasures_are_swept_at_once_where_this_process_can() -> None:
     await gateway_over(await memory_sessions(), services=GatewayServices(erase=sweep)).sweep_erasures()
     await gateway_over(await memory_sessions()).sweep_erasures()
     assert swept == [1]
+
+
+async def test_an_image_for_an_alias_or_of_a_repeat_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = InlineImages()
+    models = (
+        ModelCard(id="blind"),
+        ModelCard(id="any", pool=PoolFacts(replicas=1, models=("blind", "seeing"))),
+        ModelCard(id="seeing", images=True),
+    )
+    sessions = await memory_sessions()
+    gateway = gateway_over(sessions, services=GatewayServices(models=lambda: models, images=decoder))
+    url = "data:image/png;base64," + b64encode(encoded(a_pattern())).decode()
+    command = MessageCreate(id=CommandId("m"), session=SessionId("s"), content=(InputImage(image_url=url),))
+    for number, name in enumerate(("any", "seeing", "unheard of"), start=1):
+        await gateway.execute(LOCAL_PRINCIPAL, replace(command, model=name))
+        assert decoder.read == number
+    with pytest.raises(BadInput):
+        await gateway.execute(LOCAL_PRINCIPAL, replace(command, model="blind"))
+    assert decoder.read == 3
+    monkeypatch.setattr(gateway, "applied", applied)
+    await gateway.execute(LOCAL_PRINCIPAL, replace(command, model="blind"))
+    assert decoder.read == 4
+
+
+async def applied(*_: object) -> bool:
+    return True

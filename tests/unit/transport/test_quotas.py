@@ -16,13 +16,24 @@ from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
     CommandId,
+    InputImage,
+    InputText,
     ItemId,
     ResponseId,
     SessionId,
     SessionKey,
     TenantId,
 )
-from transport.quotas import COUNT_PAUSE, RATE_LIMIT_STATE, Arrival, Quotas, RateLimitState, begins, http_arrival
+from transport.quotas import (
+    COUNT_PAUSE,
+    RATE_LIMIT_STATE,
+    Arrival,
+    Quotas,
+    RateLimitState,
+    begins,
+    http_arrival,
+    stores,
+)
 
 
 def test_every_text_counts_in_bytes() -> None:
@@ -30,6 +41,16 @@ def test_every_text_counts_in_bytes() -> None:
     said = begins(cm.MessageCreate(id=CommandId("c"), session=session, content="日本"))
     told = begins(cm.ToolOutput(id=CommandId("c"), session=session, call_id=CallId("k"), output="日本"))
     assert said == told == 6
+
+
+def test_an_image_counts_in_a_turn_by_its_pixels_and_in_what_is_stored_by_its_bytes() -> None:
+    url = "data:image/jpeg;base64," + "A" * 400_000
+    content = (InputText(text="12345"), InputImage(image_url=url, sha256="0" * 64, width=640, height=480))
+    message = cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content=content)
+    turn = cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=(cm.NewMessage(content=content),))
+    read, stored = 5 + 4 * 20 * 15, 5 + len(url)
+    assert (begins(message), stores(message)) == (read, stored)
+    assert (begins(turn), stores(turn)) == (read + 32, stored + 32)
 
 
 def test_a_summary_that_is_requested_is_written_by_the_model_too() -> None:

@@ -3,6 +3,9 @@ package sessile
 /** An index of a part beyond it is nonsense, and would take the memory that it names. */
 private const val PARTS_MAX = 4096
 
+/** An image is one character in the texts that retractions count in. */
+private const val IMAGE_TEXT = "\uFFFC"
+
 /**
  * A conversation as a reader sees it: what the events of a log, or a snapshot and its tail, add up to.
  *
@@ -295,7 +298,11 @@ class View internal constructor() {
         if (itemsById[event.text("item_id")]?.type == "function_call") return arguments(event, left)
         part(event) {
             val key = if (it["type"] == "refusal") "refusal" else "text"
-            it + (key to left(it.text(key) ?: ""))
+            when {
+                it["type"] != "input_image" -> it + (key to left(it.text(key) ?: ""))
+                left(IMAGE_TEXT) == IMAGE_TEXT -> it
+                else -> mapOf("type" to "input_image")
+            }
         }
     }
 

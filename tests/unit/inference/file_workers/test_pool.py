@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -78,7 +82,7 @@ async def test_images_are_decoded_and_remembered() -> None:
     async with FileWorkers(Metrics(), workers=1) as workers:
         image = await workers.decode(encoded(a_pattern()))
         assert (image.media_type, image.width, image.height) == ("image/png", 40, 30)
-        assert await workers.decode(encoded(a_pattern())) is image
+        assert await workers.decode(encoded(a_pattern())) == image
         assert (await workers.decode(encoded(a_pattern()), edge_max=20)).width == 20
         for content, code in ((b"BM", "image_type_unsupported"), (encoded(noise((9, 9)))[:90], "image_unreadable")):
             with pytest.raises(BadInput) as refused:
@@ -86,6 +90,41 @@ async def test_images_are_decoded_and_remembered() -> None:
             assert refused.value.code == code
         counted = {labels[0]: int(count) for labels, count in workers.images.values.items() if count}
         assert counted == {"read": 2, "unsupported": 1, "unreadable": 1} and workers.documents.total == 0
+
+
+async def test_what_is_remembered_of_an_image_is_found_by_its_hash() -> None:
+    async with FileWorkers(workers=1) as workers:
+        content = encoded(a_pattern())
+        sha256 = hashlib.sha256(content).hexdigest()
+        assert workers.known(sha256, edge_max=20, bytes_max=9_000) is None
+        image = await workers.decode(content, edge_max=20, bytes_max=9_000)
+        assert workers.known(sha256, edge_max=20, bytes_max=9_000) is image
+        assert workers.known(sha256, edge_max=21, bytes_max=9_000) is None
+
+
+async def test_an_image_that_comes_back_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OWN_MAX", 2)
+    async with FileWorkers(workers=1) as workers:
+        image = await workers.decode(encoded(noise((900, 900))), edge_max=500)
+        assert image.media_type == "image/jpeg" and image.width == 500
+        assert await workers.decode(image.data, edge_max=500) == await workers.decode(image.data) == image
+        assert workers.images.total == 1
+        smaller = await workers.decode(image.data, edge_max=100)
+        assert smaller.width == 100 and len((await workers.decode(image.data, bytes_max=9_000)).data) <= 9_000
+        assert len(workers._own) == 2
+
+
+async def test_a_large_file_is_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+
+    def recorded(content: bytes) -> Any:
+        threads.append(threading.get_ident())
+        return hashlib.sha256(content)
+
+    monkeypatch.setattr(module, "hashlib", SimpleNamespace(sha256=recorded))
+    async with FileWorkers(workers=1) as workers:
+        await workers.extract(b"x" * (module.INLINE_BYTES + 1))
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_an_image_is_no_document_to_the_memory() -> None:

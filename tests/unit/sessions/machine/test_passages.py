@@ -16,12 +16,12 @@ def passage(number: int, file_id: str) -> InputPassage:
     return InputPassage(number=number, file_id=file_id, text=f"{file_id}!", **about)
 
 
-def say(ground: Ground, *passages: InputPassage, **more: Any) -> ItemId:
+def say(ground: Ground, *passages: InputPassage) -> ItemId:
     """Sends a message for which these passages were found."""
     command = cm.MessageCreate(id=ground.name(), session=SESSION, content="words", respond=False)
     prepared = inputs_and_effects.Prepared(b"\x01\0\0\0", FINGERPRINT, passages)
     digest = cm.command_digest(command)
-    step = ground.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, digest, prepared, **more))
+    step = ground.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, digest, prepared))
     assert isinstance(step.answer, cm.Ok) and step.answer.item_id is not None
     return step.answer.item_id
 
@@ -33,7 +33,7 @@ def test_passages_of_deleted_documents_are_taken_back_and_others_stay() -> None:
     second = say(ground, passage(1, "b"))
     assert ground.state.quoting == {"a": [first], "b": [first, second]}
     before = len(ground.records)
-    say(ground, deleted_documents=("a", "c"))
+    ground.input(inputs_and_effects.DocumentsDeleted(("a", "c")))
     events = [record.event for record in ground.records[before:]]
     taken = [event for event in events if isinstance(event, ContentRetracted)]
     assert [(event.item_id, event.content_index, event.category) for event in taken] == [
@@ -54,5 +54,5 @@ def test_a_deleted_message_has_no_passages_to_take_back() -> None:
     ground.ok(cm.ItemDelete(id=ground.name(), session=SESSION, item_id=item))
     assert ground.state.quoting == {} and ground.folded() == ground.state
     before = len(ground.records)
-    say(ground, deleted_documents=("a",))
-    assert len(ground.records) == before + 1
+    ground.input(inputs_and_effects.DocumentsDeleted(("a",)))
+    assert len(ground.records) == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
@@ -12,8 +12,16 @@ from sessions.model.errors import BadInput, NotFound, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.files import file_not_found
 from sessions.model.knowledge.images import DecodedImage
-from sessions.model.types import CommandId, InputFile, InputText, Principal, SessionId, TenantId
-from transport.files.attachments import ATTACHMENTS_MAX, AttachmentReader, ReadFile
+from sessions.model.types import CommandId, InputFile, InputImage, InputText, ItemId, Principal, SessionId, TenantId
+from transport.files.attachments import (
+    ATTACHMENTS_MAX,
+    IMAGE_BYTES,
+    SHOWN_MAX,
+    AttachmentReader,
+    CommandFiles,
+    ImageBounds,
+    ReadFile,
+)
 from transport.history_index import Unit
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")
@@ -21,7 +29,7 @@ STORED = InputFile(file_id="file-1")
 READ = "\n[File: a.txt]\nits words\n[End of file: a.txt]\n"
 
 
-async def stored(principal: Principal, file_id: str) -> ReadFile:
+async def stored(principal: Principal, file_id: str, files: CommandFiles) -> ReadFile:
     if file_id != "file-1":
         raise file_not_found(file_id)
     return ReadFile("a.txt", "text/plain", 9, DocumentText("text/plain", "its words\n"))
@@ -31,18 +39,28 @@ async def given(content: bytes, filename: str, media_type: str) -> ReadFile:
     return ReadFile(filename, media_type, len(content), DocumentText("text/x", content.decode()))
 
 
-class NoImages:
-    async def stored(self, principal: Principal, file_id: str) -> bytes:
-        raise file_not_found(file_id)
+class CountedImages:
+    """The ImageReader of files named `photo-N`, each of 400 kB; it keeps which ones it was to read."""
 
-    async def fetched(self, url: str) -> bytes:
-        raise BadInput("unsupported_parameter", "It fetches none.")
+    def __init__(self) -> None:
+        self.reads = list[str]()
 
-    async def decoded(self, content: bytes, *, edge_max: int, bytes_max: int) -> DecodedImage:
-        return DecodedImage("image/png", content[:bytes_max], min(640, edge_max), 480)
+    async def stored(
+        self, principal: Principal, file_id: str, bounds: ImageBounds, files: CommandFiles
+    ) -> DecodedImage:
+        if not file_id.startswith("photo-"):
+            raise file_not_found(file_id)
+        self.reads.append(file_id)
+        return await self.decoded(file_id.encode().ljust(400_000, b"x"), bounds)
+
+    async def fetched(self, url: str, bounds: ImageBounds, files: CommandFiles) -> DecodedImage:
+        raise BadInput("image_not_permitted", "It fetches none.")
+
+    async def decoded(self, content: bytes, bounds: ImageBounds) -> DecodedImage:
+        return DecodedImage("image/png", content[: bounds.bytes_max], min(640, bounds.edge_max), 480)
 
 
-READER = AttachmentReader(stored, given, NoImages(), bytes_max=100)
+READER = AttachmentReader(stored, given, CountedImages(), bytes_max=1_000_000)
 
 
 def a_message(*parts: Any, **more: Any) -> cm.MessageCreate:
@@ -73,7 +91,7 @@ async def test_bytes_in_the_message() -> None:
         assert isinstance(part, InputFile) and part.file_data is None and part.filename == "b[1].txt"
         assert part.text == "\n[File: b(1).txt]\nin line\n[End of file: b(1).txt]\n"
     with pytest.raises(TooLarge):
-        await READER.command(ANA, a_message(InputFile(file_data="A" * 400)))
+        await READER.command(ANA, a_message(InputFile(file_data="A" * 1_400_000)))
     for wrong in ("ü", "data:x,y", "A", "data:"):
         with pytest.raises(BadInput) as refused:
             await READER.command(ANA, a_message(InputText(text=""), InputFile(file_data=wrong)))
@@ -94,3 +112,73 @@ async def test_what_is_refused() -> None:
             await READER.command(ANA, command)
     with pytest.raises(BadInput):
         await READER.units(ANA, [Unit((cm.NewMessage(content=(STORED,)),))] * (8 * ATTACHMENTS_MAX + 1))
+
+
+async def test_a_file_that_is_named_many_times_is_read_once() -> None:
+    images, documents = CountedImages(), list[str]()
+
+    async def counted(principal: Principal, file_id: str, files: CommandFiles) -> ReadFile:
+        documents.append(file_id)
+        return await stored(principal, file_id, files)
+
+    reader = AttachmentReader(counted, given, images, bytes_max=100)
+    message = cm.NewMessage(content=(STORED, *[InputImage(file_id="photo-1")] * 8))
+    units = await reader.units(ANA, [Unit((message,))] * 8)
+    assert (images.reads, documents) == (["photo-1"], ["file-1"])
+    (read,) = {item for unit in units for item in unit.items}
+    assert isinstance(read, cm.NewMessage) and len({part for part in read.content if isinstance(part, InputImage)}) == 1
+    two = await reader.command(
+        ANA, a_message(InputImage(file_id="photo-1"), InputImage(file_id="photo-1", detail="low"))
+    )
+    assert isinstance(two, cm.MessageCreate)
+    widths = [part.width for part in cm.content_parts(two.content) if isinstance(part, InputImage)]
+    assert widths == [640, 512], "within other bounds, it is another image"
+
+
+async def test_an_edit_keeps_an_image_once_and_within_what_a_message_has() -> None:
+    created = await READER.command(ANA, a_message(InputImage(file_id="photo-1")))
+    assert isinstance(created, cm.MessageCreate) and isinstance(created.content, tuple)
+    (image,) = created.content
+    assert isinstance(image, InputImage)
+
+    async def edited(principal: Principal, command: cm.MessageEdit) -> tuple[InputImage, ...]:
+        return (image,)
+
+    async def edit(*parts: InputImage) -> list[InputImage]:
+        command = cm.MessageEdit(id=CommandId("e"), session=SessionId("s"), item_id=ItemId("i"), content=parts)
+        made = await READER.command(ANA, command, edited)
+        assert isinstance(made, cm.MessageEdit) and isinstance(made.content, tuple)
+        return [part for part in made.content if isinstance(part, InputImage)]
+
+    by_url, by_file = InputImage(image_url=image.image_url), InputImage(file_id="photo-1")
+    for part in (by_url, by_file):
+        assert await edit(part) == [image], "as it is in the log"
+        many = await edit(*[part] * 32)
+        assert sum(len(b64decode((each.image_url or "").partition(",")[2])) for each in many) <= IMAGE_BYTES
+        assert len({each.sha256 for each in many}) == 1 and many[0].file_id == "photo-1"
+
+
+async def test_a_whole_history_has_a_bounded_size() -> None:
+    images = CountedImages()
+    reader = AttachmentReader(stored, given, images, bytes_max=100)
+    contents = [(InputImage(file_id=f"photo-{number}"),) for number in range(40)]
+    history = [Unit((cm.NewMessage(content=content),), at=f"[{at}]") for at, content in enumerate(contents)]
+    num_max = SHOWN_MAX // len("data:image/png;base64," + b64encode(b"x" * 400_000).decode())
+    units = await reader.units(ANA, history[:num_max])
+    for longer in (history, [*units, *history[num_max:]]):
+        with pytest.raises(TooLarge) as refused:
+            await reader.units(ANA, longer)
+        assert (refused.value.code, refused.value.param) == ("too_large", f"[{num_max}][0]")
+    assert len(set(images.reads)) == num_max + 1, "none is read behind the one that is too much"
+    items = tuple(item for unit in [*units, *units] for item in unit.items)
+    with pytest.raises(TooLarge):
+        await reader.command(ANA, cm.TurnCreate(id=CommandId("c"), session=SessionId("s"), items=items))
+
+
+async def test_a_long_text_that_is_named_often_has_a_bounded_size() -> None:
+    async def long(principal: Principal, file_id: str, files: CommandFiles) -> ReadFile:
+        return ReadFile("a.txt", "text/plain", 9, DocumentText("text/plain", "x" * 1_000_000))
+
+    reader = AttachmentReader(long, given, CountedImages(), bytes_max=100)
+    with pytest.raises(TooLarge):
+        await reader.command(ANA, a_message(*[STORED] * 9))

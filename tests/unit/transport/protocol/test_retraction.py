@@ -42,11 +42,12 @@ def deltas(records: list[ev.Record]) -> list[str]:
     return [record.event.delta for record in records if isinstance(record.event, ev.OutputTextDelta)]
 
 
-def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_back_behind_it() -> None:
+@pytest.mark.parametrize("category", [ev.ITEM_DELETED, ev.ERASED, ev.DOCUMENT_DELETED])
+def test_a_title_that_the_server_made_is_blotted_out_where_something_was_taken_back_behind_it(category: str) -> None:
     def titled(title: str | None, **made: Any) -> ev.SessionUpdated:
         return ev.SessionUpdated(info=ev.SessionInfo(model="m", title=title, created_at=UnixMs(1), **made))
 
-    taken_back = replace(retracted(0, 4, ""), category=ev.ITEM_DELETED)
+    taken_back = replace(retracted(0, 4, ""), category=category)
     records = log_of(
         titled("My PIN", title_made=True),
         titled("given by a person"),
