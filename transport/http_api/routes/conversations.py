@@ -18,7 +18,6 @@ from sessions.model.types import ItemId, Json, Principal, SessionId, SessionKey,
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import command_id_of, gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
-from transport.model_catalog import card
 from transport.openai import request_models, responses_render
 from transport.openai.conversations import Include, ItemPageParams, ItemPageQuery, branch_items, item_page
 from transport.openai.left_out import LOGPROBS, include_left_out, read_parts
@@ -72,11 +71,12 @@ async def create(request: Request, body: ConversationCreate | None = None) -> Re
     command_id = command_id_of(request, principal, ROUTE)
     session = derived_session_id(principal, command_id)
     given = body or ConversationCreate()
+    default = next(iter(gateway.models()), None)
     turn = cm.TurnCreate(
         id=command_id,
         session=session,
         create=cm.SessionSettings(metadata=dict(given.metadata or {})),
-        items=_new_items(request, given.items or (), images=not gateway.models() or card(gateway.models, None).images),
+        items=_new_items(request, given.items or (), images=default is None or default.images),
         respond=False,
     )
     await gateway.execute(principal, turn)
