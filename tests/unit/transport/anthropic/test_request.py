@@ -15,7 +15,9 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 DOCUMENT = {"type": "document", "title": "a.pdf", "source": {"type": "base64", "data": "AAAA"}}
 NOTE = {"type": "document", "source": {"type": "text", "data": "A note."}}
 TEXT = {"type": "text", "text": "Found:"}
-CALLS = [{"type": "tool_use", "id": call_id, "name": "read", "input": {}} for call_id in ("c1", "c2")]
+CALLS: list[dict[str, Any]] = [
+    {"type": "tool_use", "id": call_id, "name": "read", "input": {}} for call_id in ("c1", "c2")
+]
 
 
 def params(*messages: tuple[str, Any]) -> list[MessageParam]:
