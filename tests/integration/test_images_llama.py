@@ -69,6 +69,7 @@ async def test_three_turns_about_an_image(tmp_path: Path) -> None:
         await asyncio.to_thread(server.stop)
 
 
+@pytest.mark.slow
 async def test_a_killed_server_goes_on_with_what_it_saw(tmp_path: Path) -> None:
     server = server_of(tmp_path)
     await asyncio.to_thread(server.start)
