@@ -253,12 +253,14 @@ async def test_images_are_seen_through_formats_and_log_probabilities(engine: Lla
 
 @pytest.mark.parametrize("engine", ["qwen2"], indirect=True)
 async def test_a_run_that_makes_room_goes_on_with_its_image(engine: LlamaEngine) -> None:
-    talks = [Talk(engine, str(number), "t") for number in range(2)]
-    talks += [Talk(engine, str(number), "u") for number in range(2)]
-    answers = await asyncio.gather(*(talk.ask(*PARTS, max_tokens=100) for talk in talks))
-    assert [len(answer.tokens) for _, answer in answers] == [100] * 4
-    assert engine.stats().counters["preemptions"]
-    assert len({answer.tokens[0] for _, answer in answers}) == 1
+    for attempt in range(50):
+        talks = [Talk(engine, f"{attempt}-{number}", tenant) for tenant in ("t", "u") for number in range(2)]
+        answers = await asyncio.gather(*(talk.ask(*PARTS, max_tokens=100) for talk in talks))
+        assert [len(answer.tokens) for _, answer in answers] == [100] * 4
+        assert len({answer.tokens[0] for _, answer in answers}) == 1
+        if engine.stats().counters["preemptions"]:  # this model may be faster than a turn at a slot is long
+            return
+    pytest.fail("no run has made room")
 
 
 async def test_a_file_that_is_no_projector_is_refused_at_the_start(tmp_path: Path) -> None:

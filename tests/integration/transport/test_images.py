@@ -16,9 +16,11 @@ from inference.file_workers.pool import FileWorkers
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
+from sessions.ports import ImageDecoder
 from sessions.turn.images import MARK, UNSEEN, image_runs, prompt_text
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.wire_client import connected
+from tests.support.images.inline import InlineImages
 from tests.support.images.made import encoded, noise
 from transport.auth.authenticator import key_digest
 
@@ -71,12 +73,13 @@ class World:
         return [run.sha256 for run in image_runs(request.prompt) if run.sha256 in have]
 
 
-async def world_of(*, images: bool, ignores_unknown: bool = False) -> AsyncIterator[World]:
+async def world_of(
+    *, images: bool, ignores_unknown: bool = False, decoder: ImageDecoder | None = None
+) -> AsyncIterator[World]:
     engine = RecordingEngine(SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4, images=images))
-    keys = {key_digest("of-ana"): ANA}
+    keys, decoder = {key_digest("of-ana"): ANA}, decoder or InlineImages()
     async with (
-        FileWorkers() as workers,
-        assembled(engine=engine, keys=keys, images=workers, ignores_unknown=ignores_unknown) as server,
+        assembled(engine=engine, keys=keys, images=decoder, ignores_unknown=ignores_unknown) as server,
         httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
     ):
         yield World(server, http, engine)
@@ -89,20 +92,28 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
+async def sandboxed() -> AsyncIterator[World]:
+    """A world whose images are decoded as in a server, in processes of their own."""
+    async with FileWorkers(workers=1) as workers:
+        async for each in world_of(images=True, decoder=workers):
+            yield each
+
+
+@pytest.fixture
 async def blind() -> AsyncIterator[World]:
     async for each in world_of(images=False):
         yield each
 
 
-async def test_an_answer_depends_on_the_image_and_models_say_that_they_see(world: World) -> None:
+async def test_an_answer_depends_on_the_image_and_models_say_that_they_see(sandboxed: World) -> None:
     answers = []
     for content in (png(), png(), png((30, 200, 30))):
-        answer = await world.post(MESSAGES, chat(shown(content), seed=1, temperature=1))
+        answer = await sandboxed.post(MESSAGES, chat(shown(content), seed=1, temperature=1))
         assert answer.status_code == 200, answer.text
-        answers.append((world.seen(), answer.json()["choices"][0]["message"]["content"]))
+        answers.append((sandboxed.seen(), answer.json()["choices"][0]["message"]["content"]))
         assert answer.json()["usage"]["prompt_tokens"] > 11
     assert answers[0] == answers[1] and answers[0][0] != answers[2][0] and len(answers[0][0]) == 1
-    model, *_ = (await world.http.get("/v1/models", headers=ME)).json()["data"]
+    model, *_ = (await sandboxed.http.get("/v1/models", headers=ME)).json()["data"]
     assert model["input_modalities"] == ["text", "image"]
 
 
@@ -341,10 +352,10 @@ async def test_a_text_of_many_names_takes_no_more_tokens_than_its_letters(world:
 
 async def test_an_image_for_a_model_that_sees_none_is_not_read() -> None:
     engine = RecordingEngine(SimulatedOptions(step_base_s=0.0005, images=False))
+    decoder = InlineImages()
     part = {"type": "input_image", "image_url": data_url(png())}
     async with (
-        FileWorkers() as workers,
-        assembled(engine=engine, keys={key_digest("of-ana"): ANA}, images=workers) as server,
+        assembled(engine=engine, keys={key_digest("of-ana"): ANA}, images=decoder) as server,
         connected(server.ws, auth="of-ana") as wire,
         httpx.AsyncClient(base_url=server.server.url, timeout=60, headers=ME) as http,
     ):
@@ -354,18 +365,18 @@ async def test_an_image_for_a_model_that_sees_none_is_not_read() -> None:
                 await wire.command("message.create", session=session, content=[part], **more)
         item = {"type": "message", "role": "user", "content": [part]}
         assert (await http.post("/v1/conversations", json={"items": [item]})).status_code == 400
-        assert workers.images.total == 0
+        assert decoder.read == 0
 
 
-async def test_a_photo_that_is_sent_back_as_it_was_shown_is_the_same(world: World) -> None:
+async def test_a_photo_that_is_sent_back_as_it_was_shown_is_the_same(sandboxed: World) -> None:
     photo = encoded(noise((700, 700)))
     part = {"type": "input_image", "image_url": data_url(photo)}
     body: dict[str, Any] = {"model": "simulated", "input": [{"role": "user", "content": [part]}]}
-    answer = (await world.post("/v1/responses", body)).json()
-    (first,) = world.seen()
-    items = (await world.http.get(f"/v1/responses/{answer['id']}/input_items", headers=ME)).json()["data"]
+    answer = (await sandboxed.post("/v1/responses", body)).json()
+    (first,) = sandboxed.seen()
+    items = (await sandboxed.http.get(f"/v1/responses/{answer['id']}/input_items", headers=ME)).json()["data"]
     assert items[0]["content"][0]["image_url"].startswith("data:image/jpeg;")
     again = {"model": "simulated", "input": [*reversed(items), *answer["output"], {"role": "user", "content": "And?"}]}
-    session = world.engine.requests[-1].key
-    assert (await world.post("/v1/responses", again)).status_code == 200
-    assert (world.seen(), world.engine.requests[-1].key) == ([first], session), "the same session goes on"
+    session = sandboxed.engine.requests[-1].key
+    assert (await sandboxed.post("/v1/responses", again)).status_code == 200
+    assert (sandboxed.seen(), sandboxed.engine.requests[-1].key) == ([first], session), "the same session goes on"

@@ -59,6 +59,7 @@ def test_a_file_that_is_cut_anywhere_is_refused_or_whole(format: str) -> None:
             assert reply.image is None or end > len(content) // 3, "a third of it is not the image"
 
 
+@pytest.mark.slow
 async def test_the_largest_images_fit_into_the_sandbox() -> None:
     async with FileWorkers(workers=1) as workers:
         row = 1 + 4 * 5_000
