@@ -7,13 +7,13 @@ Bounded: seconds, bytes, and fetches at the same time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from ipaddress import ip_network
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
-from inference.tools.outbound import ToolAnswer, ToolHttpClient, ToolUnanswered, ToolUnreached
+from inference.tools.outbound import ToolHttpClient, ToolUnanswered, ToolUnreached
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.knowledge.images import IMAGE_BYTES_MAX
 from sessions.public_addresses import AddressRules, destination
@@ -23,26 +23,10 @@ FETCHES_MAX: Final = 8
 SETTING: Final = "image_hosts"
 
 
-class ImageHttpClient(Protocol):
-    """Sends one request, as `ToolHttpClient` does."""
-
-    async def send(
-        self,
-        method: str,
-        url: str,
-        rules: AddressRules,
-        *,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        bytes_max: int,
-    ) -> ToolAnswer: ...
-
-
 class ImageFetcher:
     """Fetches images; usable inside its `async with`."""
 
-    def __init__(self, hosts: Sequence[str], *, client: ImageHttpClient | None = None) -> None:
+    def __init__(self, hosts: Sequence[str], *, client: ToolHttpClient | None = None) -> None:
         """`hosts` are names (`images.example.com`), all names below one (`*.example.com`), and private networks (CIDR)
         in which such hosts may be. Raises BadInput for anything else."""
         networks, names = list[str](), set[str]()

@@ -170,7 +170,7 @@ class TemplateTokenizer(ABC):
             if isinstance(part, ImageName):
                 tokens += image_ids(part.sha256, max(NAME_IDS, await self.image_length(part)))
             else:
-                tokens += await self._piece(Piece(part.replace(MARK, "\ufffd"), piece.special))
+                tokens += await self._piece(Piece(without_names(part), piece.special))
         return tokens
 
     async def image_length(self, image: ImageName) -> int:

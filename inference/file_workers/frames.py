@@ -1,4 +1,4 @@
-"""What the server and its file workers send each other, as frames of `worker_process`."""
+"""Defines what the server and its file workers send each other, as frames of `worker_process`."""
 
 from __future__ import annotations
 

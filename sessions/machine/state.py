@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.machine import routed_turns, tool_turns
+from sessions.machine.scrubbing import scrub, scrub_part
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
 from sessions.model.reviews import Outcome, Rating, ReviewId
@@ -23,7 +24,6 @@ from sessions.model.types import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
-    InputImage,
     InputPassage,
     Item,
     ItemId,
@@ -587,14 +587,7 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     if isinstance(item, Message) and event.content_index < len(item.content):
         parts = list(item.content)
         part = parts[event.content_index]
-        if isinstance(part, Refusal):
-            parts[event.content_index] = Refusal(refusal=scrub(part.refusal, event))
-        elif isinstance(part, Reasoning):
-            parts[event.content_index] = Reasoning(scrub(part.reasoning, event))
-        elif isinstance(part, InputImage):
-            parts[event.content_index] = part if scrub(part.text, event) == part.text else InputImage()
-        else:
-            parts[event.content_index] = msgspec.structs.replace(part, text=scrub(part.text, event))
+        parts[event.content_index] = scrub_part(part, event)
         state.items[item.id] = item = msgspec.structs.replace(item, content=tuple(parts))
         if isinstance(part, InputPassage) and not any(
             passage.file_id == part.file_id and passage.text for passage in item.passages
@@ -643,10 +636,6 @@ def _remove(state: State, item_id: ItemId) -> None:
     if answer is not None:
         answer.items = tuple(name for name in answer.items if name != item_id)
         answer.tokens, answer.tail, answer.fingerprint = b"", "", ""
-
-
-def scrub(text: str, event: ev.ContentRetracted) -> str:
-    return text[: event.start] + event.replacement + text[event.end :]
 
 
 # -- folding ------------------------------------------------------------------------------------------------------

@@ -36,9 +36,7 @@ from transport.history_index import Unit
 ATTACHMENTS_MAX: Final = 32  # of one command
 IMAGE_BYTES: Final = 540_000  # of all images of a message, which has a megabyte for everything in base64
 LOW_EDGE: Final = 512  # pixels, of an image with detail "low"
-SHOWN_MAX: Final = (
-    8 << 20
-)  # characters of all texts of files and images in base64 that a command has; a write has 16 MiB
+SHOWN_MAX: Final = 8 << 20  # characters of all files' texts and images in base64; a write of the journal has 16 MiB
 READ_BYTES_MAX: Final = 128 << 20  # of all files that one command has read; a single file may be larger
 
 Content = cm.Content
@@ -86,7 +84,7 @@ class CommandFiles:
 
 
 class ImageReader(Protocol):
-    """Where images come from, and who decodes them. Raises what `ports.ImageDecoder` raises."""
+    """Gets images from where they are, and has them decoded. Raises what `ports.ImageDecoder` raises."""
 
     async def stored(
         self, principal: Principal, file_id: str, bounds: ImageBounds, files: CommandFiles

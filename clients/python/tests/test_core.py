@@ -258,7 +258,7 @@ def test_an_item_that_is_deleted_is_out_of_the_tree() -> None:
     assert list(view.items) == ["a"] and view.head == "a" and view.children("a") == []
 
 
-def test_an_image_that_is_retracted_is_gone() -> None:
+def test_a_retracted_image_is_removed() -> None:
     view = View()
     image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "sha256": "00", "width": 1, "height": 1}
     content = [{"type": "input_text", "text": "Look"}, dict(image), image]

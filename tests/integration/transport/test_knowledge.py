@@ -235,7 +235,7 @@ async def test_a_service_names_the_tenants_stores_for_a_users_session(world: Wor
     assert [FOX in passage["text"] for passage in passages_of(events)] == [True]
 
 
-async def test_what_is_dead_gone_or_refused_is_left_out_and_the_response_says_so(
+async def test_failures_of_a_search_leave_passages_out_and_the_response_says_so(
     world: World, wire: WireClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, gone = await world.store(FOX), await world.store(FOX)

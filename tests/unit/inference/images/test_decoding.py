@@ -1,4 +1,4 @@
-"""What models get of an image: every format and mode comes out upright, opaque, small and without metadata."""
+"""Models get an image of every format and mode upright, opaque, small and without metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROW_AND_COLUMN = {
     7: ("right", "bottom"),
     8: ("left", "bottom"),
 }
-"""Where the first row and the first column of what is stored belong, by EXIF's orientation."""
+"""EXIF's orientation says where the first row and the first column of what is stored belong."""
 
 
 def decode(content: bytes, edge_max: int = 1568) -> DecodedImage:
@@ -196,7 +196,7 @@ def test_one_bit_of_one_pixel_makes_another_result() -> None:
 
 
 def test_the_name_of_an_encoding_says_nothing() -> None:
-    """The same pixels give the same image, however a PNG was packed."""
+    """A PNG gives the same image however its pixels were packed."""
     assert decode(encoded(a_pattern(), compress_level=0)) == decode(encoded(a_pattern(), compress_level=9))
 
 

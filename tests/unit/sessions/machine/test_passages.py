@@ -26,7 +26,7 @@ def say(ground: Ground, *passages: InputPassage) -> ItemId:
     return step.answer.item_id
 
 
-def test_passages_of_deleted_documents_are_taken_back_and_others_stay() -> None:
+def test_only_passages_of_deleted_documents_are_taken_back() -> None:
     ground = Ground()
     ground.create()
     first = say(ground, passage(1, "a"), passage(2, "b"), passage(3, "a"))

@@ -49,7 +49,7 @@ def test_what_tool_results_show_stands_in_one_message_behind_them() -> None:
         ("assistant", [TEXT, DOCUMENT], "messages[1].content[1].type"),
     ],
 )
-def test_images_and_documents_of_others_than_users_are_refused(role: str, content: Any, param: str) -> None:
+def test_images_and_documents_are_refused_outside_a_users_message(role: str, content: Any, param: str) -> None:
     with pytest.raises(BadInput) as caught:
         units_of(params(("user", "Read."), (role, content)), images=True)
     assert caught.value.param == param
