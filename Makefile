@@ -209,8 +209,8 @@ browser:
 VLLM_PY := .venv-vllm/bin/python
 VLLM_WORKERS ?= 2
 VLLM_LONGEST := $(addprefix tests/,vllm/test_engine_isolation.py contract/test_engine.py vllm/test_engine.py vllm/test_engine_restart.py)
-VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py tests/attacks/test_listening_sockets_vllm.py \
-	$(filter-out $(VLLM_LONGEST),$(wildcard tests/vllm/test_*.py))
+VLLM_TESTS = $(VLLM_LONGEST) tests/contract/test_engine_tools.py tests/contract/test_images.py \
+	tests/attacks/test_listening_sockets_vllm.py $(filter-out $(VLLM_LONGEST),$(wildcard tests/vllm/test_*.py))
 
 setup-traces: setup ## packages for traces to an OpenTelemetry collector (--otlp)
 	@$(PYTHON) deploy/setup_env.py base traces

@@ -1,4 +1,4 @@
-"""Token id helpers that every engine needs: common prefixes, and text that comes in bytes.
+"""Token id helpers that every engine needs: common prefixes, images' names, and text that comes in bytes.
 
 Token sequences are `array('I')` here: four bytes a token, compared at the speed of memcmp. Knows nothing of
 vocabularies or engines.
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from sessions.model.types import Tokens
+from sessions.turn.images import PATCH
 
 LONG: Final = 1024  # tokens: beyond, looking at them in place is faster than copying them
 _DTYPE: Final = np.dtype("I")
@@ -45,6 +46,19 @@ def common_prefix(left: array.array[int], right: array.array[int]) -> int:
         else:
             different = middle
     return same
+
+
+def names_images(tokens: array.array[int]) -> bool:
+    """Returns whether there are ids of images' names (`sessions.turn.images`) among a prompt's or slot's."""
+    return len(tokens) > 0 and int(np.frombuffer(tokens, _DTYPE).max()) >= PATCH
+
+
+def without_images(tokens: array.array[int]) -> array.array[int]:
+    """Returns a prompt's ids without those of images' names."""
+    if not names_images(tokens):
+        return tokens
+    ids = np.frombuffer(tokens, _DTYPE)
+    return array.array("I", ids[ids < PATCH].tobytes())
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -43,7 +43,7 @@ from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.scorer import PromptScorer
 from inference.llama.server import BUILD, LlamaServer, make_budget
-from inference.llama.shown_prompts import ImageLengths, PromptShower, ShownPrompt, names_images
+from inference.llama.shown_prompts import ImageLengths, PromptShower, ShownPrompt
 from inference.llama.slot_kv import SlotKv, bytes_per_token
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
@@ -59,7 +59,7 @@ from inference.models.memory import (
 )
 from inference.request_checks import check_model, check_prompt, trial_request
 from inference.sampling import HONOURED
-from inference.tokens import as_tokens, common_prefix
+from inference.tokens import as_tokens, common_prefix, names_images
 from inference.warming import Warmings
 from sessions.limits import Forecast, Share
 from sessions.model.errors import SessileError, Unavailable

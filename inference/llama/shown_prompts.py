@@ -29,13 +29,13 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from inference.llama.vocabulary import Vocabulary
+from inference.tokens import names_images, without_images
 from sessions.model.errors import Internal, Unavailable
 from sessions.model.knowledge.images import EDGE_MAX
 from sessions.model.types import InputImage, Json, Tokens
-from sessions.turn.images import NAME_IDS, PATCH, ImageName, image_ids, image_runs
+from sessions.turn.images import NAME_IDS, ImageName, image_ids, image_runs
 
 COUNTING_TEMPLATE: Final = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """A chat template for llama-server that adds nothing to what is counted."""
@@ -239,16 +239,6 @@ class PromptShower:
             return ()
         body = msgspec.json.encode({"content": text, "add_special": False, "parse_special": special})
         return (await _answer(self._http, "POST", "/tokenize", body, _Tokenized)).tokens
-
-
-def names_images(tokens: array.array[int]) -> bool:
-    """Returns whether there are ids of images' names among a prompt's or slot's."""
-    return len(tokens) > 0 and int(np.frombuffer(tokens, "I").max()) >= PATCH
-
-
-def without_images(tokens: array.array[int]) -> array.array[int]:
-    """Returns a prompt's ids without those of images' names."""
-    return array.array("I", (token for token in tokens if token < PATCH))
 
 
 def blank_png(width: int, height: int) -> bytes:

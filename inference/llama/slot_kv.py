@@ -31,10 +31,9 @@ from inference.kv.cost import RestoreChoice
 from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import Tiers
-from inference.llama.shown_prompts import names_images
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
-from inference.tokens import common_prefix
+from inference.tokens import common_prefix, names_images
 from sessions.model.errors import SessileError
 from sessions.model.types import SHARED, SessionKey
 from sessions.turn.images import FIRST, PATCH

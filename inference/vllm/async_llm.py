@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +30,8 @@ from inference.private_folder import PrivateFolder, create_socket_folder
 from inference.process_environment import only_handed_over
 from inference.sampling import unfit_continuation
 from inference.step_budget import TARGET_CPU_MS, TARGET_GPU_MS
-from inference.vllm.model_folder import Adapter
+from inference.vllm.images import PlacedImage, VllmImages, engine_input, make_images
+from inference.vllm.model_folder import Adapter, VllmModel
 from inference.vllm.options import VllmOptions
 from inference.vllm.sampling import CheckedParams, prefill_params, public_logprobs, scoring_params, token_scores
 from inference.vllm.scheduling.grammar_replay import EMITTED
@@ -160,20 +161,29 @@ class VllmCore:
     def dtype(self) -> str:
         return str(self._llm.model_config.dtype) if self._llm is not None else ""
 
+    def make_images(self, model: VllmModel) -> VllmImages | None:
+        """Returns what shows images to the model; None if it sees none. It outlives this vLLM. Blocking."""
+        return None if self._llm is None else make_images(self._llm.model_config, model)
+
     async def run(
-        self, name: str, prompt: list[int], salt: str, params: SamplingParams, priority: int
+        self,
+        name: str,
+        prompt: list[int],
+        salt: str,
+        params: SamplingParams,
+        priority: int,
+        images: Sequence[PlacedImage] = (),
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """Yields the run's chunks, then one RunEnded. `name` is the request's name, `salt` the cache salt of its
-        blocks. Closing the generator aborts the run within one step. Raises SessileError."""
+        blocks, `images` those that the prompt names. Closing the generator aborts the run within one step. Raises
+        SessileError."""
         llm = self._llm
         if llm is None:
             raise Unavailable("engine_unavailable", "The engine has been closed.")
         ends = set(params.stop_token_ids or ())
         # In the form that vLLM's own renderer gives it, a prompt needs no thread of vLLM's and no `await` on its way to
         # the scheduler: a run is cancelled before it was sent or after, never in between.
-        rendered: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt}
-        if salt:
-            rendered["cache_salt"] = salt
+        rendered = engine_input(prompt, images, salt)
         stream = llm.generate(rendered, params, name, lora_request=self._lora, priority=priority)
         cached: int | None = None
         try:
@@ -297,6 +307,7 @@ class VllmCore:
             "enable_prefix_caching": True,
             # with priorities vLLM's own scheduler serves KV that was never computed: see `_preempt_request` of ours
             "scheduling_policy": "priority" if self.has_own_scheduler else "fcfs",
+            "mm_processor_cache_gb": 0,  # images come processed
             "disable_log_stats": True,
             "enable_log_requests": False,
         }

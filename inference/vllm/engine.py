@@ -35,16 +35,18 @@ from inference.kv.tenant_quota import KvHoldings, TenantKvQuota
 from inference.kv.tiers import Tiers
 from inference.models.memory import check_window
 from inference.request_checks import check_model, check_prompt, trial_request
-from inference.sampling import HONOURED, output_schema
+from inference.sampling import HONOURED
 from inference.standby import Standby
-from inference.tokens import as_tokens, common_prefix
+from inference.tokens import as_tokens, common_prefix, names_images
 from inference.vllm.async_llm import BUILD, RunEnded, VllmCore
 from inference.vllm.block_usage import BlockUsage
 from inference.vllm.crash_isolation import CrashIsolation
+from inference.vllm.images import SeenPrompt, VllmImages
 from inference.vllm.kv_fingerprint import compute_kv_fingerprint
 from inference.vllm.model_folder import VllmModel, read_vllm_model
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.options import VllmOptions
+from inference.vllm.run import VllmRun, can_pause, is_whole
 from inference.vllm.sampling import prefill_params, sampling_params
 from inference.vllm.supervisor import VllmSupervisor
 from inference.vllm.tokenizer import VllmTokenizer, folder_template, read_tokenizer
@@ -79,27 +81,6 @@ class _OtherKv(Exception):
     """Raised if a restarted vLLM has KV of another shape than the tiers, or cannot move KV."""
 
 
-class _Run:
-    """A run of a session on vLLM."""
-
-    __slots__ = ("emitted", "key", "lost", "name", "paused", "plan", "prompt", "scope", "started")
-
-    def __init__(self, key: SessionKey, name: str, prompt: array.array[int], scope: bytes) -> None:
-        self.key = key
-        self.name = name
-        self.prompt = prompt
-        self.scope = scope
-        self.plan: OffloadPlan | None = None
-        self.started = False
-        self.paused = False  # whether it made room; another run then goes on where it stopped
-        self.lost = False  # vLLM has died under it
-        self.emitted: array.array[int] = array.array("I")
-
-    @property
-    def known(self) -> array.array[int]:
-        return self.prompt + self.emitted
-
-
 class VllmEngine:
     """An engine that runs vLLM in processes of its own. Implements `Engine`; its attributes are the parts that a run
     passes, and what is known of sessions between runs."""
@@ -121,7 +102,7 @@ class VllmEngine:
         self._core = core or VllmCore(options, environment)
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._load = LoadForecast(self._gate.queue, time.monotonic)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, VllmRun] = {}
         self._block_usage = self._new_block_usage()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self.holdings = KvHoldings(
@@ -139,6 +120,7 @@ class VllmEngine:
         self._info: EngineInfo
         self._undo: contextlib.AsyncExitStack | None = None
         self._offload: KvOffload | None = None
+        self._images: VllmImages | None = None  # None for a model that sees none
         self._folder: str | None = None  # the folder that the connector writes to
         self._reports: asyncio.Queue[WorkerReady | WorkerUnfit] = asyncio.Queue()
         self._ready: list[WorkerReady] = []  # the reports of the first vLLM's workers
@@ -212,6 +194,9 @@ class VllmEngine:
         )
         async with contextlib.AsyncExitStack() as undo:
             self._offload = await self._start_core(undo, model, window)
+            self._images = await asyncio.to_thread(self._core.make_images, model)
+            if self._images is not None:
+                tokenizer = await asyncio.to_thread(read_tokenizer, model, template, self._images)
             self._undo = undo.pop_all()
         await tokenizer.measure()
         ends = {*tokenizer.answer_end, tokenizer.token_id(model.token_text("eos_token"))}
@@ -231,6 +216,7 @@ class VllmEngine:
             aliases=self.options.model_aliases,
             foldings=template.foldings,
             thoughts=template.thoughts(),
+            images=self._images is not None,
         )
         self._supervisor.started()
         if self._standby is not None:
@@ -240,6 +226,8 @@ class VllmEngine:
         await self._supervisor.close()
         if self._standby is not None:
             await self._standby.close()
+        if self._images is not None:
+            self._images.close()
         undo, self._undo = self._undo, None
         if undo is None:
             return
@@ -339,7 +327,7 @@ class VllmEngine:
         for run in self._runs.values():
             plan, run.plan = run.plan, None
             if plan is not None:
-                self._offload.settle(plan, run.known)
+                self._offload.settle(plan, run.kept)
         await self._offload.completed()
 
     async def _begin_again(self) -> None:
@@ -418,15 +406,17 @@ class VllmEngine:
     ) -> AsyncGenerator[Chunk | Finish, None]:
         """Yields a whole answer from as many runs as it takes: a run that is to make room stops behind a token, and a
         later run goes on from its KV."""
-        turn = GatedRun(request.key.tenant, request.priority, request.weight, len(prompt), pauses=_can_pause(request))
+        turn = GatedRun(request.key.tenant, request.priority, request.weight, len(prompt), pauses=can_pause(request))
         given, cached, decoded = len(prompt), -1, 0
         await self._gate.acquire(turn)
         try:
             if self._offload is not None and request.priority < BACKGROUND_PRIORITY:  # else its user has not come back
                 self._offload.tiers.returns.on_turn(request.key, len(prompt))
             self._load.started(turn.claim, len(prompt) - min(len(prompt), self.place(request.key).tokens))
+            seen = await self._seen(request, prompt)
+            prompt = seen.tokens
             while True:
-                run = self._enter(request.key, prompt, request.cache_scope)
+                run = self._enter(request.key, prompt, request.cache_scope, seen)
                 outputs = self._stream(run, self._params(request), request.shared_prefix, request.priority)
                 async with contextlib.aclosing(self._output(run, outputs)) as items:
                     async for item in items:
@@ -441,7 +431,7 @@ class VllmEngine:
                         decoded += len(item.tokens)
                         self._gate.on_output(turn, len(item.tokens))
                         yield item
-                        if turn.yields and _is_whole(item) and len(run.emitted) < request.max_tokens:
+                        if turn.yields and is_whole(item) and len(run.emitted) < request.max_tokens:
                             run.paused = True
                             break
                 self._load.paused(turn.claim)
@@ -451,6 +441,11 @@ class VllmEngine:
         finally:
             self._load.ended(turn.claim, decoded)
             self._gate.leave(turn)
+
+    async def _seen(self, request: GenerationRequest, prompt: array.array[int]) -> SeenPrompt:
+        if self._images is None:
+            return SeenPrompt(prompt, (), -1)
+        return await self._images.show(request.key, prompt, request.images)
 
     def check_sampling(self, sampling: Sampling) -> None:
         self._params(trial_request(sampling))
@@ -474,7 +469,7 @@ class VllmEngine:
         )
 
     async def _output(
-        self, run: _Run, items: AsyncGenerator[Chunk | RunEnded, None]
+        self, run: VllmRun, items: AsyncGenerator[Chunk | RunEnded, None]
     ) -> AsyncGenerator[Chunk | Finish, None]:
         """Yields the chunks of a run and, at its end, a Finish. Raises EngineLost or Unavailable if the run was cut
         short."""
@@ -503,6 +498,8 @@ class VllmEngine:
         idle = self._gate.running < self._gate.slots and not self._gate.waiting
         free = self._supervisor.unavailable is None and key not in self._isolation
         if not free or not 0 < len(tokens) < self._info.context_window or key in self._warmings:
+            return False
+        if self._images is not None and names_images(tokens):
             return False
         if not idle or self._displaces_sooner(key):
             if self._offload is not None and not self._block_usage.tokens(key):
@@ -558,6 +555,8 @@ class VllmEngine:
 
     async def release(self, key: SessionKey) -> None:
         self._block_usage.forget(key)
+        if self._images is not None:
+            self._images.forget(key)
         if key.session == OPENINGS:
             self._block_usage.forget_openings(key.tenant)
         self._isolation.forget(key)
@@ -583,7 +582,7 @@ class VllmEngine:
         runs = [r for r in self._runs.values() if r.key == key and common_prefix(r.prompt, ledger) == len(r.prompt)]
         run = max(runs, key=lambda run: common_prefix(run.known, ledger), default=None)
         if run is not None and run.plan is not None:
-            await offload.cut(run.plan, run.known)
+            await offload.cut(run.plan, run.kept)
         return await offload.tiers.export(key, ledger)
 
     async def import_kv(self, key: SessionKey, chunks: AsyncIterator[bytes]) -> int:
@@ -591,13 +590,16 @@ class VllmEngine:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _enter(self, key: SessionKey, prompt: array.array[int], scope: bytes = b"") -> _Run:
-        run = _Run(key, secrets.token_hex(8), prompt, scope)
+    def _enter(
+        self, key: SessionKey, prompt: array.array[int], scope: bytes = b"", seen: SeenPrompt | None = None
+    ) -> VllmRun:
+        images, named = (seen.images, seen.named) if seen is not None else ((), -1)
+        run = VllmRun(key, secrets.token_hex(8), prompt, scope, images, named)
         self._runs[run.name] = run
         return run
 
     async def _stream(
-        self, run: _Run, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
+        self, run: VllmRun, params: SamplingParams, shared_prefix: int, priority: int, *, ahead: bool = False
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         """Yields a run's output. The caller must call `_leave` afterwards, also if this raises."""
         self._check(run)
@@ -610,7 +612,7 @@ class VllmEngine:
             run.plan = await self._offload.plan(
                 run.name,
                 run.key,
-                run.prompt,
+                run.kept,
                 shared_prefix,
                 params.max_tokens or 1,
                 resident=self._block_usage.resident(run.key),
@@ -622,7 +624,8 @@ class VllmEngine:
             params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": transfer}
         run.started = self._block_usage.stays(run.key, tag)
         core = self._core
-        async with contextlib.aclosing(core.run(run.name, run.prompt.tolist(), tag, params, priority)) as outputs:
+        stream = core.run(run.name, run.prompt.tolist(), tag, params, priority, run.images)
+        async with contextlib.aclosing(stream) as outputs:
             try:
                 async for item in outputs:
                     if run.plan is not None and self._offload is not None:
@@ -639,7 +642,7 @@ class VllmEngine:
                     self._supervisor.mark_dead()
                 raise
 
-    def _check(self, run: _Run) -> None:
+    def _check(self, run: VllmRun) -> None:
         """Raises EngineLost if the vLLM on which the run began has died, or the error with which all turns are refused
         at present."""
         self._supervisor.check()
@@ -650,14 +653,14 @@ class VllmEngine:
         assert self._offload is not None
         return self._offload.transfer(plan, tag, *self._block_usage.take_notices(tag))
 
-    def _cached(self, run: _Run, reported: int) -> int:
+    def _cached(self, run: VllmRun, reported: int) -> int:
         """Returns how many tokens of the run's prompt were cached. `reported` is vLLM's number, which is too high if a
         load failed."""
         if run.plan is not None and run.plan.bad_reason:
             return min(reported, run.plan.resident_tokens)
         return reported
 
-    async def _leave(self, run: _Run, cached: int, *, finished: bool) -> None:
+    async def _leave(self, run: VllmRun, cached: int, *, finished: bool) -> None:
         """Ends a run; its KV is saved in the background."""
         del self._runs[run.name]
         if not finished and not run.paused:
@@ -670,7 +673,7 @@ class VllmEngine:
             if run.started:
                 self._block_usage.note(run.key, max(0, len(known) - bool(run.emitted)))
         if run.plan is not None and self._offload is not None:
-            self._offload.settle(run.plan, known)
+            self._offload.settle(run.plan, run.kept)
 
     def _new_block_usage(self, **known: Any) -> BlockUsage:
         return BlockUsage(self.options.block_tokens, self._is_busy, **known)
@@ -679,16 +682,3 @@ class VllmEngine:
         return (self._offload is not None and self._offload.is_settling(key)) or any(
             run.key == key for run in self._runs.values()
         )
-
-
-def _can_pause(request: GenerationRequest) -> bool:
-    """Returns whether an answer is unchanged if it is stopped behind a token and continued: a grammar costs a replay,
-    and vLLM counts for its penalties only what a run decoded itself."""
-    sampling = request.sampling
-    return output_schema(request) is None and not (sampling.presence_penalty or sampling.frequency_penalty)
-
-
-def _is_whole(chunk: Chunk) -> bool:
-    """Returns whether a chunk's text ends with its tokens. Several tokens that came together may end within a
-    character."""
-    return len(chunk.tokens) == 1 and bool(chunk.text)

@@ -1,8 +1,8 @@
 """What names the meaning of KV: engines of one name compute the same KV from the same tokens.
 
-Build, dtype and layout are named elsewhere (`KvIdentity`). Here it is the model, its adapter, and what vLLM was given
-that may change what it computes (positions, quantisation, scales, kernels): all but what is known not to. To miss a
-setting there costs tokens once; to list one wrongly would cost wrong answers. Pure.
+Build, dtype and layout are named elsewhere (`KvIdentity`). Here it is the model, its adapter, its preprocessing of
+images, and what vLLM was given that may change what it computes (positions, quantisation, scales, kernels): all but
+what is known not to. To miss a setting there costs tokens once; to list one wrongly would cost wrong answers. Pure.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def compute_kv_fingerprint(model: VllmModel, engine_args: Mapping[str, Json], wi
         material["context window"] = window
     if model.adapter is not None:
         material["adapter"] = model.adapter.fingerprint
+    if model.processor:
+        material["processor"] = model.processor
     if not material:
         return model.fingerprint
     text = json.dumps(material, sort_keys=True, default=str)

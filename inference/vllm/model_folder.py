@@ -8,6 +8,7 @@ folder of its own. It does not load anything.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from sessions.model.errors import BadInput
 _SAMPLE_BYTES: Final = 1 << 20
 _SAMPLES: Final = 16
 RANK_MAX: Final = 512  # of an adapter, vLLM's own bound
+PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")  # how images become tensors
+_PROCESSOR_PACKAGES: Final = ("transformers", "pillow")  # which make them
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -37,6 +40,7 @@ class VllmModel(msgspec.Struct, frozen=True):
     fingerprint: str
     context_window: int  # 0 when the folder does not say
     adapter: Adapter | None = None
+    processor: str = ""  # fingerprint of the preprocessing of images; "" for a model that sees none
 
     @property
     def name(self) -> str:
@@ -80,7 +84,22 @@ def read_vllm_model(path: Path, adapter: Path | None = None, *, weights_needed: 
         fingerprint,
         _context_window(path, config),
         None if adapter is None else _read_adapter(adapter),
+        _processor(path),
     )
+
+
+def _processor(path: Path) -> str:
+    files = [path / name for name in PROCESSOR_FILES if (path / name).is_file()]
+    if not files:
+        return ""
+    return " ".join((_fingerprint(*files), *(_version(name) for name in _PROCESSOR_PACKAGES)))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _context_window(path: Path, config: dict[str, Any]) -> int:

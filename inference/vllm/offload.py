@@ -38,6 +38,7 @@ from inference.shared_prefixes import SharedPrefixes
 from inference.tokens import common_prefix
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved, Report
 from sessions.model.types import OPENINGS, Json, SessionKey
+from sessions.turn.images import whole_names
 
 log = structlog.get_logger(__name__)
 
@@ -321,6 +322,7 @@ class KvOffload:
         if most * self.block_tokens - have >= _LOOK_TOKENS and await self._await_arrivals(plan, prompt, have):
             snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix, plan.scope)
         blocks = min(blocks, most)
+        blocks = whole_names(prompt, blocks * self.block_tokens) // self.block_tokens
         if snapshot is None or not blocks:
             return
         tokens = blocks * self.block_tokens

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from inference.chat_template import ChatTemplate, template_source
 from inference.template_tokenizer import ANCHOR, TemplateTokenizer
@@ -22,27 +22,50 @@ from sessions.model.errors import BadInput
 from sessions.model.generation import TokenizerInfo
 from sessions.model.types import Tokens
 from sessions.ports import ChatMessage
+from sessions.turn.images import PATCH, ImageName
 from sessions.turn.tool_call_parser import CLOSE, OPEN
 
 _INLINE_CHARS_MAX: Final = 2_000
+
+
+class MeasuresImages(Protocol):
+    """Counts the tokens that images take."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of the preprocessing on which the counts depend."""
+
+    def length(self, image: ImageName) -> Awaitable[int]: ...
 
 
 class VllmTokenizer(TemplateTokenizer):
     """Tokenizes by the model's `tokenizer.json`. Implements `Tokenizer`. The constructor reads the file: make it in a
     thread."""
 
-    def __init__(self, file: Path, template: ChatTemplate, *, bos: str = "", eos: str = "") -> None:
+    def __init__(
+        self,
+        file: Path,
+        template: ChatTemplate,
+        *,
+        bos: str = "",
+        eos: str = "",
+        images: MeasuresImages | None = None,
+    ) -> None:
+        """`images`: None for a model that sees none."""
         from tokenizers import Tokenizer as Encoder
 
         content = file.read_bytes()
         self._parsing: Any = Encoder.from_buffer(content)
         self._plain: Any = Encoder.from_buffer(content)
         self._plain.encode_special_tokens = True
-        digest = hashlib.blake2b(content + template.source.encode(), digest_size=12)
+        seen = f"\0{images.fingerprint}" if images is not None else ""
+        digest = hashlib.blake2b(content + f"{template.source}{seen}".encode(), digest_size=12)
         bos_id = self._parsing.token_to_id(bos) if bos else None
         starts = self._parsing.encode("", add_special_tokens=True).ids
         begins = (bos_id,) if bos_id is not None and bos_id in starts else ()
         super().__init__(template, f"hf-{digest.hexdigest()}", begins)
+        self._images = images
+        self.sees = images is not None
         anchor = self._plain.encode(ANCHOR, add_special_tokens=False).ids
         spaced = len(anchor) > 1 and self._plain.decode(anchor[:1]).strip() == ""
         self._anchor: tuple[int, ...] = tuple(anchor) if spaced else ()
@@ -85,7 +108,7 @@ class VllmTokenizer(TemplateTokenizer):
         )
 
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
-        return [self._token_bytes(token) for token in tokens]
+        return [self._token_bytes(token) if token < PATCH else b"" for token in tokens]
 
     def _token_bytes(self, token: int) -> bytes:
         if token in self._added:
@@ -96,6 +119,10 @@ class VllmTokenizer(TemplateTokenizer):
         if len(spelling) == 6 and spelling.startswith("<0x"):  # how SentencePiece spells a byte
             return bytes([int(spelling[3:5], 16)])
         return spelling.replace("\u2581", " ").encode()
+
+    async def image_length(self, image: ImageName) -> int:
+        assert self._images is not None
+        return await self._images.length(image)
 
     async def _opening_piece(self, piece: str, *, special: bool) -> Tokens:
         return self._encode(piece, special=True) if special else await self.text(piece)
@@ -143,11 +170,12 @@ def _decoder_of(content: bytes) -> bytes:
     return json.dumps(json.loads(content).get("decoder")).encode()
 
 
-def read_tokenizer(model: VllmModel, template: ChatTemplate) -> VllmTokenizer:
+def read_tokenizer(model: VllmModel, template: ChatTemplate, images: MeasuresImages | None = None) -> VllmTokenizer:
     """Reads the model's tokenizer. Blocking. Raises BadInput that names the file."""
     file = model.path / "tokenizer.json"
     try:
-        return VllmTokenizer(file, template, bos=model.token_text("bos_token"), eos=model.token_text("eos_token"))
+        bos, eos = model.token_text("bos_token"), model.token_text("eos_token")
+        return VllmTokenizer(file, template, bos=bos, eos=eos, images=images)
     except Exception as exc:  # the library raises nothing more special
         raise BadInput(
             "bad_model_file",

@@ -112,6 +112,15 @@ def image_runs(tokens: Tokens) -> Iterator[ImageRun]:
             name.append(token)
 
 
+def whole_names(tokens: Tokens, length: int) -> int:
+    """Returns how many of the first `length` tokens name the images among them as a whole: `length`, or the tokens in
+    front of an image if the first `length` ones end within its name."""
+    if length < len(tokens) and NEXT <= tokens[length] < FIRST:
+        while length and NEXT <= tokens[length] < FIRST:
+            length -= 1
+    return length
+
+
 def _hash_of(name: Iterable[int]) -> str:
     return b"".join((part & 0xFF_FFFF).to_bytes(3, "little") for part in name)[:-1].hex()
 

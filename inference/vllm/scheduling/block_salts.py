@@ -9,6 +9,8 @@ request. Here the first block carries the opening's tag and the first one behind
 So of two sessions that name the same opening the first n blocks have the same hashes, and no later one: not even where
 their tokens are the same. Sessions of other tenants have openings of other names, and share nothing.
 
+Images are named in the blocks that they fill, as vLLM names them.
+
 It fails closed: a request that this was not done for is salted with its session's tag as a whole, and shares nothing.
 """
 
@@ -62,7 +64,7 @@ def salt_in_parts(request: Any, hash_function: Callable[[Any], bytes], block_tok
     """Gives a request that names a shared prefix (`RequestTransfer`) the block hashes that all its sharers have."""
     named = request.kv_transfer_params or {}
     opening, count = str(named.get("opening") or ""), int(named.get("opening_blocks") or 0)
-    if not opening or count <= 0 or not request.cache_salt or request.mm_features or not request.block_hashes:
+    if not opening or count <= 0 or not request.cache_salt or not request.block_hashes:
         return
     hasher = PartedHasher(hash_function, block_tokens, opening=opening, opening_blocks=count)
     request.block_hashes, request._block_hasher = hasher.hashes(request, 0, None), hasher

@@ -50,7 +50,9 @@ class _Ours:
         self._long_max: int = self.scheduler_config.long_prefill_token_threshold  # as it was set
         self._planner: StepPlanner | None = None
         target_ms = dict(self.vllm_config.additional_config or {}).get(STEP_TARGET, 0)
-        if target_ms and self.scheduler_config.enable_chunked_prefill:
+        config = self.scheduler_config
+        # Where an image must be computed in one step, one that it does not fit into would never come.
+        if target_ms and config.enable_chunked_prefill and not config.disable_chunked_mm_input:
             most = self.max_num_scheduled_tokens
             budget, drafted = StepBudget(target_ms / 1000, most), self.num_spec_tokens
             overlaps = self.vllm_config.max_concurrent_batches > 1

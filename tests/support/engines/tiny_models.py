@@ -164,8 +164,9 @@ def write_tiny_model(
     file.write_bytes(gguf(metadata, {f"{name}.weight": (_FLOATS, *tensor) for name, tensor in weights.items()}))
 
 
-def write_tiny_folder(folder: Path, kind: str, template: str, specials: tuple[str, ...]) -> None:
-    """Writes a folder in Hugging Face's format, with one of `FOLDER_KINDS`."""
+def write_tiny_folder(folder: Path, kind: str, template: str, specials: tuple[str, ...]) -> frozenset[int]:
+    """Writes a folder in Hugging Face's format, with one of `FOLDER_KINDS`. Returns the ids of the tokens that the
+    model never writes."""
     specials = _with_ends(specials)
     vocabulary = _vocabulary(kind, specials)
     folder.mkdir()
@@ -195,6 +196,7 @@ def write_tiny_folder(folder: Path, kind: str, template: str, specials: tuple[st
     (folder / "config.json").write_text(json.dumps(config))
     weights = _weights(kind, vocabulary, HEADS * FOLDER_HEAD)
     (folder / "model.safetensors").write_bytes(_safetensors({_name(name): each for name, each in weights.items()}))
+    return vocabulary.silent
 
 
 def _name(name: str) -> str:

@@ -22,7 +22,9 @@ from inference.vllm.model_folder import Adapter
 from inference.vllm.offload import KvOffload
 from inference.vllm.options import VllmOptions
 from sessions.ports import Engine
+from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.engines import SLOTS, WINDOW, AlwaysRestores, World
+from tests.support.engines.tiny_seeing import write_tiny_seeing_folder
 
 MODEL = Path(__file__).resolve().parents[3] / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 BLOCK_TOKENS = 32  # the least that vLLM can do on a CPU
@@ -152,6 +154,23 @@ class VllmWorld(World):
         await super().close()
         assert list(self.staging.iterdir()) == [], "an engine left something in memory"
         self.staging.rmdir()
+
+
+class SeeingVllmWorld(VllmWorld):
+    """A tiny model that sees images, written once for all tests of a process, so that they share its cores."""
+
+    _models: tempfile.TemporaryDirectory[str] | None = None
+
+    def __init__(self, folder: Path, **always: Any) -> None:
+        if SeeingVllmWorld._models is None:
+            SeeingVllmWorld._models = tempfile.TemporaryDirectory(prefix="sessile-seeing-")
+            write_tiny_seeing_folder(self.model_path, FAMILIES["chatml"], SPECIALS)
+        super().__init__(folder, **{"model_path": self.model_path, **always})
+
+    @property
+    def model_path(self) -> Path:
+        assert self._models is not None
+        return Path(self._models.name) / "tiny"
 
 
 async def start(world: VllmWorld, **options: Any) -> VllmEngine:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from PIL import Image
 
-from inference.llama.shown_prompts import ImageLengths, PromptShower, Speller, blank_png, names_images
+from inference.llama.shown_prompts import ImageLengths, PromptShower, Speller, blank_png
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.tokens import as_tokens
+from inference.tokens import as_tokens, names_images
 from sessions.model.errors import Internal, Unavailable
 from sessions.model.types import InputImage
 from sessions.turn.images import PATCH, ImageName, image_ids
