@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
@@ -21,12 +22,14 @@ init_none_hash(SHA)
 TOKENS = list(range(18))  # four blocks and a half
 
 
-def request(tokens: list[int], salt: str, opening: str = "", blocks: int = 0, lora: Any = None) -> Request:
+def request(
+    tokens: list[int], salt: str, opening: str = "", blocks: int = 0, lora: Any = None, images: Any = None
+) -> Request:
     transfer = {"tag": salt, "name": "x", "opening": opening, "opening_blocks": blocks}
     params = SamplingParams(max_tokens=50, extra_args={"kv_transfer_params": transfer})
-    return Request(
-        "r", tokens, params, None, cache_salt=salt, lora_request=lora, block_hasher=get_request_block_hasher(BLOCK, SHA)
-    )
+    hasher = get_request_block_hasher(BLOCK, SHA)
+    more: dict[str, Any] = {"cache_salt": salt, "lora_request": lora, "mm_features": images, "block_hasher": hasher}
+    return Request("r", tokens, params, None, **more)
 
 
 def salted(*given: Any, **named: Any) -> list[Any]:
@@ -57,6 +60,20 @@ def test_what_is_decoded_behind_an_opening_is_its_sessions() -> None:
         assert made.block_hashes == salted(TOKENS, session, "opening", 2)
         hashes.append(made.block_hashes)
     assert hashes[0][:2] == hashes[1][:2] and not set(hashes[0][2:]) & set(hashes[1][2:])
+
+
+def test_images_name_the_blocks_that_they_fill_and_all_behind() -> None:
+    """A request with images once shared no opening."""
+    place = PlaceholderRange(offset=9, length=5)
+    of = {}
+    for image in ("", "x", "y"):
+        features = [MultiModalFeatureSpec(data=None, modality="image", identifier=image, mm_position=place)]
+        made = request(TOKENS, "one", "opening", 2, images=features if image else None)
+        salt_in_parts(made, SHA, BLOCK)
+        of[image] = list(made.block_hashes)
+    assert of[""][:2] == of["x"][:2] == of["y"][:2]
+    assert len({tuple(hashes[2:]) for hashes in of.values()}) == 3
+    assert not set(of["x"][2:]) & set(of["y"][2:])
 
 
 def test_an_adapter_has_hashes_of_its_own() -> None:

@@ -54,6 +54,17 @@ def test_an_adapter_is_part_of_the_name_and_a_wrong_one_is_refused(tmp_path: Pat
         assert refused.value.param == "vllm_adapter" and str(wrong) in refused.value.public_message
 
 
+def test_the_preprocessing_of_images_is_part_of_the_name(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m")
+    names = [compute_kv_fingerprint(read_vllm_model(folder), {}, 8192)]
+    for sizes in ("{}", '{"size": 56}'):
+        (folder / "preprocessor_config.json").write_text(sizes)
+        names.append(compute_kv_fingerprint(read_vllm_model(folder), {}, 8192))
+    settings = {"mm_processor_kwargs": {"size": 28}}
+    names.append(compute_kv_fingerprint(read_vllm_model(folder), settings, 8192))
+    assert len(set(names)) == 4
+
+
 def test_room_for_kv_goes_through_to_vllm_and_what_is_ours_is_refused_with_its_flag() -> None:
     VllmOptions(model_path=Path("m"), engine_args={"kv_cache_memory_bytes": 1 << 31, "num_gpu_blocks_override": 9})
     for name, says in (("max_num_seqs", "--slots"), ("enable_lora", "--vllm-adapter"), ("scheduling_policy", "fixed")):

@@ -25,6 +25,7 @@ from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
+from sessions.turn.images import image_ids
 from tests.support.engines.engines import until
 from tests.support.engines.kv import IDENTITY, make_tiers
 
@@ -106,6 +107,19 @@ async def test_what_was_written_is_found_again_and_grows_with_the_session(offloa
     plan = await offload.plan("r3", key("a", "other"), longer, 0, 8)
     assert plan.source is None
     await offload.abandon(plan)
+
+
+async def test_no_kv_of_an_image_is_restored_by_the_beginning_of_its_name(offload: KvOffload) -> None:
+    one, like_it, shorter = "0b" * 32, "0b" * 9 + "0c" * 23, "0c" * 32
+    before = array.array("I", range(6))
+    known = before + array.array("I", image_ids(one, 20))
+    await kept(offload, key("a"), known)
+    bases = {one: 6, like_it: 1, shorter: 1}  # in blocks of four: where its name is whole, else in front of the image
+    for sha256, blocks in bases.items():
+        prompt = before + array.array("I", [*image_ids(sha256, 20), 7])
+        plan = await offload.plan("r", key("a"), prompt, 0, 8)
+        assert plan.base_blocks == blocks
+        await offload.abandon(plan)
 
 
 async def kept(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> None:

@@ -23,6 +23,7 @@ from sessions.turn.images import (
     patches_of,
     prompt_text,
     split_names,
+    whole_names,
 )
 
 SHA = hashlib.sha256(b"an image").hexdigest()
@@ -68,6 +69,12 @@ def test_ten_thousand_pairs_that_differ_in_one_bit_share_no_id_of_a_name() -> No
         data[rng.randrange(64)] ^= 1 << rng.randrange(8)
         other = image_ids(hashlib.sha256(data).hexdigest(), NAME_IDS)
         assert one != other and one[:3] != other[:3]
+
+
+def test_a_prefix_that_ends_within_a_name_ends_in_front_of_its_image() -> None:
+    ids = [5, 6, *image_ids(SHA, 20), 7]
+    named = [whole_names(ids, length) for length in range(len(ids) + 1)]
+    assert named == [0, 1, 2, *[2] * (NAME_IDS - 1), *range(2 + NAME_IDS, len(ids) + 1)]
 
 
 @pytest.mark.parametrize(
