@@ -12,7 +12,8 @@ from inference.vllm.engine import VllmEngine
 from inference.vllm.images import VllmImages, engine_input
 from sessions.model.errors import BadInput
 from sessions.model.types import InputImage, InputText
-from sessions.turn.images import NAME_IDS, ImageName, image_runs
+from sessions.ports import ChatMessage
+from sessions.turn.images import NAME_IDS, ImageName, image_runs, prompt_text
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.engines import Answer
 from tests.support.engines.image_talk import ONE, PARTS, TWO, ImageTalk
@@ -72,7 +73,6 @@ async def test_counts_are_vllms_own(seeing: SeeingVllmWorld) -> None:
     shapes = [(60, 40), (200, 40), (40, 200), (7, 7), (1_000, 999)]
     images = [input_image(noise(number, width=width, height=height)) for number, (width, height) in enumerate(shapes)]
     talk = ImageTalk(engine, "a")
-    talk.images = images
     lengths = set()
     for image in images:
         talk.messages.clear()
@@ -113,8 +113,9 @@ async def test_an_opening_stays_shared_beside_images(seeing: SeeingVllmWorld) ->
 
     async def turn(name: str, image: InputImage) -> Answer:
         talk = ImageTalk(engine, name)
-        talk.images = [image]
-        await talk.ask(PARTS[0], image, max_tokens=1)
+        talk.images.append(image)
+        text = prompt_text((PARTS[0], image), sees=True)
+        talk.messages.append(ChatMessage(role="user", text=text, names_images=True))
         return await talk.run(await talk.prompt(instructions), shared_prefix=opening)
 
     shared = seeing.whole(opening)

@@ -31,25 +31,27 @@ BLOCKS = 64
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed. "
 
 
+def scheduler_of(folder: Path, *, asynchronous: bool, images_whole: bool = False) -> Any:
+    config = AsyncEngineArgs(**VllmCore(vllm_options(folder, slots=6))._arguments(2_048, None)).create_engine_config()
+    config.cache_config.num_gpu_blocks = BLOCKS
+    config.scheduler_config.async_scheduling = asynchronous
+    config.scheduler_config.disable_chunked_mm_input = images_whole
+    init_none_hash(get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo))
+    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    return config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK_TOKENS,
+    )
+
+
 class Device:
     """One of vLLM's schedulers with ours, and a device that computes nothing, at a pace of its own."""
 
     def __init__(self, folder: Path, *, asynchronous: bool) -> None:
-        config = AsyncEngineArgs(
-            **VllmCore(vllm_options(folder, slots=6))._arguments(2_048, None)
-        ).create_engine_config()
-        config.cache_config.num_gpu_blocks = BLOCKS
-        config.scheduler_config.async_scheduling = asynchronous
-        spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        self.scheduler: Any = config.scheduler_config.get_scheduler_cls()(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK_TOKENS,
-        )
-        algorithm = get_hash_fn_by_name(config.cache_config.prefix_caching_hash_algo)
-        init_none_hash(algorithm)
-        self.hasher = get_request_block_hasher(BLOCK_TOKENS, algorithm)
+        self.scheduler = scheduler_of(folder, asynchronous=asynchronous)
+        self.hasher = get_request_block_hasher(BLOCK_TOKENS, self.scheduler._hash_function)
         assert self.scheduler._planner is not None, "the target reaches the scheduler"
         self.now_s = 100.0
         budget = StepBudget(TARGET_S, STEP_TOKENS)
@@ -78,6 +80,12 @@ class Device:
         )
         self.scheduler.update_from_output(output, result)
         return dict(output.num_scheduled_tokens)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_have_no_target_where_an_image_must_fit_into_one(asynchronous: bool, tmp_path: Path) -> None:
+    """An image of more tokens than a step has would wait for ever."""
+    assert scheduler_of(tmp_path, asynchronous=asynchronous, images_whole=True)._planner is None
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
