@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.doors.image_turns import sees, three_turns, url_of
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.tiny_models import write_tiny_model
-from tests.support.engines.tiny_projector import ROW, noise, write_tiny_projector
+from tests.support.engines.tiny_projector import ROW, write_tiny_projector
 
 pytestmark = pytest.mark.model
 
@@ -31,35 +31,13 @@ def server_of(folder: Path) -> ServerProcess:
     return ServerProcess("--engine", "llama", *files, *sizes, data=str(folder / "data"))
 
 
-def url_of(seed: int) -> str:
-    return f"data:image/png;base64,{base64.b64encode(noise(seed)).decode()}"
-
-
 async def test_three_turns_about_an_image(tmp_path: Path) -> None:
     server = server_of(tmp_path)
     await asyncio.to_thread(server.start)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
-            models = (await http.get("/v1/models")).json()["data"]
-            (model,) = (each for each in models if each["id"] == "tiny")
-            assert model["input_modalities"] == ["text", "image"]
-
-            async def turns(seed: int | None) -> list[tuple[str, dict[str, Any], Any]]:
-                content = [{"type": "text", "text": "where does the river go?"}]
-                if seed is not None:
-                    content.insert(0, {"type": "image_url", "image_url": {"url": url_of(seed)}})  # type: ignore[dict-item]
-                messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
-                told = []
-                for question in ("and where?", "and it?", ""):
-                    body = {"model": model["id"], "messages": messages, "temperature": 0, "max_tokens": 12}
-                    answer = (await http.post("/v1/chat/completions", json={**body, "logprobs": True})).json()
-                    (choice,) = answer["choices"]
-                    text = choice["message"]["content"]
-                    told.append((text, answer["usage"], choice["logprobs"]))
-                    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": question}]
-                return told
-
-            one, again, two, none = await turns(1), await turns(1), await turns(2), await turns(None)
+            assert await sees(http, "tiny")
+            one, again, two, none = [await three_turns(http, "tiny", seed) for seed in (1, 1, 2, None)]
             assert [text for text, _, _ in one] == [text for text, _, _ in again]
             assert len({str(each[0][2]) for each in (one, again, two, none)}) == 3
             for (_, before, _), (_, usage, _) in pairwise(one):

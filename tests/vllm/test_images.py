@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 
 from inference.tokens import as_tokens
@@ -14,6 +17,8 @@ from sessions.model.errors import BadInput
 from sessions.model.types import InputImage, InputText
 from sessions.ports import ChatMessage
 from sessions.turn.images import NAME_IDS, ImageName, image_runs, prompt_text
+from tests.support.doors.image_turns import sees, three_turns
+from tests.support.doors.server_process import ServerProcess
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.engines import Answer
 from tests.support.engines.image_talk import ONE, PARTS, TWO, ImageTalk
@@ -168,3 +173,22 @@ async def test_a_model_that_is_told_to_see_nothing_sees_nothing(tmp_path: Path) 
         await world.close()
     finally:
         world.cores.close()
+
+
+async def test_a_server_answers_about_images(tmp_path: Path) -> None:
+    write_tiny_seeing_folder(tmp_path / "tiny", FAMILIES["chatml"], SPECIALS)
+    sizes = ("--threads", "1", "--slots", "2", "--context", "2048")
+    settings = ("--vllm-args", '{"dtype": "float32", "kv_cache_memory_bytes": 200000000}')
+    command = ("--engine", "vllm", "--model", str(tmp_path / "tiny"), *sizes, *settings)
+    server = ServerProcess(*command, data=str(tmp_path / "data"))
+    await asyncio.to_thread(server.start)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as http:
+            assert await sees(http, "tiny")
+            one, again, two, none = [await three_turns(http, "tiny", seed) for seed in (1, 1, 2, None)]
+            assert [text for text, _, _ in one] == [text for text, _, _ in again]
+            assert len({text for text, _, _ in (one[0], two[0], none[0])}) == 3
+            for (_, before, _), (_, usage, _) in pairwise(one):
+                assert usage["prompt_tokens_details"]["cached_tokens"] > before["prompt_tokens"] - BLOCK_TOKENS
+    finally:
+        await asyncio.to_thread(server.stop)
