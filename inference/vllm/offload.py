@@ -321,7 +321,7 @@ class KvOffload:
         have = max(resident, blocks * self.block_tokens)
         if most * self.block_tokens - have >= _LOOK_TOKENS and await self._await_arrivals(plan, prompt, have):
             snapshot, blocks = self._best(plan.key, prompt, plan.shared_prefix, plan.scope)
-        blocks = min(blocks, most)
+        blocks = max(0, min(blocks, most))
         blocks = whole_names(prompt, blocks * self.block_tokens) // self.block_tokens
         if snapshot is None or not blocks:
             return

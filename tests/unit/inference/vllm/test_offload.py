@@ -120,6 +120,9 @@ async def test_no_kv_of_an_image_is_restored_by_the_beginning_of_its_name(offloa
         plan = await offload.plan("r", key("a"), prompt, 0, 8)
         assert plan.base_blocks == blocks
         await offload.abandon(plan)
+    plan = await offload.plan("r", key("a"), array.array("I"), 0, 8)  # of a prompt that begins with a short image
+    assert plan.base_blocks == 0 and plan.source is None
+    await offload.abandon(plan)
 
 
 async def kept(offload: KvOffload, who: SessionKey, tokens: array.array[int]) -> None:
