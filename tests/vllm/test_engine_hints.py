@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,7 +43,7 @@ class Core:
         self.sent: list[Sent] = []
 
     async def run(
-        self, name: str, prompt: list[int], salt: str, params: Any, priority: int
+        self, name: str, prompt: list[int], salt: str, params: Any, priority: int, images: Sequence[Any]
     ) -> AsyncGenerator[Chunk | RunEnded, None]:
         sent = Sent(prompt, priority)
         self.sent.append(sent)
