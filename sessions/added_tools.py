@@ -78,7 +78,7 @@ class AddedToolStore(Protocol):
 
     async def replace(self, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
         """Stores a tenant's tools in place of those with the same version, with an audit row, and returns them with
-        their new version. Raises Conflict (`tools_changed`) if they were changed since, Limited (`quota_exceeded`)."""
+        their new version. Raises Conflict (`tool_changed`) if they were changed since, Limited (`quota_exceeded`)."""
         ...
 
     async def changes(self, *, after: int, limit: int) -> Sequence[AddedTools]:
@@ -90,7 +90,7 @@ class AddedToolCheck(Protocol):
     """Decides whether a tool may be added beside those of the tools file as it is now."""
 
     def check(self, tenant: TenantId, tool: AddedTool) -> None:
-        """Raises BadInput that names a wrong field, Conflict (`tool_name_taken`) for a name that the file has."""
+        """Raises BadInput that names a wrong field, Conflict (`tool_exists`) for a name that the file has."""
         ...
 
 
@@ -111,7 +111,7 @@ def decode_tools(tenant: TenantId, version: int, body: bytes) -> AddedTools:
 
 
 def tools_conflict() -> Conflict:
-    return Conflict("tools_changed", "The tools were changed meanwhile: read them and try again.")
+    return Conflict("tool_changed", "The tools were changed meanwhile: read them and try again.")
 
 
 def _sorted(tools: Iterable[AddedTool]) -> tuple[AddedTool, ...]:

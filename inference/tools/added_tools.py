@@ -98,7 +98,7 @@ class AddedToolRules:
         if taken_by_file(self.file, tenant, tool.kind, tool.name):
             what = "tool" if tool.kind == "tool" else "MCP server"
             raise Conflict(
-                "tool_name_taken",
+                "tool_exists",
                 f"The operator's tools file has {tool.name!r}: name the {what} otherwise.",
                 param="name",
             )

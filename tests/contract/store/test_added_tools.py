@@ -1,4 +1,4 @@
-"""One suite for added tools on every store: a set for each tenant, versions in order, nothing lost, erased with keys."""
+"""One suite for added tools on every store: a set for each tenant, versions in order, none lost, erased with keys."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Request, Response
 from sessions.added_tools import AddedKind, AddedTool, AddedTools, tools_conflict
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
-from sessions.model.errors import BadInput, Conflict, NotFound, Unavailable
+from sessions.model.errors import BadInput, Conflict, Forbidden, NotFound
 from sessions.model.json_schema import SchemaFault
 from sessions.model.types import Principal
 from sessions.tool_records import ToolRecord, ToolRecordKind
@@ -155,7 +155,7 @@ async def _put(request: Request, response: Response, kind: AddedKind, name: str,
     principal, gateway = principal_of(request), gateway_of(request)
     tenant, check = demand_administrator(principal), gateway.added_tools
     if check is None:
-        raise Unavailable("no_tools", "This server has no tools file: see docs/tools.md.", retryable=False)
+        raise Forbidden("tools_disabled", "This server has no tools file: see docs/tools.md.")
     offer = body.pop("offer", False)
     if not isinstance(offer, bool):
         raise BadInput("invalid_request", "`offer` is true or false.", param="offer")
