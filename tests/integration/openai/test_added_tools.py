@@ -213,6 +213,34 @@ async def test_an_added_mcp_server_is_called_over_http(world: World, client: ope
         assert await world.server.gateway.store.tool_records.records("pin", LOCAL) == []
 
 
+async def test_a_changed_mcp_server_lets_its_calls_end(world: World, client: openai.AsyncOpenAI) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+    town = HttpMcp()
+
+    @town.server.tool(description="Waits.")
+    async def wait() -> str:
+        begun.set()
+        await release.wait()
+        return "waited for it"
+
+    async with town.running():
+        await world.ask("PUT", "/v1/tool_servers/town", {"url": town.url})
+        await until(lambda: world.tools.find(LOCAL, "town__wait") is not None)
+        world.server.engine.script += [call_of("town__wait"), call_of("town__wait"), "Done."]
+        running = asyncio.create_task(
+            client.responses.create(model=SIMULATED, input="wait", tools=[named("town__wait")])
+        )
+        async with asyncio.timeout(60):
+            await begun.wait()
+        await world.ask("DELETE", "/v1/tool_servers/town")
+        await until(lambda: world.tools.find(LOCAL, "town__wait") is None)
+        release.set()
+        done = await running
+        outputs = [str(each.output) for each in done.output if each.type == "function_call_output"]
+        assert "waited for it" in outputs[0] and outputs[1].startswith("tool_not_found")
+        await until(lambda: not world.tools.servers._ending)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
