@@ -82,7 +82,8 @@ class AddedToolStore(Protocol):
         ...
 
     async def changes(self, *, after: int, limit: int) -> Sequence[AddedTools]:
-        """Returns the sets that were changed after a version, in the order of their changes."""
+        """Returns the sets that were changed after a version, in the order of their changes; one that cannot be read is
+        empty."""
         ...
 
 

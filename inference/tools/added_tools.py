@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 PAGE: Final = 100
+SERVERS_MAX: Final = 2_000  # of all tenants: each replica keeps a connection to each
 _OPERATORS: Final[dict[AddedKind, tuple[str, ...]]] = {
     "tool": ("networks",),
     "server": ("networks", "command", "env", "folder", "memory_mb"),
@@ -156,12 +157,14 @@ class ToolSources:
                 log.warning("added_tools_unavailable", error=error.code)
 
     def _merged(self) -> ToolsFile:
-        file, rules = self._file, AddressRules(self._file.networks)
+        file, rules, connected = self._file, AddressRules(self._file.networks), 0
         tenants, left_out = dict(file.tenants), set[tuple[TenantId, AddedKind, str, str]]()
 
         def usable(tenant: TenantId, kind: AddedKind, name: str, url: str) -> bool:
             why = "the file has this name" if taken_by_file(file, tenant, kind, name) else ""
             why = why or ("" if rules.permits_url(url) else "its address is not permitted")
+            if not why and kind == "server" and connected >= SERVERS_MAX:
+                why = f"this replica has {SERVERS_MAX} of them"
             if why:
                 left_out.add((tenant, kind, name, why))
             return not why
@@ -170,6 +173,7 @@ class ToolSources:
             own = file.tenants.get(tenant, TenantTools())
             tools = {name: each for name, each in added.tools.items() if usable(tenant, "tool", name, each.url)}
             servers = {name: each for name, each in added.servers.items() if usable(tenant, "server", name, each.url)}
+            connected += len(servers)
             offer = [name for name in added.offer if name not in own.offer and (name in tools or name in servers)]
             tenants[tenant] = msgspec.structs.replace(
                 own, offer=(*own.offer, *offer), tools={**own.tools, **tools}, servers={**own.servers, **servers}

@@ -108,7 +108,7 @@ async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedTo
     async def take(file: ToolsFile) -> None:
         rules.file = file
 
-    watcher, first = await _first_reading(settings.tools, take)
+    watcher, first = await _first_reading(settings.tools, take, what="tool_rules")
     rules = AddedToolRules(first)
     watching = asyncio.create_task(watcher.run())
     try:
@@ -119,10 +119,10 @@ async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedTo
 
 
 async def _first_reading(
-    path: str, take: Callable[[ToolsFile], Awaitable[None]]
+    path: str, take: Callable[[ToolsFile], Awaitable[None]], *, what: str = "tools"
 ) -> tuple[FileWatcher[ToolsFile], ToolsFile]:
     """Reads the tools file. Returns what follows it, and what it says now. Raises BadInput."""
-    watcher = FileWatcher(Path(path), read_tools, take, what="tools", refused=(ValueError,))
+    watcher = FileWatcher(Path(path), read_tools, take, what=what, refused=(ValueError,))
     try:
         return watcher, await asyncio.to_thread(watcher.first)
     except (OSError, ValueError) as error:

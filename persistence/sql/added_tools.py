@@ -10,13 +10,17 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+import structlog
 
-from persistence.codec import ADDED_TOOLS_ROW, Codec, KeyDestroyed, with_keys
+from persistence.codec import ADDED_TOOLS_ROW, Codec, KeyDestroyed, unreadable, with_keys
 from persistence.sql.script import Chain, Lock, Query, Script, SqlDatabase
 from persistence.validation import check_text
 from sessions.added_tools import AddedTools, decode_tools, encode_tools, tools_conflict
 from sessions.model.audit import Audited
+from sessions.model.errors import Internal
 from sessions.model.types import TOOLS, SessionKey, TenantId
+
+log = structlog.get_logger(__name__)
 
 _ALL: Final = "tenant, version, key_id, body"
 _ONE: Final = f"SELECT {_ALL} FROM added_tools WHERE tenant = $1"
@@ -57,7 +61,16 @@ class SqlAddedTools:
         return msgspec.structs.replace(tools, version=await self._database.run(script))
 
     async def changes(self, *, after: int, limit: int) -> list[AddedTools]:
-        return [await self._read(row) for row in await self._database.rows(_CHANGES, (after, limit))]
+        return [await self._read_alone(row) for row in await self._database.rows(_CHANGES, (after, limit))]
+
+    async def _read_alone(self, row: Any) -> AddedTools:
+        """Reads a row among others, which one that cannot be read must not hold up."""
+        try:
+            return await self._read(row)
+        except Internal as error:
+            tenant, version, *_ = tuple(row)
+            log.error("added_tools_unreadable", tenant=tenant, error=str(error))
+            return AddedTools(tenant=tenant, version=version)
 
     async def _read(self, row: Any) -> AddedTools:
         codec = self._database.codec
@@ -71,4 +84,7 @@ class SqlAddedTools:
 def _opened(codec: Codec, row: Any) -> AddedTools:
     tenant, version, key_id, body = tuple(row)
     plain = codec.decode(SessionKey(tenant, TOOLS), ADDED_TOOLS_ROW, key_id, bytes(body))
-    return decode_tools(tenant, version, plain)
+    try:
+        return decode_tools(tenant, version, plain)
+    except msgspec.MsgspecError as error:
+        raise unreadable("set of tools") from error

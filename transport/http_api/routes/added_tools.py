@@ -59,20 +59,11 @@ SERVER: Final[dict[str, Any]] = {
 
 
 class AddedToolObject(ResponseModel):
-    """An HTTP tool that administrators have added. `settings` are those of the tools file, without headers' values."""
+    """An HTTP tool or an MCP server that administrators have added. `settings` are those of the tools file, without the
+    values of headers."""
 
-    object: Literal["tool"] = "tool"
+    object: Literal["tool", "tool_server.settings"]
     name: str
-    settings: dict[str, Any]
-    changed_at: int
-    changed_by: str
-
-
-class AddedServerObject(ResponseModel):
-    """An MCP server that administrators have added. `settings` are those of the tools file, without headers' values."""
-
-    object: Literal["tool_server.settings"] = "tool_server.settings"
-    server: str
     settings: dict[str, Any]
     changed_at: int
     changed_by: str
@@ -113,15 +104,15 @@ async def delete_tool(request: Request, name: Name) -> DeletedToolObject:
 
 
 @routes.put("/v1/tool_servers/{server}", responses=ERRORS, openapi_extra=_body(SERVER))
-async def put_server(request: Request, server: Name, body: dict[str, Any], response: Response) -> AddedServerObject:
+async def put_server(request: Request, server: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
     """Adds an MCP server to the tenant's, or replaces it. Its tools are there as soon as it has listed them."""
-    return server_object(await _put(request, response, "server", server, body))
+    return tool_object(await _put(request, response, "server", server, body))
 
 
 @routes.get("/v1/tool_servers/{server}", responses=ERRORS)
-async def get_server(request: Request, server: Name, response: Response) -> AddedServerObject:
+async def get_server(request: Request, server: Name, response: Response) -> AddedToolObject:
     """Returns the settings of an MCP server that was added."""
-    return server_object(await _get(request, response, "server", server))
+    return tool_object(await _get(request, response, "server", server))
 
 
 @routes.delete("/v1/tool_servers/{server}", responses=ERRORS)
@@ -137,11 +128,13 @@ async def delete_server(request: Request, server: Name) -> DeletedToolObject:
 
 
 def tool_object(tool: AddedTool) -> AddedToolObject:
-    return AddedToolObject(name=tool.name, settings=tool.shown, changed_at=tool.at, changed_by=tool.by)
-
-
-def server_object(tool: AddedTool) -> AddedServerObject:
-    return AddedServerObject(server=tool.name, settings=tool.shown, changed_at=tool.at, changed_by=tool.by)
+    return AddedToolObject(
+        object="tool" if tool.kind == "tool" else "tool_server.settings",
+        name=tool.name,
+        settings=tool.shown,
+        changed_at=tool.at,
+        changed_by=tool.by,
+    )
 
 
 async def _get(request: Request, response: Response, kind: AddedKind, name: str) -> AddedTool:
