@@ -131,6 +131,9 @@ class McpConnection:
                 why = "it has ended"
             except Exception as error:  # noqa: BLE001 - what a stranger's server brings about costs that server alone
                 why = _reason(error)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the client's task group raised its own error in place of it
+                raise asyncio.CancelledError
             if clock() - begun_at > STEADY_S:
                 pauses.reset()
             pause_s = pauses.next_s()
