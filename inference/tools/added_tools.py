@@ -136,7 +136,13 @@ class ToolSources:
         self._apply(self._merged())
 
     async def look(self, store: AddedToolStore) -> None:
-        """Takes what was changed in the store since the last look. Raises Unavailable."""
+        """Takes what was changed in the store since the last look; if the store is away, it is taken later."""
+        try:
+            await self._look(store)
+        except SessileError as error:
+            log.warning("added_tools_unavailable", error=error.code)
+
+    async def _look(self, store: AddedToolStore) -> None:
         begun = self._version
         while changes := await store.changes(after=self._version, limit=PAGE):
             for tools, tables in zip(changes, await asyncio.to_thread(_all_tables, changes), strict=True):
@@ -151,10 +157,7 @@ class ToolSources:
         """Looks every `LOOK_S` until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            try:
-                await self.look(store)
-            except SessileError as error:
-                log.warning("added_tools_unavailable", error=error.code)
+            await self.look(store)
 
     def _merged(self) -> ToolsFile:
         file, rules, connected = self._file, AddressRules(self._file.networks), 0

@@ -130,7 +130,7 @@ class McpConnection:
                     await self._serve(session)
                 why = "it has ended"
             except Exception as error:  # noqa: BLE001 - what a stranger's server brings about costs that server alone
-                why = _reason(error)
+                why = self.sent.taken_out(_reason(error))
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # the client's task group raised its own error in place of it
                 raise asyncio.CancelledError
@@ -237,7 +237,7 @@ class McpConnection:
         if isinstance(message, ToolListChangedNotification):
             self._again.set()
         elif isinstance(message, Exception):
-            log.info("mcp_transport_failed", server=self.label, reason=_reason(message))
+            log.info("mcp_transport_failed", server=self.label, reason=self.sent.taken_out(_reason(message)))
 
     async def _list(self, session: ClientSession) -> None:
         listed, more = await self._pages(session)

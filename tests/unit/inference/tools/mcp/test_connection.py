@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from inference.tools.mcp.agreements import MemoryPins
 from inference.tools.mcp.connection import McpConnection
@@ -34,6 +35,23 @@ async def test_what_was_held_is_held_after_a_restart(tmp_path: Path) -> None:
     (tmp_path / "pull").touch()
     async with opened_servers(tmp_path, stdio_table(tmp_path, mode="pulls"), pins=pins) as tools:
         assert tools.find(ACME, "town__look") is None
+
+
+async def test_no_secret_is_in_the_log_if_a_server_repeats_it() -> None:
+    @asynccontextmanager
+    async def connect(sent: SentSecrets) -> AsyncIterator[McpStreams]:
+        sent.add(["a-very-secret-token"])
+        raise OSError("who says a-very-secret-token?")
+        yield
+
+    table = McpServerTable(url="https://town.example/mcp")
+    connection = McpConnection("", "town", table, connect, schemas=InlineSchemaChecker(), pins=MemoryPins())
+    with capture_logs() as logs:
+        task = asyncio.create_task(connection.run())
+        async with asyncio.timeout(60):
+            await connection.tried.wait()
+        task.cancel()
+    assert [each["reason"] for each in logs] == ["OSError: who says [removed]?"]
 
 
 async def test_it_ends_even_if_the_client_raises_an_error_in_place_of_the_cancellation() -> None:
