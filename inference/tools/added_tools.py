@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -105,14 +105,6 @@ class AddedToolRules:
             )
 
 
-class _Tables(NamedTuple):
-    """The added tools of one tenant, read."""
-
-    tools: dict[str, HttpTool]
-    servers: dict[str, McpServerTable]
-    offer: tuple[str, ...]
-
-
 class MergedTools(ToolsFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tools of the file with those that were added. Its parts were checked before."""
 
@@ -126,7 +118,7 @@ class ToolSources:
     def __init__(self, file: ToolsFile, apply: Callable[[ToolsFile], None]) -> None:
         self._file = file
         self._apply = apply
-        self._added: dict[TenantId, _Tables] = {}
+        self._added: dict[TenantId, TenantTools] = {}
         self._version = 0
         self._left_out: set[tuple[TenantId, AddedKind, str, str]] = set()
 
@@ -145,7 +137,7 @@ class ToolSources:
     async def _look(self, store: AddedToolStore) -> None:
         begun = self._version
         while changes := await store.changes(after=self._version, limit=PAGE):
-            for tools, tables in zip(changes, await asyncio.to_thread(_all_tables, changes), strict=True):
+            for tools, tables in zip(changes, await asyncio.to_thread(_tables, changes), strict=True):
                 self._added.pop(tools.tenant, None)
                 if tools.tools:
                     self._added[tools.tenant] = tables
@@ -174,7 +166,11 @@ class ToolSources:
 
         for tenant, added in self._added.items():
             own = file.tenants.get(tenant, TenantTools())
-            tools = {name: each for name, each in added.tools.items() if usable(tenant, "tool", name, each.url)}
+            tools = {
+                name: each
+                for name, each in added.tools.items()
+                if isinstance(each, HttpTool) and usable(tenant, "tool", name, each.url)
+            }
             servers = {name: each for name, each in added.servers.items() if usable(tenant, "server", name, each.url)}
             connected += len(servers)
             offer = [name for name in added.offer if name not in own.offer and (name in tools or name in servers)]
@@ -187,26 +183,20 @@ class ToolSources:
         return MergedTools(networks=file.networks, tools=file.tools, servers=file.servers, tenants=tenants)
 
 
-def _all_tables(changes: Iterable[AddedTools]) -> list[_Tables]:
+def _tables(changes: Iterable[AddedTools]) -> list[TenantTools]:
     """Reads the tables of sets; one that cannot be read is left out. It takes time and runs in a thread."""
-    return [_tables(each) for each in changes]
+    return [_tables_of(each) for each in changes]
 
 
-def _tables(added: AddedTools) -> _Tables:
-    tools, servers, offer = dict[str, HttpTool](), dict[str, McpServerTable](), list[str]()
+def _tables_of(added: AddedTools) -> TenantTools:
+    read = dict[AddedKind, dict[str, Any]](tool={}, server={})
     for each in added.tools:
         try:
-            read = read_table(each.kind, each.name, each.table)
+            read[each.kind][each.name] = read_table(each.kind, each.name, each.table)
         except BadInput as error:  # of another release
             log.warning("added_tool_refused", tenant=added.tenant, kind=each.kind, tool=each.name, param=error.param)
-            continue
-        if isinstance(read, HttpTool):
-            tools[each.name] = read
-        else:
-            servers[each.name] = read
-        if each.offer:
-            offer.append(each.name)
-    return _Tables(tools, servers, tuple(offer))
+    offer = tuple(each.name for each in added.tools if each.offer)
+    return TenantTools(offer=offer, tools=read["tool"], servers=read["server"])
 
 
 def _wrong(message: str, param: str) -> BadInput:
