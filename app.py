@@ -67,7 +67,7 @@ from deploy.commands.entry import run_command_line
 from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
-from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
+from inference import audit_policies, make_engine, open_added_tool_check, open_filters, open_tools, personal_texts
 from inference.file_workers.pool import FileWorkers
 from inference.image_fetcher import ImageFetcher
 from inference.schemas.checker import SchemaWorkers
@@ -287,6 +287,7 @@ async def serve(settings: Settings) -> int:
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
         open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
+        open_added_tool_check(settings) as added_tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
         Runtime(
@@ -324,6 +325,7 @@ async def serve(settings: Settings) -> int:
             file_bytes=settings.file_bytes,
             push=push_door(settings),
             retrieval=retrieval,
+            added_tools=added_tools,
             erase=sweeper.eraser.sweep,
             replication_lag_s=replication_lag_s,
             encryption=stores.administration(reencryption),
@@ -569,6 +571,7 @@ async def gateway_role(settings: Settings) -> int:
             is_attached=router.subscriptions.is_attached,
             push=push_door(settings),
             retrieval=retrieval,
+            added_tools=await stack.enter_async_context(open_added_tool_check(settings)),
         )
         works = [
             collect_when_idle(time.process_time),

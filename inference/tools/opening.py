@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from inference.tools.breaker import SharedBreakers
 from inference.tools.tools_file import ToolsFile, read_tools
+from sessions.added_tools import AddedToolCheck, AddedToolStore
 from sessions.file_watcher import FileWatcher
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
@@ -31,6 +32,9 @@ class ToolStore(Protocol):
     @property
     def tool_records(self) -> ToolRecordStore: ...
 
+    @property
+    def added_tools(self) -> AddedToolStore: ...
+
 
 @contextlib.asynccontextmanager
 async def open_tools(
@@ -44,10 +48,12 @@ async def open_tools(
 ) -> AsyncIterator[ServerTools | None]:
     """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
     start; a later wrong version changes nothing. Agreements to MCP servers' tools are kept in `store`, an open store;
-    without `store` and `now_ms` they last as long as the process. `breakers` are those of the cluster, if it is one."""
+    without `store` and `now_ms` they last as long as the process. Tools that administrators add come from `store`.
+    `breakers` are those of the cluster, if it is one."""
     if not settings.tools:
         yield None
         return
+    from inference.tools.added_tools import ToolSources
     from inference.tools.code.code_tools import open_code_tools
     from inference.tools.code.programs import open_interpreter
     from inference.tools.gates import ToolGates
@@ -69,18 +75,17 @@ async def open_tools(
     ):
 
         async def take(file: ToolsFile) -> None:
-            tools.put(file)
+            sources.put_file(file)
 
-        watcher = FileWatcher(Path(settings.tools), read_tools, take, what="tools", refused=(ValueError,))
-        try:
-            first = await asyncio.to_thread(watcher.first)
-        except (OSError, ValueError) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or error
-            raise BadInput("invalid_setting", f"tools = {settings.tools!r}: {why}", param="tools") from error
+        watcher, first = await _first_reading(settings.tools, take)
         http = HttpTools(first, client, environment, gates=gates)
         tools = ToolSet(first, http, code, programs, servers, call_s=call_s)
-        await servers.first_listings()
+        sources = ToolSources(first, tools.put)
+        await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
         works = [watcher.run()] if stored is None else [watcher.run(), stored.follow(servers.look_again)]
+        if store is not None:
+            await sources.look(store.added_tools)
+            works.append(sources.follow(store.added_tools))
         watching = [asyncio.create_task(work) for work in works]
         try:
             yield tools
@@ -89,3 +94,37 @@ async def open_tools(
                 each.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await gates.close()
+
+
+@contextlib.asynccontextmanager
+async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedToolCheck | None]:
+    """Opens the check of tools that administrators add, by the present tools file; yields None if no file is named.
+    Raises BadInput for a file that is wrong at the start."""
+    if not settings.tools:
+        yield None
+        return
+    from inference.tools.added_tools import AddedToolRules
+
+    async def take(file: ToolsFile) -> None:
+        rules.file = file
+
+    watcher, first = await _first_reading(settings.tools, take, what="tool_rules")
+    rules = AddedToolRules(first)
+    watching = asyncio.create_task(watcher.run())
+    try:
+        yield rules
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _first_reading(
+    path: str, take: Callable[[ToolsFile], Awaitable[None]], *, what: str = "tools"
+) -> tuple[FileWatcher[ToolsFile], ToolsFile]:
+    """Reads the tools file. Returns what follows it, and what it says now. Raises BadInput."""
+    watcher = FileWatcher(Path(path), read_tools, take, what=what, refused=(ValueError,))
+    try:
+        return watcher, await asyncio.to_thread(watcher.first)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadInput("invalid_setting", f"tools = {path!r}: {why}", param="tools") from error

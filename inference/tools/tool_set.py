@@ -50,6 +50,7 @@ class ToolSet:
         self.servers = servers
         self._call_s = call_s
         self._rooms: dict[tuple[TenantId, str, int], asyncio.Semaphore] = {}
+        self._refused: set[str] = set()  # code tools, by their places in the file
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
@@ -57,14 +58,17 @@ class ToolSet:
         self._file = file
         self._http.put(file)
         self.servers.put(file)
-        warm: dict[SandboxBounds, int] = {}
+        warm, refused = dict[SandboxBounds, int](), set[str]()
         for place, tool in code_tools(file).items():
             missing = self._missing(tool)
             if missing:
-                log.error("code_tool_refused", tool=place, reason=missing)
+                refused.add(place)
+                if place not in self._refused:
+                    log.error("code_tool_refused", tool=place, reason=missing)
             elif tool.interpreter == "cpython":
                 bounds = bounds_of(tool)
                 warm[bounds] = max(warm.get(bounds, 0), tool.warm)
+        self._refused = refused
         self._code.keep_ready(warm)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:

@@ -35,6 +35,7 @@ SHARED: Final = "~"  # no session's id begins with it: the prefix of names for a
 MEMORIES: Final = SessionId(f"{SHARED}memories")  # end users' memories
 PUSH: Final = SessionId(f"{SHARED}push")  # end users' push subscriptions
 FILES: Final = SessionId(f"{SHARED}files")  # uploaded files
+TOOLS: Final = SessionId(f"{SHARED}tools")  # server tools that administrators have added
 SCORES: Final = SessionId(f"{SHARED}scores")  # usage for scoring prompts
 EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # usage for embeddings
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # prompt beginnings that several sessions of a tenant share

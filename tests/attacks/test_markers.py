@@ -81,7 +81,7 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
         for (method, path), samples in sent.items():
             made = (await http.post("/v1/conversations", json={})).json()["id"]
             others = {"tenant": "local", "response_id": "resp_x", "review_id": "rev_x", "memory_id": "mem_x"}
-            others |= {"store_id": "vs_x", "file_id": "file_x", "batch_id": "vsfb_x"}
+            others |= {"store_id": "vs_x", "file_id": "file_x", "batch_id": "vsfb_x", "name": "x", "server": "x"}
             url = path.format(conversation=made, session=made, **others)
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
@@ -89,7 +89,17 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
                     word in path for word in ("operator", "keys", "review", "push", "files", "{store_id}")
                 ):
                     assert answer.status_code == 200 or path.endswith(
-                        ("appeal", "feedback", "shares", "steer", "memories", "agreements", "_id}")
+                        (
+                            "appeal",
+                            "feedback",
+                            "shares",
+                            "steer",
+                            "memories",
+                            "agreements",
+                            "_id}",
+                            "{name}",
+                            "{server}",
+                        )
                     ), (
                         path,
                         answer.text,

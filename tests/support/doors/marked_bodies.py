@@ -431,6 +431,14 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
             {"files": [a_document(m), {"file_id": next(m)}]},
             {"file_ids": [next(m)], "attributes": {next(m): next(m)}},
         ],
+        ("put", "/v1/tools/{name}"): [
+            {"url": next(m), "headers": {"a": next(m)}, "description": next(m), "parameters": schema(m)},
+            {"url": "https://x.example/", "description": next(m), "parameters": schema(m)},
+        ],
+        ("put", "/v1/tool_servers/{server}"): [
+            {"url": next(m), "headers": {"a": next(m)}},
+            *({"url": "https://x.example/", name: [next(m)]} for name in ("allow", "approve", "idempotent")),
+        ],
         ("post", "/v1/tools/agreements"): [{"server": next(m), "tools": {next(m): next(m)}}],
         ("post", "/v1/files"): [{"file": next(m)}],  # no form: refused
         ("post", "/v1/keys"): [{"tenant": next(m), "user": next(m), "name": next(m), "reason": next(m)}],

@@ -15,6 +15,8 @@ from inference.tools.opening import open_tools
 from inference.tools.tool_set import ToolSet
 from sessions.metrics import Metrics
 from sessions.schemas import InlineSchemaChecker
+from sessions.store import Store
+from tests.support.doors.assembly import strict_clock
 
 LOOPBACK = 'networks = ["127.0.0.0/8"]\n'
 
@@ -109,10 +111,11 @@ def tools_toml(service: ToolService, **tools: str) -> str:
 
 
 @asynccontextmanager
-async def opened_tools(path: Path, text: str) -> AsyncIterator[ToolSet]:
+async def opened_tools(path: Path, text: str, store: Store | None = None) -> AsyncIterator[ToolSet]:
     path.write_text(text)
+    settings, environment = SimpleNamespace(tools=str(path)), {"TOOL_SECRET": "from the environment"}
     async with open_tools(
-        SimpleNamespace(tools=str(path)), Metrics(), {"TOOL_SECRET": "from the environment"}, InlineSchemaChecker()
+        settings, Metrics(), environment, InlineSchemaChecker(), store, None if store is None else strict_clock()
     ) as tools:
         assert isinstance(tools, ToolSet)
         yield tools
