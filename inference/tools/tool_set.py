@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from inference.tools.code.code_tools import CodeTools, bounds_of
 from inference.tools.code.programs import ProgramInterpreter
@@ -69,7 +70,11 @@ class ToolSet:
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         tool = self._file.find(tenant, name)
-        return self.servers.find(tenant, name) if tool is None else tool.server_tool(name, self._missing(tool))
+        if tool is None:
+            return self.servers.find(tenant, name)
+        made = tool.server_tool(name, self._missing(tool))
+        takes_files = isinstance(tool, CodeTool) and tool.interpreter == "cpython" and self._code.files is not None
+        return replace(made, check_file=self._code.files.check) if takes_files and self._code.files else made
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         names = self._file.offered(tenant)

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from inference.tools.opening import open_tools
 from inference.tools.tool_set import ToolSet
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.metrics import Metrics
 from sessions.schemas import InlineSchemaChecker
+from tests.support.doors.assembly import strict_clock
 
 LOOPBACK = 'networks = ["127.0.0.0/8"]\n'
 
@@ -109,10 +113,15 @@ def tools_toml(service: ToolService, **tools: str) -> str:
 
 
 @asynccontextmanager
-async def opened_tools(path: Path, text: str) -> AsyncIterator[ToolSet]:
+async def opened_tools(
+    path: Path, text: str, store: MemoryDatabase | None = None, **more: Any
+) -> AsyncIterator[ToolSet]:
+    """`store`: that of the server, where files of code are kept; None: none are."""
     path.write_text(text)
-    async with open_tools(
-        SimpleNamespace(tools=str(path)), Metrics(), {"TOOL_SECRET": "from the environment"}, InlineSchemaChecker()
-    ) as tools:
+    settings = SimpleNamespace(tools=str(path), file_bytes=8 << 20)
+    environment = {"TOOL_SECRET": "from the environment"}
+    if store is not None:
+        more |= {"store": MemoryStore(journal=MemoryJournal(store)), "now_ms": strict_clock()}
+    async with open_tools(settings, Metrics(), environment, InlineSchemaChecker(), **more) as tools:
         assert isinstance(tools, ToolSet)
         yield tools
