@@ -237,3 +237,32 @@ async def test_over_sessions_the_tool_and_its_output_name_the_files(
 def _outputs(server: Serving, session: str) -> list[FunctionCallOutput]:
     items = [getattr(record.event, "item", None) for record in server.log(session)]
     return [item for item in items if isinstance(item, FunctionCallOutput)]
+
+
+async def test_after_a_restart_a_run_finds_the_files_of_earlier_ones(tmp_path: Path) -> None:
+    store, last = MemoryDatabase(), None
+    for code in ("open('a.txt', 'w').write('kept')", "open('a.txt').read()"):
+        async with (
+            opened_tools(tmp_path / "tools.toml", TOOLS, store) as tools,
+            serving(SimulatedOptions(step_base_s=0.001), tools=tools, store=store) as server,
+            server.client() as client,
+        ):
+            done = await run(client, server, code, previous_response_id=last)
+            last = done.id
+    assert logs(done) == "'kept'"
+
+
+async def test_a_call_that_a_program_makes_reads_files_and_keeps_none(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    first = await run(client, server, "open('a.txt', 'w').write('kept')")
+    code = "code_interpreter(code=\"print(open('a.txt').read())\\nopen('b.txt', 'w').write('b')\")"
+    call = {"name": "program", "arguments": {"code": code}}
+    server.engine.script += [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", "Done."]
+    tools: Any = [CODE, {"type": "function", "name": "program", "server": True}]
+    done = await client.responses.create(model=SIMULATED, input="x", tools=tools, previous_response_id=first.id)
+    (output,) = [item for item in done.output if item.type == "function_call_output"]
+    assert "kept" in str(output.output) and "not kept: b.txt; a call that a program makes keeps none" in str(
+        output.output
+    )
+    assert [file.filename for file in (await client.files.list()).data] == ["a.txt"]
