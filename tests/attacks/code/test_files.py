@@ -12,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types.responses import Response, ResponseCodeInterpreterToolCall
+from openai.types.responses.response_code_interpreter_tool_call import OutputLogs
 
 from inference.simulated import SimulatedOptions
 from inference.tools.code.sandbox_pool import SandboxUnavailable, find_kind
@@ -66,8 +67,9 @@ async def run(client: openai.AsyncOpenAI, server: Serving, code: str, **more: An
 
 def logs(done: Response) -> str:
     (ran,) = [item for item in done.output if isinstance(item, ResponseCodeInterpreterToolCall)]
-    (output,) = ran.outputs or ()
-    assert output.type == "logs"
+    assert ran.outputs is not None
+    (output,) = ran.outputs
+    assert isinstance(output, OutputLogs)
     return output.logs
 
 
