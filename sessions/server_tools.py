@@ -47,12 +47,12 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFile(NamedTuple):
-    """A file of the session for a call: `name` is its path in the call's folder if a run wrote it (`written`), else the
-    name that it was sent with, or "" for the name under which it is stored."""
+    """A file of the session for a call: one that its client gave the tool, or that a message or an earlier run brought.
+    `name` is its path in the folder of that run, or the name in the message; "" stands for the stored one."""
 
     file_id: str
+    origin: Literal["tool", "message", "run"]
     name: str = ""
-    written: bool = False
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):

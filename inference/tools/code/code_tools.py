@@ -28,7 +28,7 @@ from inference.tools.code.sandbox_pool import (
 )
 from inference.tools.code.scratch import ScratchFolders, plain_files
 from inference.tools.tools_file import CodeTool
-from sessions.model.errors import SessileError
+from sessions.model.errors import Unavailable
 from sessions.server_tools import Outcome, ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
@@ -111,7 +111,7 @@ class CodeTools:
         except SandboxUnavailable as error:
             log.error("sandbox_failed", tool=request.name, error=str(error))
             return ToolResult(outcome="failed", output="tool_failed: the sandbox went.")
-        except SessileError as error:
+        except Unavailable as error:
             log.warning("session_files_unreadable", tool=request.name, error=error.code)
             return ToolResult(outcome="not_sent", output="files_unavailable: the files of the session cannot be read.")
         finally:

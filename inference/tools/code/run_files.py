@@ -10,9 +10,10 @@ Bounded both ways in number and bytes; a file that does not fit is named, with t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import mimetypes
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
@@ -26,7 +27,7 @@ from inference.tools.code.scratch import (
     plain_files,
 )
 from sessions.model.authorization import demand
-from sessions.model.errors import Limited, NotFound, SessileError
+from sessions.model.errors import Limited, SessileError, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,
     FILE_ID_PREFIX,
@@ -44,7 +45,7 @@ from sessions.model.types import Principal, RunFile, TenantId, UnixMs
 from sessions.server_tools import CallFile, ToolRequest
 
 KEEP_S: Final = 60.0  # for storing the files of a run
-_NO_ROOM: Final = "they are too many or too large"
+_NO_ROOM: Final = "they have no room there, or cannot be read"
 
 
 class FolderBounds(NamedTuple):
@@ -96,36 +97,48 @@ class RunFiles:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     async def fill(self, folder: Path, request: ToolRequest, bounds: FolderBounds) -> FilledFolder:
-        """Writes a call's files into its folder, the newest first where not all have room. Files that are deleted, or
-        that the call's user may not see, are left out. Raises SessileError if they cannot be read now."""
-        planned: dict[str, StoredFile] = {}
+        """Writes a call's files into its folder: where not all have room, those that its client gave the tool, then the
+        newest. Files that are deleted, or that the call's user may not see, are left out. Raises Unavailable."""
+        planned: dict[str, tuple[CallFile, StoredFile]] = {}
         for given in request.files:
-            stored = await self._store.find(request.key.tenant, FileId(given.file_id), self._now_ms())
-            if stored is not None and _is_readable(stored, request.user):
+            stored = await self._find(request, given.file_id)
+            if stored is not None:
                 path = _path_of(given, stored, planned)
                 planned.pop(path, None)
-                planned[path] = stored
+                planned[path] = given, stored
         files: dict[str, StoredFile] = {}
         missing, size = list[str](), 0
-        for path, stored in reversed(planned.items()):
+        newest_first = list(reversed(planned.items()))
+        for path, (_, stored) in sorted(newest_first, key=lambda each: each[1][0].origin != "tool"):
             fits = len(files) < bounds.files and size + stored.size <= bounds.size
             if fits and await self._put(folder, path, stored):
                 files[path] = stored
                 size += stored.size
             else:
                 missing.append(path)
-        return FilledFolder(files, tuple(reversed(missing)))
+        return FilledFolder(files, tuple(path for path in planned if path in missing))
+
+    async def _find(self, request: ToolRequest, file_id: str) -> StoredFile | None:
+        """Returns a file that the call's user may read; None if there is none. Raises Unavailable."""
+        try:
+            stored = await self._store.find(request.key.tenant, FileId(file_id), self._now_ms())
+        except Unavailable:
+            raise
+        except SessileError:
+            return None
+        return stored if stored is not None and _is_readable(stored, request.user) else None
 
     async def _put(self, folder: Path, path: str, stored: StoredFile) -> bool:
-        """Writes a file. Returns False if its path is a folder's, or the file is deleted meanwhile."""
+        """Writes a file. Returns False if it cannot be read any more, or its path is a folder's. Raises Unavailable."""
         try:
             with await asyncio.to_thread(new_file, folder, path) as file:
                 async for chunk in self._store.read(stored):
                     await asyncio.to_thread(file.write, chunk)
-        except OSError:
-            return False
-        except NotFound:
-            (folder / path).unlink()
+        except Unavailable:
+            raise
+        except (OSError, SessileError):
+            with contextlib.suppress(OSError):
+                (folder / path).unlink()
             return False
         return True
 
@@ -243,9 +256,9 @@ def _is_readable(file: StoredFile, user: str | None) -> bool:
     return user is None or file.user is None or file.user == user
 
 
-def _path_of(given: CallFile, stored: StoredFile, taken: dict[str, StoredFile]) -> str:
+def _path_of(given: CallFile, stored: StoredFile, taken: Collection[str]) -> str:
     """Returns the path for a file: where a run wrote it, else its name, with a number if that is taken."""
-    if given.written and is_path(given.name):
+    if given.origin == "run" and is_path(given.name):
         return given.name
     name = _short(safe_filename(given.name or stored.filename))
     path, number = name, 2

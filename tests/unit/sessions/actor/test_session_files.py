@@ -66,13 +66,13 @@ def test_files_of_the_branch_in_order_each_once() -> None:
     )
     tool = Tool(name="code", server=True, file_ids=("f9", "f1"))
     assert session_files(state, ItemId("5"), tool) == (
-        CallFile("f9"),
-        CallFile("f1"),
-        CallFile("f2"),
-        CallFile("w2", "table", written=True),
-        CallFile("w3", "plot", written=True),
+        CallFile("f9", "tool"),
+        CallFile("f1", "tool"),
+        CallFile("f2", "message"),
+        CallFile("w2", "run", "table"),
+        CallFile("w3", "run", "plot"),
     )
-    assert session_files(state, ItemId("1"), None) == (CallFile("f1", "a.csv"),)
+    assert session_files(state, ItemId("1"), None) == (CallFile("f1", "message", "a.csv"),)
     assert session_files(state, None, None) == ()
 
 

@@ -44,7 +44,9 @@ def request(code: str, name: str = "e") -> ToolRequest:
 def test_what_the_model_is_told(result: SandboxResult, kept: KeptFiles, outcome: str, text: str) -> None:
     answer = result_of(result, FilledFolder({}, ("big.csv",)), kept, TOOL)
     assert answer.outcome == outcome and answer.output.startswith(text) and answer.files == kept.files
-    assert answer.output.endswith("[files that were not in the folder: big.csv; they are too many or too large]")
+    assert answer.output.endswith(
+        "[files that were not in the folder: big.csv; they have no room there, or cannot be read]"
+    )
 
 
 async def test_without_a_sandbox_the_tool_says_why() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles, RunFiles, file_id_of
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
-from sessions.model.errors import NotFound, Unavailable
-from sessions.model.knowledge.files import FileId, FileQuery, FileQuotas
+from sessions.model.errors import Internal, NotFound, SessileError, Unavailable
+from sessions.model.knowledge.files import FileId, FileQuery, FileQuotas, StoredFile, file_not_found
 from sessions.model.types import CallId, Principal, ResponseId, RunFile, SessionId, SessionKey, UnixMs
 from sessions.server_tools import CallFile, ToolRequest
 from tests.support.stores.file_rows import content_of, uploaded
@@ -82,7 +83,8 @@ async def test_files_stand_under_safe_names_that_no_two_have(
     names = ["a.csv", "a.csv", "../../etc/passwd", "é" * 250 + ".csv", "", "plots"]
     given = [(await uploaded(store, str(at).encode(), name=name)).id for at, name in enumerate(names)]
     written = (await uploaded(store, b"x", name="b")).id
-    calls = [*map(CallFile, given), CallFile(written, "plots/b", written=True), CallFile(written, "../b", written=True)]
+    runs = CallFile(written, "run", "plots/b"), CallFile(written, "run", "../b")
+    calls = [*(CallFile(each, "message") for each in given), *runs]
     folder = folder_of(tmp_path)
     filled = await files.fill(folder, request(*calls), ROOM)
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -92,11 +94,14 @@ async def test_files_stand_under_safe_names_that_no_two_have(
 
 
 async def test_the_newest_go_in_where_not_all_have_room(files: RunFiles, store: FailingFiles, tmp_path: Path) -> None:
-    given = [CallFile((await uploaded(store, bytes(400), name=name)).id) for name in "abc"]
+    given = [CallFile((await uploaded(store, bytes(400), name=name)).id, "message") for name in "abc"]
     filled = await files.fill(folder_of(tmp_path), request(*given), ROOM)
     assert set(filled.files) == {"b", "c"} and filled.missing == ("a",)
     filled = await files.fill(folder_of(tmp_path), request(*given), FolderBounds(1, 1_000))
     assert set(filled.files) == {"c"} and filled.missing == ("a", "b")
+    given[0] = given[0]._replace(origin="tool")
+    filled = await files.fill(folder_of(tmp_path), request(*given), ROOM)
+    assert set(filled.files) == {"a", "c"} and filled.missing == ("b",), "what the client gave the tool is first"
 
 
 async def test_files_of_other_users_and_deleted_ones_are_not_there(
@@ -104,7 +109,7 @@ async def test_files_of_other_users_and_deleted_ones_are_not_there(
 ) -> None:
     others = await uploaded(store, b"1", user="o", name="others")
     tenants = await uploaded(store, b"2", user=None, name="tenants")
-    given = CallFile(others.id), CallFile(tenants.id), CallFile("file-none")
+    given = [CallFile(name, "tool") for name in (others.id, tenants.id, "file-none")]
     assert set((await files.fill(folder_of(tmp_path), request(*given), ROOM)).files) == {"tenants"}
     services = await files.fill(folder_of(tmp_path), request(*given, user=None), ROOM)
     assert set(services.files) == {"others", "tenants"}, "a service sees its tenant's"
@@ -112,6 +117,29 @@ async def test_files_of_other_users_and_deleted_ones_are_not_there(
     for name in (others.id, tenants.id, "file-none"):
         with pytest.raises(NotFound):
             await files.check(user, name)
+
+
+async def test_a_file_that_cannot_be_read_is_missing_and_a_store_that_is_away_is_an_error(
+    files: RunFiles, store: FailingFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = CallFile((await uploaded(store, b"x", name="a")).id, "tool")
+    for error in (file_not_found("f"), Internal("body_unreadable", "It is not what was stored.")):
+
+        async def read(file: StoredFile, error: SessileError = error) -> AsyncIterator[bytes]:
+            yield b"half"
+            raise error
+
+        monkeypatch.setattr(store, "read", read)
+        folder = folder_of(tmp_path)
+        filled = await files.fill(folder, request(given), ROOM)
+        assert filled.missing == ("a",) and not filled.files and not any(folder.iterdir())
+    monkeypatch.setattr(store, "find", _away)
+    with pytest.raises(Unavailable):
+        await files.fill(folder_of(tmp_path), request(given), ROOM)
+
+
+async def _away(*_: object) -> None:
+    raise Unavailable("journal_unavailable", "It is away.")
 
 
 async def test_a_call_that_is_made_again_stores_nothing_twice(
