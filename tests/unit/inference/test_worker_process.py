@@ -28,7 +28,7 @@ NOTES = msgspec.msgpack.Decoder(Note)
 async def schema_worker() -> tuple[int, Callable[[], Awaitable[None]]]:
     workers = SchemaWorkers(workers=1)
     await workers.judge({})
-    process = workers._workers[0]._process
+    process = workers.pool.workers[0].process
     assert process is not None
     return process.pid, workers.close
 

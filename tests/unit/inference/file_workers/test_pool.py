@@ -142,11 +142,11 @@ async def test_an_image_is_no_document_to_the_memory() -> None:
 async def test_a_worker_that_is_killed_costs_a_second_try() -> None:
     async with FileWorkers(workers=1) as workers:
         first = await workers.decode(encoded(a_pattern()))
-        process = workers._workers[0]._process
+        process = workers.pool.workers[0].process
         assert process is not None
         process.kill()
         assert (await workers.decode(encoded(a_pattern("L")))).width == first.width
-        again = workers._workers[0]._process
+        again = workers.pool.workers[0].process
         assert again is not None and again.pid != process.pid
 
 

@@ -26,7 +26,7 @@ def deep(levels: int) -> str:
 
 
 def pids(workers: SchemaWorkers) -> list[int]:
-    return [each._process.pid for each in workers._workers if each._process is not None]
+    return [each.process.pid for each in workers.pool.workers if each.process is not None]
 
 
 async def test_schemas_and_values_are_judged_in_a_process() -> None:
