@@ -190,6 +190,16 @@ async def test_later_runs_of_the_session_find_the_newest_files(client: openai.As
     assert logs(await run(client, server, LIST)) == "[]", "another session finds nothing"
 
 
+async def test_a_history_that_is_sent_again_has_its_files(client: openai.AsyncOpenAI, server: Serving) -> None:
+    first = await run(client, server, "open('a.txt', 'w').write('one')")
+    again: Any = [
+        {"role": "user", "content": "run it"},
+        *(item.model_dump() for item in first.output),
+        {"role": "user", "content": "and again"},
+    ]
+    assert logs(await run(client, server, "open('a.txt').read()", input=again)) == "'one'"
+
+
 async def test_beyond_the_bounds_the_output_says_what_is_not_kept(client: openai.AsyncOpenAI, server: Serving) -> None:
     code = "for name in 'abcde':\n    open(name, 'w').write(name)\nopen('big', 'wb').write(bytes(2**20 + 1))\nNone"
     done = await run(client, server, code)
