@@ -73,8 +73,10 @@ class ToolSet:
         if tool is None:
             return self.servers.find(tenant, name)
         made = tool.server_tool(name, self._missing(tool))
-        takes_files = isinstance(tool, CodeTool) and tool.interpreter == "cpython" and self._code.files is not None
-        return replace(made, check_file=self._code.files.check) if takes_files and self._code.files else made
+        files = self._code.files
+        if files is None or not isinstance(tool, CodeTool) or tool.interpreter != "cpython":
+            return made
+        return replace(made, check_file=files.check)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         names = self._file.offered(tenant)
