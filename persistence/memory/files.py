@@ -48,8 +48,8 @@ class MemoryFiles:
     async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
         present = self._database.files.get((file.tenant, file.id))
         if present is not None:
-            if (blob := self._database.file_blobs.get((file.tenant, file.blob))) is not None:
-                blob.due_at = file.created_at
+            if file.blob != present.blob and (file.tenant, file.blob) in self._database.file_blobs:
+                self._database.file_blobs[file.tenant, file.blob].due_at = file.created_at
             return present
         scopes = [("Your organisation", quotas.tenant, await self.totals(file.tenant, None, anybody=True))]
         if file.user is not None:

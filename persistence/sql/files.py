@@ -68,7 +68,7 @@ _WAITS: Final = "SELECT 1 FROM file_blobs WHERE tenant = $1 AND id = $2 AND due_
 _KEEP: Final = (
     "UPDATE file_blobs SET address = $3, chunks = $4, created_at = $5, due_at = NULL WHERE tenant = $1 AND id = $2"
 )
-_IS_PRESENT: Final = "SELECT 1 FROM files WHERE tenant = $1 AND id = $2"
+_BLOB_OF: Final = "SELECT blob FROM files WHERE tenant = $1 AND id = $2"
 _HAS_FILE: Final = "SELECT 1 FROM files WHERE tenant = $1 AND blob = $2 LIMIT 1"
 _LET_GO: Final = "UPDATE file_blobs SET address = '', due_at = $3 WHERE tenant = $1 AND id = $2"
 _DUE: Final = "SELECT tenant, id FROM file_blobs WHERE due_at IS NOT NULL AND due_at <= $1 ORDER BY due_at LIMIT $2"
@@ -149,8 +149,9 @@ class SqlFiles:
         there is a file with this id already. Raises Limited."""
         tenant, user = made.tenant, made.user or ""
         yield Lock("files")
-        if (yield Query(_IS_PRESENT, (tenant, made.id))):
-            yield Query(_LET_GO, (tenant, fresh, made.created_at))
+        for (blob,) in (yield Query(_BLOB_OF, (tenant, made.id))):
+            if blob != fresh:  # else this very file was made, and its maker did not learn of it
+                yield Query(_LET_GO, (tenant, fresh, made.created_at))
             return None
         found = yield Query(_ADDRESSED, (tenant, user, address))
         if [each for (each,) in found] != ([] if made.blob == fresh else [made.blob]):

@@ -27,7 +27,7 @@ from inference.tools.code.scratch import (
     plain_files,
 )
 from sessions.model.authorization import demand
-from sessions.model.errors import Limited, SessileError, Unavailable
+from sessions.model.errors import Limited, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,
     FILE_ID_PREFIX,
@@ -213,7 +213,10 @@ class RunFiles:
                 blob=blob,
                 created_at=now,
             )
-            stored = await self._store.finish(mine, self._quotas(tenant))
+            try:
+                stored = await self._store.finish(mine, self._quotas(tenant))
+            except OutcomeUnknown:  # its id makes it safe to ask again
+                stored = await self._store.finish(mine, self._quotas(tenant))
         except BaseException:
             await self._store.abandon(tenant, blob)
             raise

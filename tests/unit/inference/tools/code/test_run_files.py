@@ -13,7 +13,7 @@ import pytest
 from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles, RunFiles, file_id_of
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
-from sessions.model.errors import Internal, NotFound, SessileError, Unavailable
+from sessions.model.errors import Internal, NotFound, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.knowledge.files import FileId, FileQuery, FileQuotas, StoredFile, file_not_found
 from sessions.model.types import CallId, Principal, ResponseId, RunFile, SessionId, SessionKey, UnixMs
 from sessions.server_tools import CallFile, ToolRequest
@@ -28,12 +28,17 @@ class FailingFiles(MemoryFiles):
     """A store that goes away after `left` more files."""
 
     left = 1_000
+    unknown = 0  # how many outcomes are not told
 
     async def finish(self, *given: Any) -> Any:
         if not self.left:
             raise Unavailable("journal_unavailable", "It is away.")
         self.left -= 1
-        return await super().finish(*given)
+        stored = await super().finish(*given)
+        if self.unknown:
+            self.unknown -= 1
+            raise OutcomeUnknown("outcome_unknown", "It may be stored.")
+        return stored
 
 
 @pytest.fixture
@@ -165,6 +170,14 @@ async def test_after_a_crash_at_any_file_the_next_attempt_names_all_that_is_stor
     for number, file in enumerate(again.files):
         assert file == RunFile(file_id=file_id_of("e", number), path="abc"[number], size=3)
         assert found[file.path] == (b"old" if number < done else b"new")
+
+
+async def test_an_outcome_that_is_not_known_is_asked_for_again(
+    files: RunFiles, store: FailingFiles, tmp_path: Path
+) -> None:
+    store.unknown = 1
+    kept = await keep(files, folder_of(tmp_path, a="1", b="2"))
+    assert [file.path for file in kept.files] == ["a", "b"] and await stored(store) == {"a": b"1", "b": b"2"}
 
 
 async def test_attempts_at_the_same_time_agree(files: RunFiles, store: FailingFiles, tmp_path: Path) -> None:
