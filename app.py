@@ -82,7 +82,8 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
-from sessions.model.types import ReplicaId, UnixMs
+from sessions.model.knowledge.files import FileQuotas
+from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Published
 from sessions.routing.models_file import ModelPools
 from sessions.store import Store
@@ -286,9 +287,9 @@ async def serve(settings: Settings) -> int:
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
-        open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
         open_added_tool_check(settings) as added_tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
+        open_tools(settings, measures, os.environ, schemas, store, now_ms, quotas=file_quotas(limited)) as tools,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -437,11 +438,11 @@ async def replica_role(settings: Settings) -> int:
         await stack.enter_async_context(running(settings, stores, engine, measures, startup.reach))
         breakers = breakers_of(settings)
         stack.push_async_callback(breakers.close)
-        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers)
-        tools = await stack.enter_async_context(opened)
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)
+        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers, file_quotas(limited))
+        tools = await stack.enter_async_context(opened)
         await startup.reach("journal", lambda: audit_policies(filters, store.audit, now_ms))
 
         async def listen(host: PeerEndpoint) -> str:
@@ -603,6 +604,11 @@ class LimitServices(NamedTuple):
     now: LimitsNow
     quotas: Quotas  # for a gateway
     settler: Settler  # for a replica
+
+
+def file_quotas(limited: LimitServices | None) -> Callable[[TenantId], FileQuotas]:
+    """Returns the quotas of stored files that are in force for a tenant."""
+    return lambda tenant: FileQuotas() if limited is None else limited.now().of(tenant).file_quotas
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,8 @@ from sessions.added_tools import AddedToolCheck, AddedToolStore
 from sessions.file_watcher import FileWatcher
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
-from sessions.model.types import UnixMs
+from sessions.model.knowledge.files import FileQuotas, FileStore
+from sessions.model.types import TenantId, UnixMs
 from sessions.ports import SchemaChecker, ServerTools
 from sessions.tool_records import ToolRecordStore
 
@@ -24,6 +25,9 @@ CALL_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 class ToolSettings(Protocol):
     @property
     def tools(self) -> str: ...
+
+    @property
+    def file_bytes(self) -> int: ...
 
 
 class ToolStore(Protocol):
@@ -35,6 +39,13 @@ class ToolStore(Protocol):
     @property
     def added_tools(self) -> AddedToolStore: ...
 
+    @property
+    def files(self) -> FileStore: ...
+
+
+def _no_quotas(tenant: TenantId) -> FileQuotas:
+    return FileQuotas()
+
 
 @contextlib.asynccontextmanager
 async def open_tools(
@@ -45,17 +56,19 @@ async def open_tools(
     store: ToolStore | None = None,
     now_ms: Callable[[], UnixMs] | None = None,
     breakers: SharedBreakers | None = None,
+    quotas: Callable[[TenantId], FileQuotas] = _no_quotas,
 ) -> AsyncIterator[ServerTools | None]:
     """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
-    start; a later wrong version changes nothing. Agreements to MCP servers' tools are kept in `store`, an open store;
-    without `store` and `now_ms` they last as long as the process. Tools that administrators add come from `store`.
-    `breakers` are those of the cluster, if it is one."""
+    start; a later wrong version changes nothing. `store` is an open store: in it are agreements to MCP servers' tools,
+    the tools that administrators add, and files that code leaves, within `quotas`. Without `store` and `now_ms`
+    agreements last as long as the process, and no files are kept. `breakers` are those of the cluster, if it is one."""
     if not settings.tools:
         yield None
         return
     from inference.tools.added_tools import ToolSources
     from inference.tools.code.code_tools import open_code_tools
     from inference.tools.code.programs import open_interpreter
+    from inference.tools.code.run_files import RunFiles
     from inference.tools.gates import ToolGates
     from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
     from inference.tools.mcp.agreements import MemoryPins, StoredPins
@@ -66,10 +79,13 @@ async def open_tools(
     call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
     gates = ToolGates(call_s, breakers)
     stored = StoredPins(store.tool_records, now_ms) if store is not None and now_ms is not None else None
+    run_files = None
+    if store is not None and now_ms is not None and settings.file_bytes:
+        run_files = RunFiles(store.files, quotas, now_ms, bytes_max=settings.file_bytes)
     world = McpWorld(environment, schemas, stored or MemoryPins())
     async with (
         ToolHttpClient() as client,
-        open_code_tools() as code,
+        open_code_tools(run_files) as code,
         open_interpreter() as programs,
         McpTools(world, gates) as servers,
     ):

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from inference.tools.code.code_tools import CodeTools, bounds_of
 from inference.tools.code.programs import ProgramInterpreter
@@ -73,7 +74,13 @@ class ToolSet:
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         tool = self._file.find(tenant, name)
-        return self.servers.find(tenant, name) if tool is None else tool.server_tool(name, self._missing(tool))
+        if tool is None:
+            return self.servers.find(tenant, name)
+        made = tool.server_tool(name, self._missing(tool))
+        files = self._code.files
+        if files is None or not isinstance(tool, CodeTool) or tool.interpreter != "cpython":
+            return made
+        return replace(made, check_file=files.check)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         names = self._file.offered(tenant)

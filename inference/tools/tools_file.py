@@ -58,8 +58,8 @@ NOT_PERMITTED: Final = (
     " `networks`"
 )
 _ABOUT_CODE: Final = (
-    "Runs Python code and returns what it prints, and the value of its last expression. Files that it writes into its"
-    " working directory are there at the next call. There is no network."
+    "Runs Python code and returns what it prints, and the value of its last expression. The user's files are in its"
+    " working directory. Files that it writes there go to the user, and are there at the next call. It has no network."
 )
 _ABOUT_PROGRAMS: Final = (
     "Runs a small Python program that can call the other tools as functions, with keyword arguments: name(argument="
@@ -127,6 +127,8 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     processes: Annotated[int, Meta(ge=1, le=256)] = 8
     disk_mb: Annotated[int, Meta(ge=1, le=4_096)] = 64
     files: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    kept_files: Annotated[int, Meta(ge=0, le=50)] = 16  # that a run leaves, which become files of its user
+    kept_mb: Annotated[int, Meta(ge=1, le=4_096)] = 32  # of these files together
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages

@@ -238,6 +238,7 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/files", "chat", body=fixed(file="a stranger's")),
     Http("GET", "/v1/files/{file_id}", "read"),
     Http("GET", "/v1/files/{file_id}/content", "read"),
+    Http("GET", "/v1/containers/{container_id}/files/{file_id}/content", "read"),
     Http("DELETE", "/v1/files/{file_id}", "chat"),
     Http("GET", "/v1/memories", "read"),
     Http("POST", "/v1/memories", "chat", body=fixed(text="a stranger's")),
