@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 ENDS_MAX: Final = 20_000
-CHAIN_BYTES: Final = 32
 
 
 class HistoryEnd(NamedTuple):
@@ -24,7 +23,7 @@ class HistoryEnd(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_calls = msgspec.msgpack.Decoder(tuple[str, ...])
+_decode = msgspec.msgpack.Decoder(HistoryEnd).decode
 
 
 class HistoryEnds:
@@ -40,13 +39,10 @@ class HistoryEnds:
     def put(self, response_id: str, end: HistoryEnd) -> None:
         if response_id not in self._packed:
             self._oldest.append(response_id)
-        self._packed[response_id] = end.root + end.chain + (_encode(end.calls) if end.calls else b"")
+        self._packed[response_id] = _encode(end)
         if len(self._oldest) > ENDS_MAX:
             del self._packed[self._oldest.popleft()]
 
     def get(self, response_id: str) -> HistoryEnd | None:
         packed = self._packed.get(response_id)
-        if packed is None:
-            return None
-        root, chain, calls = packed[:CHAIN_BYTES], packed[CHAIN_BYTES : 2 * CHAIN_BYTES], packed[2 * CHAIN_BYTES :]
-        return HistoryEnd(root, chain, _calls.decode(calls) if calls else ())
+        return None if packed is None else _decode(packed)
