@@ -207,6 +207,11 @@ def searching_tool(m: Iterator[str]) -> Sample:
     return {"type": "function", "name": "x", "server": True, "search": search_scope(m)}
 
 
+def running_tool(m: Iterator[str]) -> Sample:
+    """A tool with files for its runs that is not the server's `code_interpreter`: it is refused."""
+    return {"type": "function", "name": "x", "server": True, "file_ids": [next(m)]}
+
+
 def responses(m: Iterator[str]) -> list[Sample]:
     form = {"type": "json_schema", "name": next(m), "description": next(m), "schema": schema(m)}
     return [
