@@ -67,7 +67,7 @@ from deploy.commands.entry import run_command_line
 from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
-from inference import audit_policies, make_engine, open_filters, open_tools, personal_texts
+from inference import audit_policies, make_engine, open_added_tool_check, open_filters, open_tools, personal_texts
 from inference.file_workers.pool import FileWorkers
 from inference.image_fetcher import ImageFetcher
 from inference.schemas.checker import SchemaWorkers
@@ -82,7 +82,8 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
-from sessions.model.types import ReplicaId, UnixMs
+from sessions.model.knowledge.files import FileQuotas
+from sessions.model.types import ReplicaId, TenantId, UnixMs
 from sessions.ports import Engine, FilterSet, Published
 from sessions.routing.models_file import ModelPools
 from sessions.store import Store
@@ -286,8 +287,9 @@ async def serve(settings: Settings) -> int:
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
-        open_tools(settings, measures, os.environ, schemas, store, now_ms) as tools,
+        open_added_tool_check(settings) as added_tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
+        open_tools(settings, measures, os.environ, schemas, store, now_ms, quotas=file_quotas(limited)) as tools,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -324,6 +326,7 @@ async def serve(settings: Settings) -> int:
             file_bytes=settings.file_bytes,
             push=push_door(settings),
             retrieval=retrieval,
+            added_tools=added_tools,
             erase=sweeper.eraser.sweep,
             replication_lag_s=replication_lag_s,
             encryption=stores.administration(reencryption),
@@ -435,11 +438,11 @@ async def replica_role(settings: Settings) -> int:
         await stack.enter_async_context(running(settings, stores, engine, measures, startup.reach))
         breakers = breakers_of(settings)
         stack.push_async_callback(breakers.close)
-        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers)
-        tools = await stack.enter_async_context(opened)
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)
+        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers, file_quotas(limited))
+        tools = await stack.enter_async_context(opened)
         await startup.reach("journal", lambda: audit_policies(filters, store.audit, now_ms))
 
         async def listen(host: PeerEndpoint) -> str:
@@ -569,6 +572,7 @@ async def gateway_role(settings: Settings) -> int:
             is_attached=router.subscriptions.is_attached,
             push=push_door(settings),
             retrieval=retrieval,
+            added_tools=await stack.enter_async_context(open_added_tool_check(settings)),
         )
         works = [
             collect_when_idle(time.process_time),
@@ -600,6 +604,11 @@ class LimitServices(NamedTuple):
     now: LimitsNow
     quotas: Quotas  # for a gateway
     settler: Settler  # for a replica
+
+
+def file_quotas(limited: LimitServices | None) -> Callable[[TenantId], FileQuotas]:
+    """Returns the quotas of stored files that are in force for a tenant."""
+    return lambda tenant: FileQuotas() if limited is None else limited.now().of(tenant).file_quotas
 
 
 @contextlib.asynccontextmanager

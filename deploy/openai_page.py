@@ -396,7 +396,9 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
     },
     "CodeContainer": {
         "type": honoured("", "test_code_tools.py::test_code_runs_and_its_item_has_what_came_of_it"),
-        "file_ids": Row("refused", "files cannot be put into a container", _INSIDE),
+        "file_ids": honoured(
+            "up to 50", "test_code_files.py::test_files_of_the_container_and_of_messages_are_in_the_folder"
+        ),
         "memory_limit": Row("warned", "the tools file says it", _TOOLS_FILE),
     },
     "McpToolParam": {

@@ -15,10 +15,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inference.embedding import open_embedder
     from inference.factory import audit_policies, make_engine, open_filters, personal_texts
-    from inference.tools import open_tools
+    from inference.tools import open_added_tool_check, open_tools
 
-__all__ = ["audit_policies", "make_engine", "open_embedder", "open_filters", "open_tools", "personal_texts"]
-_ELSEWHERE = {"open_embedder": "inference.embedding", "open_tools": "inference.tools"}
+__all__ = [
+    "audit_policies",
+    "make_engine",
+    "open_added_tool_check",
+    "open_embedder",
+    "open_filters",
+    "open_tools",
+    "personal_texts",
+]
+_ELSEWHERE = {
+    "open_added_tool_check": "inference.tools",
+    "open_embedder": "inference.embedding",
+    "open_tools": "inference.tools",
+}
 
 
 def __getattr__(name: str) -> Any:

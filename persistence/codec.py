@@ -33,6 +33,7 @@ Row = int | str
 """The name of a body's row within its session: an event's offset, or a text such as "head"."""
 
 HEAD_ROW: Final = "head"
+ADDED_TOOLS_ROW: Final = "added tools"
 RECORD_VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([RECORD_VERSION])
 

@@ -22,6 +22,7 @@ from typing import Annotated, Final, Literal, Protocol, get_args, runtime_checka
 import msgspec
 from msgspec import Meta
 
+from sessions.model.knowledge.files import FileQuota, FileQuotas
 from sessions.model.types import CommandId, ContextPolicy, Principal, ResponseId, SessionId, SessionKey, TenantId
 
 MINUTE_MS: Final = 60_000
@@ -68,6 +69,12 @@ class TenantLimits(Ceilings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     key_requests_per_minute: Count | None = None  # requests at one gateway with one key, whatever users it acts for
     sharing: bool = True  # False: no share links are made, and existing ones show nothing
     context_policy: ContextPolicy | None = None  # for full context windows; None: by `--context-policy`
+
+    @property
+    def file_quotas(self) -> FileQuotas:
+        """The quotas of stored files."""
+        return FileQuotas(FileQuota(self.files, self.file_bytes), FileQuota(self.user.files, self.user.file_bytes))
+
     titles: bool = True  # False: conversations get no titles by the server (nor if `--titles` is off)
     memories: bool = False  # True: users' memories are part of the sessions that they create
     result_cache_s: Annotated[int, Meta(ge=1, le=604_800)] | None = None  # how long answers are cached; None: never

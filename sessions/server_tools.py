@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sessions.model.types import CallId, Principal, ProgramPoint, ResponseId, SearchScope, SessionKey, Tool
+from sessions.model.types import CallId, Principal, ProgramPoint, ResponseId, RunFile, SearchScope, SessionKey, Tool
 
 
 class ToolProgress(NamedTuple):
@@ -22,6 +22,8 @@ class ToolProgress(NamedTuple):
 ReportProgress = Callable[[ToolProgress], None]
 SearchCheck = Callable[[Principal, SearchScope], Awaitable[None]]
 """Raises NotFound if a scope names what the principal does not see, or what calls for its user could not search."""
+FileCheck = Callable[[Principal, str], Awaitable[None]]
+"""Raises NotFound if there is no file of this id that the principal may see."""
 Outcome = Literal["done", "failed", "not_sent", "unknown"]
 CODE_INTERPRETER: Final = "code_interpreter"
 FILE_SEARCH: Final = "file_search"
@@ -41,6 +43,16 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     unavailable: str = ""  # why this replica cannot call it; "": it can
     read_only: bool = False  # whether it says that it changes nothing
     check_search: SearchCheck | None = None  # checks the scope that a client gives its calls; None: it takes none
+    check_file: FileCheck | None = None  # checks a file that a client gives its calls; None: it takes no files
+
+
+class CallFile(NamedTuple):
+    """A file of the session for a call: one that its client gave the tool, or that a message or an earlier run brought.
+    `name` is its path in the folder of that run, or the name in the message; "" stands for the stored one."""
+
+    file_id: str
+    origin: Literal["tool", "message", "run"]
+    name: str = ""
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +67,8 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     execution_id: str
     user: str | None = None
     search: SearchScope | None = None  # of a call of `file_search`, where its client has narrowed it
+    files: tuple[CallFile, ...] = ()  # of a call of a tool that takes files, oldest first
+    keeps_files: bool = False  # whether files that the call writes become files of the user
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +105,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Outcome
     output: str
+    files: tuple[RunFile, ...] = ()  # stored files that the call has written
 
 
 def canonical(arguments: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sessions.added_tools import AddedToolStore
 from sessions.billing.metering import UsageStore
 from sessions.governance.end_user_data import EndUserStore
 from sessions.limits import Tallies
@@ -59,6 +60,9 @@ class Store(Protocol):
 
     @property
     def tool_records(self) -> ToolRecordStore: ...
+
+    @property
+    def added_tools(self) -> AddedToolStore: ...
 
     @property
     def end_users(self) -> EndUserStore: ...

@@ -45,7 +45,9 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(401, "UNAUTHENTICATED", UNAUTHORIZED): "unauthorized invalid_api_key",
     ErrorRow(401, "UNAUTHENTICATED", TOKEN_EXPIRED): "token_expired",
     ErrorRow(403, "PERMISSION_DENIED", FORBIDDEN): "forbidden",
-    ErrorRow(403, "PERMISSION_DENIED"): "sharing_disabled memories_disabled push_disabled model_not_allowed",
+    ErrorRow(
+        403, "PERMISSION_DENIED"
+    ): "sharing_disabled memories_disabled push_disabled tools_disabled model_not_allowed",
     ErrorRow(404, "NOT_FOUND"): (
         "model_not_found session_not_found item_not_found response_not_found replica_not_found call_not_found "
         "key_not_found review_not_found share_not_found memory_not_found compaction_not_found "
@@ -58,7 +60,9 @@ _ROWS: Final[dict[ErrorRow, str]] = {
     ErrorRow(408, "RESOURCE_EXHAUSTED", SLOW_READER): "slow_reader",
     ErrorRow(408, "UNAVAILABLE", HEARTBEAT): "heartbeat_lost",
     ErrorRow(409, "ABORTED"): "response_in_progress tools_pending review_claimed session_stays",
-    ErrorRow(409, "ALREADY_EXISTS"): "idempotency_conflict session_exists call_answered appealed_already tool_changed",
+    ErrorRow(
+        409, "ALREADY_EXISTS"
+    ): "idempotency_conflict session_exists call_answered appealed_already tool_changed tool_exists",
     ErrorRow(409, "FAILED_PRECONDITION"): (
         "session_full session_quarantined not_withheld nothing_to_share nothing_to_compact review_not_claimed "
         "review_decided response_already_completed response_not_active"

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import structlog
 
+from sessions.added_tools import AddedToolCheck
 from sessions.billing.prices import PriceBook
 from sessions.clock import Clock
 from sessions.governance.journal_encryption import JournalEncryption
@@ -115,6 +116,7 @@ class GatewayServices(NamedTuple):
     file_bytes: int = FILE_BYTES  # the largest file
     push: PushDoor | None = None  # None: no push notices
     retrieval: Retrieval | None = None  # embedding models and vector stores
+    added_tools: AddedToolCheck | None = None  # checks tools that administrators add; None: the server has no tools
     is_attached: Callable[[SessionKey], bool] = lambda key: True  # whether a session's replica is reachable from here
     replication_lag_s: Callable[[], float | None] = lambda: None  # of the journal's replica; None: it has none
     erase: Callable[[], Awaitable[int]] | None = None  # sweeps erasures in this process; in a cluster the replicas do
@@ -157,6 +159,7 @@ class Gateway:
         self.schemas: SchemaChecker = services.schemas or InlineSchemaChecker()
         self.push = services.push
         self.retrieval = services.retrieval
+        self.added_tools = services.added_tools
         self.feeds = Feeds(sessions, self._read_to if self.push is not None else None)
         self.logs = LogReader(store.journal, now_ms=clock.now_ms, replay_records_max=self.limits.replay_records_max)
         self.tasks = Tasks()

@@ -37,7 +37,7 @@ async def starts(count: int) -> dict[str, Any]:
     """Milliseconds of cold and warm starts."""
     bounds = SandboxBounds()
     with tempfile.TemporaryDirectory() as parent:
-        folders = ScratchFolders(clock=asyncio.get_running_loop().time, parent=parent)
+        folders = ScratchFolders(parent=parent)
         pool = SandboxPool(find_kind(), folders)
         try:
             await _start(pool, bounds)

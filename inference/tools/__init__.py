@@ -4,6 +4,6 @@ Behind the port `ServerTools`. It never knows sessions' rules: what stands in th
 is sent again after a crash, is `sessions.actor.tool_runner`'s. Start with `opening`, then `http_tools`.
 """
 
-from inference.tools.opening import open_tools
+from inference.tools.opening import open_added_tool_check, open_tools
 
-__all__ = ["open_tools"]
+__all__ = ["open_added_tool_check", "open_tools"]

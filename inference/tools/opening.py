@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from inference.tools.breaker import SharedBreakers
 from inference.tools.tools_file import ToolsFile, read_tools
+from sessions.added_tools import AddedToolCheck, AddedToolStore
 from sessions.file_watcher import FileWatcher
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
-from sessions.model.types import UnixMs
+from sessions.model.knowledge.files import FileQuotas, FileStore
+from sessions.model.types import TenantId, UnixMs
 from sessions.ports import SchemaChecker, ServerTools
 from sessions.tool_records import ToolRecordStore
 
@@ -24,12 +26,25 @@ class ToolSettings(Protocol):
     @property
     def tools(self) -> str: ...
 
+    @property
+    def file_bytes(self) -> int: ...
+
 
 class ToolStore(Protocol):
     """The parts of a store that tools need."""
 
     @property
     def tool_records(self) -> ToolRecordStore: ...
+
+    @property
+    def added_tools(self) -> AddedToolStore: ...
+
+    @property
+    def files(self) -> FileStore: ...
+
+
+def _no_quotas(tenant: TenantId) -> FileQuotas:
+    return FileQuotas()
 
 
 @contextlib.asynccontextmanager
@@ -41,15 +56,19 @@ async def open_tools(
     store: ToolStore | None = None,
     now_ms: Callable[[], UnixMs] | None = None,
     breakers: SharedBreakers | None = None,
+    quotas: Callable[[TenantId], FileQuotas] = _no_quotas,
 ) -> AsyncIterator[ServerTools | None]:
     """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
-    start; a later wrong version changes nothing. Agreements to MCP servers' tools are kept in `store`, an open store;
-    without `store` and `now_ms` they last as long as the process. `breakers` are those of the cluster, if it is one."""
+    start; a later wrong version changes nothing. `store` is an open store: in it are agreements to MCP servers' tools,
+    the tools that administrators add, and files that code leaves, within `quotas`. Without `store` and `now_ms`
+    agreements last as long as the process, and no files are kept. `breakers` are those of the cluster, if it is one."""
     if not settings.tools:
         yield None
         return
+    from inference.tools.added_tools import ToolSources
     from inference.tools.code.code_tools import open_code_tools
     from inference.tools.code.programs import open_interpreter
+    from inference.tools.code.run_files import RunFiles
     from inference.tools.gates import ToolGates
     from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
     from inference.tools.mcp.agreements import MemoryPins, StoredPins
@@ -60,27 +79,29 @@ async def open_tools(
     call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
     gates = ToolGates(call_s, breakers)
     stored = StoredPins(store.tool_records, now_ms) if store is not None and now_ms is not None else None
+    run_files = None
+    if store is not None and now_ms is not None and settings.file_bytes:
+        run_files = RunFiles(store.files, quotas, now_ms, bytes_max=settings.file_bytes)
     world = McpWorld(environment, schemas, stored or MemoryPins())
     async with (
         ToolHttpClient() as client,
-        open_code_tools() as code,
+        open_code_tools(run_files) as code,
         open_interpreter() as programs,
         McpTools(world, gates) as servers,
     ):
 
         async def take(file: ToolsFile) -> None:
-            tools.put(file)
+            sources.put_file(file)
 
-        watcher = FileWatcher(Path(settings.tools), read_tools, take, what="tools", refused=(ValueError,))
-        try:
-            first = await asyncio.to_thread(watcher.first)
-        except (OSError, ValueError) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or error
-            raise BadInput("invalid_setting", f"tools = {settings.tools!r}: {why}", param="tools") from error
+        watcher, first = await _first_reading(settings.tools, take)
         http = HttpTools(first, client, environment, gates=gates)
         tools = ToolSet(first, http, code, programs, servers, call_s=call_s)
-        await servers.first_listings()
+        sources = ToolSources(first, tools.put)
+        await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
         works = [watcher.run()] if stored is None else [watcher.run(), stored.follow(servers.look_again)]
+        if store is not None:
+            await sources.look(store.added_tools)
+            works.append(sources.follow(store.added_tools))
         watching = [asyncio.create_task(work) for work in works]
         try:
             yield tools
@@ -89,3 +110,37 @@ async def open_tools(
                 each.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await gates.close()
+
+
+@contextlib.asynccontextmanager
+async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedToolCheck | None]:
+    """Opens the check of tools that administrators add, by the present tools file; yields None if no file is named.
+    Raises BadInput for a file that is wrong at the start."""
+    if not settings.tools:
+        yield None
+        return
+    from inference.tools.added_tools import AddedToolRules
+
+    async def take(file: ToolsFile) -> None:
+        rules.file = file
+
+    watcher, first = await _first_reading(settings.tools, take, what="tool_rules")
+    rules = AddedToolRules(first)
+    watching = asyncio.create_task(watcher.run())
+    try:
+        yield rules
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _first_reading(
+    path: str, take: Callable[[ToolsFile], Awaitable[None]], *, what: str = "tools"
+) -> tuple[FileWatcher[ToolsFile], ToolsFile]:
+    """Reads the tools file. Returns what follows it, and what it says now. Raises BadInput."""
+    watcher = FileWatcher(Path(path), read_tools, take, what=what, refused=(ValueError,))
+    try:
+        return watcher, await asyncio.to_thread(watcher.first)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadInput("invalid_setting", f"tools = {path!r}: {why}", param="tools") from error

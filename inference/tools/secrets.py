@@ -32,6 +32,21 @@ class SecretHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Secret = str | SecretHeader
 
 
+class SecretText(str):
+    """A header's value that is a secret itself, because an administrator has sent it over the API."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "SecretText(...)"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The whole value and, of one like `Bearer TOKEN`, what stands behind the scheme."""
+        scheme, _, rest = self.partition(" ")
+        return (str(self), rest) if rest and scheme.isalnum() else (str(self),)
+
+
 class SecretValues(NamedTuple):
     """Values by name, and those of them that are secrets."""
 
@@ -58,7 +73,8 @@ def secret_values(given: Mapping[str, Secret], environment: Mapping[str, str]) -
             secrets.append(_secret(value, environment))
             values[name] = value.prefix + secrets[-1]
         else:
-            values[name] = value
+            secrets += value.secrets if isinstance(value, SecretText) else ()
+            values[name] = str(value)
     return SecretValues(values, tuple(secrets))
 
 

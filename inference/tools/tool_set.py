@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from inference.tools.code.code_tools import CodeTools, bounds_of
 from inference.tools.code.programs import ProgramInterpreter
@@ -50,6 +51,7 @@ class ToolSet:
         self.servers = servers
         self._call_s = call_s
         self._rooms: dict[tuple[TenantId, str, int], asyncio.Semaphore] = {}
+        self._refused: set[str] = set()  # code tools, by their places in the file
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
@@ -57,19 +59,28 @@ class ToolSet:
         self._file = file
         self._http.put(file)
         self.servers.put(file)
-        warm: dict[SandboxBounds, int] = {}
+        warm, refused = dict[SandboxBounds, int](), set[str]()
         for place, tool in code_tools(file).items():
             missing = self._missing(tool)
             if missing:
-                log.error("code_tool_refused", tool=place, reason=missing)
+                refused.add(place)
+                if place not in self._refused:
+                    log.error("code_tool_refused", tool=place, reason=missing)
             elif tool.interpreter == "cpython":
                 bounds = bounds_of(tool)
                 warm[bounds] = max(warm.get(bounds, 0), tool.warm)
+        self._refused = refused
         self._code.keep_ready(warm)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         tool = self._file.find(tenant, name)
-        return self.servers.find(tenant, name) if tool is None else tool.server_tool(name, self._missing(tool))
+        if tool is None:
+            return self.servers.find(tenant, name)
+        made = tool.server_tool(name, self._missing(tool))
+        files = self._code.files
+        if files is None or not isinstance(tool, CodeTool) or tool.interpreter != "cpython":
+            return made
+        return replace(made, check_file=files.check)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         names = self._file.offered(tenant)

@@ -53,9 +53,13 @@ from sessions.server_tools import CODE_INTERPRETER, ServerTool
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$(?!\n)")]
 Label = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$(?!\n)")]
 CODE_MAX: Final = 100_000  # characters
+NOT_PERMITTED: Final = (
+    "it is neither https:// to a public name or address, nor http:// or https:// to an address (not a name) of"
+    " `networks`"
+)
 _ABOUT_CODE: Final = (
-    "Runs Python code and returns what it prints, and the value of its last expression. Files that it writes into its"
-    " working directory are there at the next call. There is no network."
+    "Runs Python code and returns what it prints, and the value of its last expression. The user's files are in its"
+    " working directory. Files that it writes there go to the user, and are there at the next call. It has no network."
 )
 _ABOUT_PROGRAMS: Final = (
     "Runs a small Python program that can call the other tools as functions, with keyword arguments: name(argument="
@@ -123,6 +127,8 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     processes: Annotated[int, Meta(ge=1, le=256)] = 8
     disk_mb: Annotated[int, Meta(ge=1, le=4_096)] = 64
     files: Annotated[int, Meta(ge=1, le=10_000)] = 256
+    kept_files: Annotated[int, Meta(ge=0, le=50)] = 16  # that a run leaves, which become files of its user
+    kept_mb: Annotated[int, Meta(ge=1, le=4_096)] = 32  # of these files together
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
@@ -189,17 +195,11 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 if name == CODE_INTERPRETER and not (isinstance(tool, CodeTool) and tool.interpreter == "cpython"):
                     raise ValueError(f'{place}.{name}: this name is for kind = "code" on CPython')
                 if isinstance(tool, HttpTool) and not rules.permits_url(tool.url):
-                    raise ValueError(
-                        f"{place}.{name}.url: it is neither https:// to a public name or address, nor http:// or https://"
-                        " to an address (not a name) of `networks`"
-                    )
+                    raise ValueError(f"{place}.{name}.url: {NOT_PERMITTED}")
         for (owner, label), server in self.all_servers():
             if server.url and not rules.permits_url(server.url):
                 whose = f"tenants.{owner}.servers.{label}" if owner else f"servers.{label}"
-                raise ValueError(
-                    f"{whose}.url: it is neither https:// to a public name or address, nor http:// or https:// to an"
-                    " address (not a name) of `networks`"
-                )
+                raise ValueError(f"{whose}.url: {NOT_PERMITTED}")
         for tenant, table in self.tenants.items():
             for name in table.allow or ():
                 if name not in self.tools and server_of(name) not in self.servers:
@@ -304,8 +304,13 @@ def _located(tables: Mapping[str, Any], problem: str) -> str:
             try:
                 msgspec.convert({name: entry}, dict[Name, AnyTool] if kind == "tools" else dict[Label, McpServerTable])
             except msgspec.ValidationError as error:
-                return f"[{place}.{name}]: {str(error).replace(' - at `$[...]`', '').replace('$[...].', '')}"
+                return f"[{place}.{name}]: {reason_of(error)}"
     return problem
+
+
+def reason_of(error: msgspec.ValidationError) -> str:
+    """Returns the text of msgspec's error about a dict of one tool or server, without the dict's own place."""
+    return str(error).replace(" - at `$[...]`", "").replace("$[...].", "")
 
 
 def server_of(name: str) -> str:

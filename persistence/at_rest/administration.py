@@ -17,11 +17,19 @@ from sessions.model.types import TenantId
 
 
 class EncryptionAdministration:
-    def __init__(self, codec: SealingCodec, sweep: Reencryption, rewrap_others: Callable[[], Awaitable[int]]) -> None:
-        """`rewrap_others` wraps anew the keys that are stored beside the tenants' keys, and returns how many."""
+    def __init__(
+        self,
+        codec: SealingCodec,
+        sweep: Reencryption,
+        rewrap_others: Callable[[], Awaitable[int]],
+        forget_tools: Callable[[TenantId], Awaitable[None]],
+    ) -> None:
+        """`rewrap_others` wraps anew the keys that are stored beside the tenants' keys, and returns how many.
+        `forget_tools` removes the tools that a tenant has added, from the memory of every replica too."""
         self._codec = codec
         self._sweep = sweep
         self._rewrap_others = rewrap_others
+        self._forget_tools = forget_tools
 
     async def status(self) -> EncryptionStatus:
         places = {place.tenant: place for place in await self._sweep.status()}
@@ -57,4 +65,5 @@ class EncryptionAdministration:
                 return EncryptionChange(changed=0)
         if tenant is None:
             raise BadInput("invalid_request", "Name the tenant whose keys are to be destroyed.", param="tenant")
+        await self._forget_tools(tenant)
         return EncryptionChange(changed=await keys.destroy(tenant))

@@ -25,6 +25,7 @@ import structlog
 from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.tenant_keys import REFRESH_S
 from persistence.codec import (
+    ADDED_TOOLS_ROW,
     HEAD_ROW,
     Codec,
     Row,
@@ -44,7 +45,7 @@ from persistence.codec import (
 from persistence.sql.script import Query, Script, SqlDatabase
 from sessions.metrics import Metrics
 from sessions.model.errors import Internal, SessileError
-from sessions.model.types import FILES, MEMORIES, PUSH, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import FILES, MEMORIES, PUSH, TOOLS, SessionId, SessionKey, TenantId, UnixMs
 
 log = structlog.get_logger(__name__)
 
@@ -120,6 +121,13 @@ def _file(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Chan
     return {"key_id": key_id, "body": stored}
 
 
+def _added_tools(codec: Codec, tenant: TenantId, keys: Values, columns: Values) -> Changes:
+    key = SessionKey(tenant, TOOLS)
+    plain = codec.decode(key, ADDED_TOOLS_ROW, columns[0], bytes(columns[1]))
+    key_id, stored = codec.encode(key, ADDED_TOOLS_ROW, plain)
+    return {"key_id": key_id, "body": stored}
+
+
 def _own_column(columns: Values) -> set[str]:
     return {columns[0]}
 
@@ -173,6 +181,7 @@ TABLES: Final = (
     _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
     _Table("push_subscriptions", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _push),
     _Table("files", ("id",), ("",), ("key_id", "body", "end_user"), "length(body)", _own_column, _file),
+    _Table("added_tools", ("tenant",), ("",), ("key_id", "body"), "length(body)", _own_column, _added_tools),
 )
 
 _NEXT_TENANT: Final = "SELECT tenant FROM heads WHERE tenant > $1 ORDER BY tenant LIMIT 1"

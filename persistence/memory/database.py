@@ -27,6 +27,7 @@ from persistence.validation import (
     purged_row,
     unknown_cursor,
 )
+from sessions.added_tools import AddedTools
 from sessions.governance.end_user_data import Erasure
 from sessions.limits import Tally
 from sessions.model.api_keys import ApiKey
@@ -67,6 +68,7 @@ _TABLES: Final = (
     "api_keys",
     "revocations",
     "tool_records",
+    "added_tools",
     "audit_rows",
     "audit_heads",
     "audit_floors",
@@ -107,6 +109,7 @@ class MemoryDatabase:
         self.memories: dict[MemoryId, UserMemory] = {}
         self.api_keys: dict[str, ApiKey] = {}
         self.tool_records: dict[tuple[TenantId, str, str], ToolRecord] = {}
+        self.added_tools: dict[TenantId, AddedTools] = {}
         self.revocations: dict[tuple[str, RevocationKind, str], Revocation] = {}
         self.audit_rows: dict[TenantId, list[AuditRow]] = {}
         self.audit_heads: dict[TenantId, AuditHead] = {}

@@ -46,6 +46,11 @@ class MemoryFiles:
             found.chunks.append(bytes(data))
 
     async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
+        present = self._database.files.get((file.tenant, file.id))
+        if present is not None:
+            if file.blob != present.blob and (file.tenant, file.blob) in self._database.file_blobs:
+                self._database.file_blobs[file.tenant, file.blob].due_at = file.created_at
+            return present
         scopes = [("Your organisation", quotas.tenant, await self.totals(file.tenant, None, anybody=True))]
         if file.user is not None:
             scopes.insert(0, ("You", quotas.user, await self.totals(file.tenant, file.user)))

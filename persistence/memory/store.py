@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.api_keys import MemoryApiKeys
 from persistence.memory.audit import MemoryAudit
 from persistence.memory.database import MemoryDatabase
@@ -39,6 +40,7 @@ class MemoryStore:
         self.api_keys = MemoryApiKeys(self.database)
         self.revocations = MemoryRevocations(self.database)
         self.tool_records = MemoryToolRecords(self.database)
+        self.added_tools = MemoryAddedTools(self.database)
         self.end_users = MemoryEndUsers(self.database)
 
     async def open(self) -> None:

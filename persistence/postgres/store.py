@@ -9,6 +9,7 @@ from persistence.postgres import statements
 from persistence.postgres.audit import PostgresAudit
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.journal import PostgresJournal
+from persistence.sql.added_tools import SqlAddedTools
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.end_users import SqlEndUsers
 from persistence.sql.file_chunks import FileChunks, SqlFileChunks
@@ -42,6 +43,7 @@ class PostgresStore:
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)
         self.tool_records = SqlToolRecords(database)
+        self.added_tools = SqlAddedTools(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

@@ -68,6 +68,7 @@ _WAITS: Final = "SELECT 1 FROM file_blobs WHERE tenant = $1 AND id = $2 AND due_
 _KEEP: Final = (
     "UPDATE file_blobs SET address = $3, chunks = $4, created_at = $5, due_at = NULL WHERE tenant = $1 AND id = $2"
 )
+_BLOB_OF: Final = "SELECT blob FROM files WHERE tenant = $1 AND id = $2"
 _HAS_FILE: Final = "SELECT 1 FROM files WHERE tenant = $1 AND blob = $2 LIMIT 1"
 _LET_GO: Final = "UPDATE file_blobs SET address = '', due_at = $3 WHERE tenant = $1 AND id = $2"
 _DUE: Final = "SELECT tenant, id FROM file_blobs WHERE due_at IS NOT NULL AND due_at <= $1 ORDER BY due_at LIMIT $2"
@@ -131,18 +132,27 @@ class SqlFiles:
             blob, key = (file.blob, fresh_key) if shared is None else shared
             made = msgspec.structs.replace(file, blob=blob)
             key_id, body = await self._sealed(made, key)
-            if await self._database.run(partial(self._finish, made, file.blob, address, (key_id, body), quotas)):
-                self._uploads.pop(file.blob, None)
-                return made
+            done = await self._database.run(partial(self._finish, made, file.blob, address, (key_id, body), quotas))
+            if done is False:
+                continue
+            present = made if done else await self.find(file.tenant, file.id, UnixMs(0))
+            if present is None:
+                raise Unavailable("journal_unavailable", "This file was just deleted.", retry_after_ms=1_000)
+            self._uploads.pop(file.blob, None)
+            return present
 
     def _finish(
         self, made: StoredFile, fresh: BlobId, address: str, sealed: tuple[str, bytes], quotas: FileQuotas
-    ) -> Script[bool]:
+    ) -> Script[bool | None]:
         """Writes the row of a file whose bytes are stored, as the new blob `fresh` or as an existing blob with the same
-        content. Returns False if another upload or deletion has meanwhile changed which blob has that content. Raises
-        Limited."""
+        content. Returns False if another upload or deletion has meanwhile changed which blob has that content, None if
+        there is a file with this id already. Raises Limited."""
         tenant, user = made.tenant, made.user or ""
         yield Lock("files")
+        for (blob,) in (yield Query(_BLOB_OF, (tenant, made.id))):
+            if blob != fresh:  # else this very file was made, and its maker did not learn of it
+                yield Query(_LET_GO, (tenant, fresh, made.created_at))
+            return None
         found = yield Query(_ADDRESSED, (tenant, user, address))
         if [each for (each,) in found] != ([] if made.blob == fresh else [made.blob]):
             return False

@@ -206,7 +206,7 @@ class SqliteDatabase:
             f"wal_autocheckpoint = {self._tuning.checkpoint_pages * last_resort}",
             "journal_size_limit = 67108864",
             "temp_store = MEMORY",
-            "cache_size = -8192",  # KiB; what else is read often, the system keeps
+            "cache_size = -2048",  # KiB; what else is read often, the system keeps
         ):
             await writer.execute_fetchall(f"PRAGMA {pragma}")
         await check_integrity(writer, self.path, whole_bytes_max=self._tuning.quick_check_bytes_max)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from persistence.sql.added_tools import SqlAddedTools
 from persistence.sql.api_keys import SqlApiKeys
 from persistence.sql.audit import SqlAudit
 from persistence.sql.end_users import SqlEndUsers
@@ -35,6 +36,7 @@ class SqliteStore:
         self.api_keys = SqlApiKeys(database)
         self.revocations = SqlRevocations(database)
         self.tool_records = SqlToolRecords(database)
+        self.added_tools = SqlAddedTools(database)
         self.end_users = SqlEndUsers(database, statements)
 
     async def open(self) -> None:

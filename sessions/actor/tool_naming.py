@@ -33,24 +33,31 @@ async def with_server_tools(
         return command
     offered = tools.offered(principal.tenant) if tools is not None and takes_tools else ()
     replace = msgspec.structs.replace
+    at_files = "container.file_ids" if isinstance(command, cm.TurnCreate) else "file_ids"  # of `/v1/responses`
     if isinstance(command, cm.TurnCreate) and command.create is not None:
-        made = replace(command.create, tools=await _named(command.create.tools, tools, principal, offered))
+        made = replace(command.create, tools=await _named(command.create.tools, tools, principal, offered, at_files))
         command = replace(command, create=made)
     if command.tools is UNSET:
         return command
     if not isinstance(command, cm.SessionCreate) and not offered and not command.tools:
         return command
-    return replace(command, tools=await _named(command.tools or (), tools, principal, offered))
+    return replace(command, tools=await _named(command.tools or (), tools, principal, offered, at_files))
 
 
 async def _named(
-    given: tuple[Tool, ...], tools: ServerTools | None, principal: Principal, offered: Collection[str]
+    given: tuple[Tool, ...],
+    tools: ServerTools | None,
+    principal: Principal,
+    offered: Collection[str],
+    at_files: str,
 ) -> tuple[Tool, ...]:
     tenant = principal.tenant
     if any(tool.server is not True and tool.mcp is not UNSET for tool in given):
         raise BadInput("invalid_request", "Tools of MCP servers are the server's: say `server` too.", param="tools")
     for tool in given:
         _check_search(tool)
+        if isinstance(tool.file_ids, tuple) and tool.server is not True:
+            raise BadInput("invalid_request", "Only a code tool of the server has `file_ids`.", param="tools")
     if not offered and not any(tool.server is True for tool in given):
         return given
     named: dict[str, Tool] = {}
@@ -68,6 +75,8 @@ async def _named(
             named[each.name] = each
         if isinstance(tool.search, SearchScope):
             await _check_scope(index, tool, tool.search, tools, principal)
+        if isinstance(tool.file_ids, tuple):
+            await _check_files(f"tools[{index}].{at_files}", tool, tool.file_ids, tools, principal)
     for name in offered:
         if name not in named:
             named[name] = _find(Tool(name=name), tools, tenant)
@@ -103,6 +112,20 @@ async def _check_scope(
             raise
 
 
+async def _check_files(
+    at: str, tool: Tool, file_ids: tuple[str, ...], tools: ServerTools | None, principal: Principal
+) -> None:
+    """Raises NotFound for a file that the principal may not see."""
+    server_tool = tools.find(principal.tenant, tool.name) if tools is not None else None
+    if server_tool is not None and server_tool.check_file is not None:
+        for number, file_id in enumerate(file_ids):
+            try:
+                await server_tool.check_file(principal, file_id)
+            except NotFound as error:
+                error.param = f"{at}[{number}]"
+                raise
+
+
 def _find(tool: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
     name = tool.name
     server_tool = tools.find(tenant, name) if tools is not None else None
@@ -113,7 +136,9 @@ def _find(tool: Tool, tools: ServerTools | None, tenant: TenantId) -> Tool:
         raise BadInput("tool_unavailable", why, param="tools")
     if isinstance(tool.search, SearchScope) and server_tool.check_search is None:
         raise BadInput("invalid_request", f"This server's {name!r} takes no `search`.", param="tools")
-    return msgspec.structs.replace(server_tool.tool, search=tool.search)
+    if isinstance(tool.file_ids, tuple) and server_tool.check_file is None:
+        raise BadInput("invalid_request", f"This server's {name!r} takes no `file_ids`.", param="tools")
+    return msgspec.structs.replace(server_tool.tool, search=tool.search, file_ids=tool.file_ids)
 
 
 async def _of_server(named: McpSource, tools: ServerTools | None, tenant: TenantId) -> list[Tool]:

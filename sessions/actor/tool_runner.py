@@ -23,6 +23,7 @@ from sessions.actor.actor_context import ActorContext
 from sessions.actor.input_pipeline import InputPreparation
 from sessions.actor.program_steps import callable_tools, next_point, program_step
 from sessions.actor.progress_reports import ProgressReports, Report
+from sessions.actor.session_files import session_files
 from sessions.actor.weak_calls import WeakCall
 from sessions.machine.inputs_and_effects import (
     ArmToolDeadline,
@@ -42,7 +43,7 @@ from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
 from sessions.model.types import CallId, CommandId, McpSource, ResponseId, SearchScope
-from sessions.server_tools import ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
+from sessions.server_tools import CallFile, ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
 
 log = structlog.get_logger(__name__)
@@ -197,6 +198,8 @@ class ToolRunner:
             execution_id=call.execution_id,
             user=server.principal.user,
             search=self._search_scope(call),
+            files=self._files(waiting, call) if tool is not None and tool.check_file is not None else (),
+            keeps_files=call.program is None,
         )
         if tool is not None and tool.program:
             await self._run_program(waiting, server, call, tool, request)
@@ -282,6 +285,7 @@ class ToolRunner:
                 whole=result.outcome != "unknown",
                 prepared=prepared,
                 findings=tuple(preparation.filter.findings),
+                files=tuple(file for file in result.files if file.path in output),  # the names that filters have let be
             )
         )
 
@@ -300,6 +304,13 @@ class ToolRunner:
         info = self._state.info
         scopes = (tool.search for tool in (() if info is None else info.tools) if tool.name == call.name)
         return next((scope for scope in scopes if isinstance(scope, SearchScope)), None)
+
+    def _files(self, waiting: Awaiting, call: ServerCall) -> tuple[CallFile, ...]:
+        """Returns the files of a call's session: those that its client gave the tool, and those of the branch before
+        the response that made it. They are the same each time that the call is sent."""
+        info, answer = self._state.info, self._state.answers.get(waiting.response_id)
+        named = next((tool for tool in (() if info is None else info.tools) if tool.name == call.name), None)
+        return session_files(self._state, answer.items[-1] if answer is not None and answer.items else None, named)
 
     def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
         if call.program is not None:

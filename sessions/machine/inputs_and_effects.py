@@ -25,6 +25,7 @@ from sessions.model.types import (
     Principal,
     ProgramPoint,
     ResponseId,
+    RunFile,
     UnixMs,
     Usage,
 )
@@ -158,6 +159,7 @@ class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = True
     prepared: Prepared | None = None
     findings: tuple[Finding, ...] = ()
+    files: tuple[RunFile, ...] = ()
 
 
 class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):

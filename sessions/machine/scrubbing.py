@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from sessions.model import events as ev
-from sessions.model.types import ContentPart, InputImage, Reasoning, Refusal
+from sessions.model.types import ContentPart, FunctionCallOutput, InputImage, Reasoning, Refusal
 
 
 def scrub(text: str, event: ev.ContentRetracted) -> str:
     return text[: event.start] + event.replacement + text[event.end :]
+
+
+def with_output(item: FunctionCallOutput, output: str) -> FunctionCallOutput:
+    """Returns a tool's output with another text. Files that the text names no more go with it."""
+    files = tuple(file for file in item.files if file.path in output) if isinstance(item.files, tuple) else ()
+    return msgspec.structs.replace(item, output=output, files=files or UNSET)
 
 
 def scrub_part(part: ContentPart, event: ev.ContentRetracted) -> ContentPart:

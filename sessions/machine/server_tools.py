@@ -7,6 +7,8 @@ same step. `sessions.actor.tool_runner` decides what is sent, and what is sent a
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from sessions.machine import programs
 from sessions.machine.inputs_and_effects import (
     RunTools,
@@ -120,6 +122,7 @@ def answer_call(build: StepBuilder, input: ToolAnswered) -> None:
         is_error=input.is_error,
         status="completed" if input.whole else "incomplete",
         created_at=build.now,
+        files=input.files or UNSET,
     )
     build.put_item(item, input.prepared)
     if not waiting.missing:

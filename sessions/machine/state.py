@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessions.machine import routed_turns, tool_turns
-from sessions.machine.scrubbing import scrub, scrub_part
+from sessions.machine.scrubbing import scrub, scrub_part, with_output
 from sessions.model import events as ev
 from sessions.model.journal_types import Head, Loaded
 from sessions.model.reviews import Outcome, Rating, ReviewId
@@ -596,7 +596,7 @@ def _retract(state: State, event: ev.ContentRetracted) -> None:
     elif isinstance(item, FunctionCall):
         state.items[item.id] = msgspec.structs.replace(item, arguments=scrub(item.arguments, event))
     elif isinstance(item, FunctionCallOutput):
-        state.items[item.id] = msgspec.structs.replace(item, output=scrub(item.output, event))
+        state.items[item.id] = with_output(item, scrub(item.output, event))
     if event.category == ev.ITEM_DELETED:
         _remove(state, event.item_id)
     state.item_tokens.pop(event.item_id, None)

@@ -71,6 +71,8 @@ Action = Literal[
     "tool.called",
     "tool.decided",
     "tool.agreed",
+    "tool.stored",
+    "tool.deleted",
     "access.refused",
     "access.break_glass",
     "audit.trimmed",

@@ -35,6 +35,7 @@ SHARED: Final = "~"  # no session's id begins with it: the prefix of names for a
 MEMORIES: Final = SessionId(f"{SHARED}memories")  # end users' memories
 PUSH: Final = SessionId(f"{SHARED}push")  # end users' push subscriptions
 FILES: Final = SessionId(f"{SHARED}files")  # uploaded files
+TOOLS: Final = SessionId(f"{SHARED}tools")  # server tools that administrators have added
 SCORES: Final = SessionId(f"{SHARED}scores")  # usage for scoring prompts
 EMBEDDINGS: Final = SessionId(f"{SHARED}embeddings")  # usage for embeddings
 OPENINGS: Final = SessionId(f"{SHARED}openings")  # prompt beginnings that several sessions of a tenant share
@@ -297,6 +298,15 @@ class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=Tru
     mcp: McpSource | UnsetType = UNSET  # the MCP server that the tool belongs to, if any
 
 
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that a run of a code tool has written, stored as one of its user's files. `path` is its place in the run's
+    folder, `size` its bytes."""
+
+    file_id: str
+    path: str
+    size: int
+
+
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", kw_only=True):
     id: ItemId
     parent_id: ItemId | None
@@ -305,6 +315,7 @@ class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output"
     is_error: bool = False
     status: Status = "completed"
     created_at: UnixMs
+    files: tuple[RunFile, ...] | UnsetType = UNSET  # of a code tool's run, if it has written some
 
 
 Item = Message | FunctionCall | FunctionCallOutput
@@ -321,6 +332,12 @@ class SearchScope(msgspec.Struct, frozen=True, kw_only=True):
     score_min: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
+TOOL_FILES_MAX: Final = 50
+ToolFileIds = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=64)], ...], msgspec.Meta(max_length=TOOL_FILES_MAX)
+]
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that the model may call; `parameters` is its JSON schema. With `server` it is the server's own tool,
     which the client only names: description and parameters come from the tools file."""
@@ -333,6 +350,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     server: bool | UnsetType = UNSET
     mcp: McpSource | UnsetType = UNSET
     search: SearchScope | UnsetType = UNSET  # of the server's `file_search` only
+    file_ids: ToolFileIds | UnsetType = UNSET  # of a code tool of the server: uploads that stand in each run's folder
 
 
 class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):

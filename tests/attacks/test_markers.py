@@ -26,6 +26,7 @@ from tests.support.doors.marked_bodies import (
     function,
     given_file,
     mcp_source,
+    running_tool,
     schema,
     search_scope,
     searching_tool,
@@ -81,7 +82,7 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
         for (method, path), samples in sent.items():
             made = (await http.post("/v1/conversations", json={})).json()["id"]
             others = {"tenant": "local", "response_id": "resp_x", "review_id": "rev_x", "memory_id": "mem_x"}
-            others |= {"store_id": "vs_x", "file_id": "file_x", "batch_id": "vsfb_x"}
+            others |= {"store_id": "vs_x", "file_id": "file_x", "batch_id": "vsfb_x", "name": "x", "server": "x"}
             url = path.format(conversation=made, session=made, **others)
             for number, sample in enumerate(samples):
                 answer = await http.request(method, url, json=sample)
@@ -89,7 +90,17 @@ async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) 
                     word in path for word in ("operator", "keys", "review", "push", "files", "{store_id}")
                 ):
                     assert answer.status_code == 200 or path.endswith(
-                        ("appeal", "feedback", "shares", "steer", "memories", "agreements", "_id}")
+                        (
+                            "appeal",
+                            "feedback",
+                            "shares",
+                            "steer",
+                            "memories",
+                            "agreements",
+                            "_id}",
+                            "{name}",
+                            "{server}",
+                        )
                     ), (
                         path,
                         answer.text,
@@ -166,6 +177,8 @@ def frames(m: Iterator[str], session: str) -> list[Sample]:
         {"type": "session.update", **here, "tools": [{"type": "function", **mcp_source(m, [next(m)])}]},
         {"type": "session.create", "tools": [searching_tool(m)]},
         {"type": "session.update", **here, "tools": [searching_tool(m)]},
+        {"type": "session.create", "tools": [running_tool(m)]},
+        {"type": "session.update", **here, "tools": [running_tool(m)]},
         {"type": "session.create", "knowledge": search_scope(m)},
         {"type": "session.update", **here, "knowledge": search_scope(m)},
         {"type": "message.create", **here, "content": "x", "knowledge": search_scope(m)},
@@ -262,7 +275,9 @@ def calls(m: Iterator[str], session: str) -> list[tuple[str, Sample]]:
         ("Create", {**here, "tools": [mcp_source(m, next(m))]}),
         ("Update", {**here, "tools": [mcp_source(m, next(m))]}),
         ("Create", {**here, "tools": [searching_tool(m)], "knowledge": search_scope(m)}),
+        ("Create", {**here, "tools": [running_tool(m)]}),
         ("Update", {**here, "tools": [searching_tool(m)], "knowledge": search_scope(m)}),
+        ("Update", {**here, "tools": [running_tool(m)]}),
         ("Send", {**here, "content": "x", "knowledge": search_scope(m)}),
         ("Edit", {**here, "item_id": "x", "content": "x", "knowledge": search_scope(m)}),
         (

@@ -32,6 +32,7 @@ AS_IF = {
         ("/decide", "/appeal", "/steer", "/{share_id}", "/{memory_id}", "/{subscription}", "/content", "/agreements")
     )
     or "/v1/files/" in entry.path
+    or (entry.method != "PUT" and entry.path in ("/v1/tools/{name}", "/v1/tool_servers/{server}"))
     or (entry.method, entry.path) == ("POST", "/v1/files")
 }
 

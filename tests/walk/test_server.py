@@ -50,6 +50,30 @@ def test_a_start_says_what_a_user_can_use_and_no_more(tmp_path: Path) -> None:
     assert said[: said.index("stopping")] == ["server_started"]
 
 
+def test_an_added_tool_outlives_its_server_and_its_secret_is_in_no_file(tmp_path: Path) -> None:
+    """Added over the API, killed -9 behind the answer, started again: a turn names it; its header stands nowhere."""
+    data, tools, log, secret = tmp_path / "data", tmp_path / "tools.toml", tmp_path / "log", "s3cr3t-of-the-weather"
+    tools.touch()
+    flags = ("--engine", "sim", "--tools", str(tools), "--log-level", "debug")
+    with ServerProcess(*flags, data=str(data), log=log) as server:
+        table = {"url": "https://weather.example/now", "headers": {"authorization": f"Bearer {secret}"}}
+        with http(server) as client:
+            made = client.put("/v1/tools/weather", json=table)
+            server.kill()
+        server.start()
+        with http(server) as client:
+            shown = client.get("/v1/tools/weather")
+            assert shown.status_code == 200 and shown.headers["etag"] == made.headers["etag"]
+            tool = {"type": "function", "name": "weather", "server": True}
+            body = {"model": model_name(server), "input": "hello", "tools": [tool], "max_output_tokens": 8}
+            assert client.post("/v1/responses", json=body).status_code == 200
+            other = client.post("/v1/responses", json={**body, "tools": [{**tool, "name": "other"}]})
+            assert other.status_code == 404
+    kept = [each for each in data.rglob("*") if each.is_file()]
+    assert data / "journal.db" in kept
+    assert [each for each in (log, *kept) if secret.encode() in each.read_bytes()] == []
+
+
 def http(server: ServerProcess) -> httpx.Client:
     return httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=120)
 

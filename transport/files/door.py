@@ -26,7 +26,6 @@ from sessions.model.knowledge.files import (
     FileId,
     FilePurpose,
     FileQuery,
-    FileQuota,
     FileQuotas,
     FileStore,
     StoredFile,
@@ -96,9 +95,7 @@ class FileDoor:
 
     def quotas(self, principal: Principal) -> FileQuotas:
         table = self._table(principal.tenant)
-        if table is None:
-            return FileQuotas()
-        return FileQuotas(FileQuota(table.files, table.file_bytes), FileQuota(table.user.files, table.user.file_bytes))
+        return FileQuotas() if table is None else table.file_quotas
 
     async def find(self, principal: Principal, file_id: str) -> StoredFile:
         """Returns a file that the principal may see. Raises Forbidden, NotFound."""

@@ -395,7 +395,7 @@ class TextOptions(_message.Message):
     def __init__(self, format: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Tool(_message.Message):
-    __slots__ = ("name", "description", "parameters", "strict", "type", "server", "mcp", "search")
+    __slots__ = ("name", "description", "parameters", "strict", "type", "server", "mcp", "search", "file_ids")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +404,7 @@ class Tool(_message.Message):
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MCP_FIELD_NUMBER: _ClassVar[int]
     SEARCH_FIELD_NUMBER: _ClassVar[int]
+    FILE_IDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
     parameters: _struct_pb2.Struct
@@ -412,7 +413,8 @@ class Tool(_message.Message):
     server: bool
     mcp: McpSource
     search: SearchScope
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ..., search: _Optional[_Union[SearchScope, _Mapping]] = ...) -> None: ...
+    file_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., strict: _Optional[bool] = ..., type: _Optional[str] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ..., search: _Optional[_Union[SearchScope, _Mapping]] = ..., file_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class McpSource(_message.Message):
     __slots__ = ("server_label", "tool", "allowed", "read_only", "approval", "unasked")
@@ -740,7 +742,7 @@ class AwaitingTools(_message.Message):
     def __init__(self, response_id: _Optional[str] = ..., missing: _Optional[_Iterable[str]] = ..., approval: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Item(_message.Message):
-    __slots__ = ("type", "id", "parent_id", "status", "created_at", "role", "content", "call_id", "name", "arguments", "output", "is_error", "server", "mcp")
+    __slots__ = ("type", "id", "parent_id", "status", "created_at", "role", "content", "call_id", "name", "arguments", "output", "is_error", "server", "mcp", "files")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -755,6 +757,7 @@ class Item(_message.Message):
     IS_ERROR_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MCP_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
     type: str
     id: str
     parent_id: str
@@ -769,7 +772,18 @@ class Item(_message.Message):
     is_error: bool
     server: bool
     mcp: McpSource
-    def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[RunFile]
+    def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
+
+class RunFile(_message.Message):
+    __slots__ = ("file_id", "path", "size")
+    FILE_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    file_id: str
+    path: str
+    size: int
+    def __init__(self, file_id: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class ContentPart(_message.Message):
     __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning", "number", "start", "end", "score", "image_url", "detail", "sha256", "width", "height")

@@ -31,6 +31,7 @@ from transport.http_api.context import gateway_of
 from transport.http_api.credential_gate import CredentialGate, refusal_headers
 from transport.http_api.page_files import PageFiles
 from transport.http_api.routes import (
+    added_tools,
     audit,
     chat,
     conversations,
@@ -178,6 +179,7 @@ def _add_routes(
         embedding_routes,
         vector_store_routes,
         tools,
+        added_tools,
         file_routes,
     ):
         app.include_router(each.routes)

@@ -56,6 +56,16 @@ class StrictRequest(Request):
         return self._parsed
 
 
+def release_body(request: Request, history: object) -> None:
+    """Empties what was parsed of a request whose turn has begun, and `history`, the list of its model that holds the
+    messages. FastAPI refers to both until the answer has been written, and they are many times as large as the turn."""
+    if isinstance(history, list):
+        history.clear()
+    parsed_body = getattr(request, "_parsed", None)
+    if isinstance(parsed_body, dict):
+        parsed_body.clear()
+
+
 def _ignores_unknown(request: Request) -> bool:
     ignores: bool = request.app.state.gateway.ignores_unknown
     return ignores

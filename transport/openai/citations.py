@@ -1,8 +1,9 @@
-"""Citations: `[2]` in an answer names the passage that `file_search` found under that number.
+"""Citations: of passages, which `file_search` has numbered (`[2]` in an answer), and of files that code wrote.
 
 A text is annotated as OpenAI annotates it, with the passage's own place besides: `start` and `end`, in code points of
 the document's text. Each search numbers from 1: a number that stands for different passages of several searches is no
-citation, nor is one that no passage has, or that is part of a link. Pure.
+citation, nor is one that no passage has, or that is part of a link. Each file that code wrote is cited by the first
+message behind its call: where that names it, else at its beginning. Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from sessions.model.types import FunctionCallOutput, Item, Json, Message, OutputText
+from sessions.model.types import FunctionCallOutput, Item, Json, Message, OutputText, RunFile
 
 PassageResult = dict[str, Any]  # a result of `file_search`
 CITATIONS_MAX: Final = 256  # of one text
+LINK_MAX: Final = 512  # characters
+_LINK_SIGNS: Final = "/:._-"
 _CITED: Final = re.compile(r"(?<![^0-9]\])\[([0-9]{1,3})\](?!\()")
 _SHOWN: Final = ("file_id", "filename", "start", "end")
 
@@ -27,6 +30,7 @@ class Citations:
 
     def __init__(self) -> None:
         self._places: dict[int, dict[str, Json] | None] = {}  # by number; None: the searches differ
+        self._files: list[dict[str, Json]] = []  # that no message has cited yet
 
     def take_passages(self, passages: Sequence[PassageResult]) -> None:
         """Takes what a search found: texts behind it may cite these passages."""
@@ -36,8 +40,25 @@ class Citations:
                 place = {name: passage[name] for name in _SHOWN}
                 self._places[number] = place if self._places.get(number, place) == place else None
 
+    def take_files(self, container_id: str, files: Iterable[RunFile]) -> None:
+        """Takes the files that a call has written: the next message cites them."""
+        self._files += [
+            {"container_id": container_id, "file_id": file.file_id, "filename": file.path.rpartition("/")[2]}
+            for file in files
+        ]
+
+    def end_message(self) -> None:
+        """Forgets the files that a message has cited, at its end."""
+        self._files.clear()
+
     def annotations_of(self, text: str) -> list[dict[str, Json]]:
-        """Returns the annotations of a text, `CITATIONS_MAX` at most."""
+        """Returns the annotations of a text: of passages, `CITATIONS_MAX` at most, then of files."""
+        files = [
+            {"type": "container_file_citation", **file, **_span(text, str(file["filename"]))} for file in self._files
+        ]
+        return [*self._passages_cited(text), *files]
+
+    def _passages_cited(self, text: str) -> list[dict[str, Json]]:
         if not self._places:
             return []
         marks = ((mark.start(), self._places.get(int(mark[1]))) for mark in _CITED.finditer(text))
@@ -54,14 +75,24 @@ class Citations:
         return msgspec.structs.replace(part, annotations=tuple(self.annotations_of(part.text)))
 
 
-def annotated_items(
-    items: Iterable[Item], passages_of: Callable[[FunctionCallOutput], Sequence[PassageResult] | None]
-) -> tuple[Item, ...]:
-    """Returns an answer's items with its texts annotated. `passages_of` returns what a search found; None for the
-    output of anything else."""
+def annotated_items(items: Iterable[Item], take: Callable[[Citations, FunctionCallOutput], None]) -> tuple[Item, ...]:
+    """Returns an answer's items with its texts annotated. `take` passes on what texts behind an output may cite."""
     citations, annotated = Citations(), list[Item]()
     for item in items:
-        if isinstance(item, FunctionCallOutput) and (passages := passages_of(item)) is not None:
-            citations.take_passages(passages)
+        if isinstance(item, FunctionCallOutput):
+            take(citations, item)
         annotated.append(citations.annotated(item) if isinstance(item, Message) else item)
+        if isinstance(item, Message):
+            citations.end_message()
     return tuple(annotated)
+
+
+def _span(text: str, filename: str) -> dict[str, Json]:
+    """Returns where a text names a file, with the folders or the scheme in front of the name; 0 to 0 if it does not."""
+    start = text.find(filename)
+    if start < 0:
+        return {"start_index": 0, "end_index": 0}
+    end = start + len(filename)
+    while start > 0 and end - start < LINK_MAX and (text[start - 1].isalnum() or text[start - 1] in _LINK_SIGNS):
+        start -= 1
+    return {"start_index": start, "end_index": end}

@@ -1,7 +1,8 @@
 """Calls of the server's tools that OpenAI's API has types of its own for, shown as it shows them: one item with what
 came of it, and events of their own.
 
-    code_interpreter   code_interpreter_call   its code and what that printed
+    code_interpreter   code_interpreter_call   its code and what that printed; the text behind it is annotated with the
+                                               files that it wrote
     file_search        file_search_call        its query and arguments, the passages found, and what was skipped;
                                                texts behind it are annotated with the passages that they cite
 
@@ -33,7 +34,6 @@ from sessions.model.types import (
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
 from transport.openai.citations import Citations, PassageResult, annotated_items
 
-CODE_TOOL: Final[dict[str, Json]] = {"type": CODE_INTERPRETER, "container": {"type": "auto"}}
 CODE_CALL: Final = "code_interpreter_call"
 SEARCH_CALL: Final = "file_search_call"
 
@@ -58,7 +58,10 @@ class HostedTool(NamedTuple):
 def shown_hosted_tool(tool: Tool) -> dict[str, Json] | None:
     """Returns a tool as a response shows it, or None if it is no hosted one."""
     if tool.server is True and tool.name == CODE_INTERPRETER:
-        return CODE_TOOL
+        container: dict[str, Json] = {"type": "auto"}
+        if isinstance(tool.file_ids, tuple):
+            container["file_ids"] = list(tool.file_ids)
+        return {"type": CODE_INTERPRETER, "container": container}
     if isinstance(tool.search, SearchScope):
         scope = tool.search
         shown: dict[str, Json] = {"type": FILE_SEARCH, "vector_store_ids": list(scope.vector_store_ids)}
@@ -154,8 +157,7 @@ class HostedCalls:
         if waiting is None:
             return None
         at, call = waiting
-        if call.name == FILE_SEARCH:
-            self._citations.take_passages(_passages(output) or ())
+        _take_cited(self._citations, call, output)
         return [
             self._event(f"response.{_TOOLS[call.name].item}.completed", at, item_id=call.id),
             self._event("response.output_item.done", at, item=hosted_item(call, output)),
@@ -179,7 +181,9 @@ class HostedCalls:
             case ev.ContentPartDone(part=OutputText() as part):
                 return [], msgspec.structs.replace(event, part=self._citations.annotated_part(part))
             case ev.OutputItemDone(item=Message() as message):
-                return [], msgspec.structs.replace(event, item=self._citations.annotated(message))
+                annotated = msgspec.structs.replace(event, item=self._citations.annotated(message))
+                self._citations.end_message()
+                return [], annotated
         return [], event
 
     def leave(self) -> list[ev.ResponseEvent]:
@@ -198,11 +202,25 @@ class HostedCalls:
 
 
 def with_citations(items: Sequence[Item], hosted: frozenset[str]) -> tuple[Item, ...]:
-    """Returns an answer's items, those of texts annotated if `file_search` is one of the hosted tools."""
-    if FILE_SEARCH not in hosted:
+    """Returns an answer's items, those of texts annotated with what the hosted tools give them to cite."""
+    if not hosted:
         return tuple(items)
-    calls = {item.call_id for item in items if isinstance(item, FunctionCall) and _is_call_of(item, {FILE_SEARCH})}
-    return annotated_items(items, lambda output: (_passages(output) or ()) if output.call_id in calls else None)
+    calls = {item.call_id: item for item in items if isinstance(item, FunctionCall) and _is_call_of(item, hosted)}
+
+    def take(citations: Citations, output: FunctionCallOutput) -> None:
+        call = calls.get(output.call_id)
+        if call is not None:
+            _take_cited(citations, call, output)
+
+    return annotated_items(items, take)
+
+
+def _take_cited(citations: Citations, call: FunctionCall, output: FunctionCallOutput) -> None:
+    """Passes on what a text may cite of a call's output: passages, or files."""
+    if call.name == FILE_SEARCH:
+        citations.take_passages(_passages(output) or ())
+    elif isinstance(output.files, tuple):
+        citations.take_files(_container_of(call), output.files)
 
 
 def _is_call_of(call: FunctionCall, hosted: Container[str]) -> bool:
@@ -211,7 +229,11 @@ def _is_call_of(call: FunctionCall, hosted: Container[str]) -> bool:
 
 def _code_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:
     logs: Json = None if output is None else [{"type": "logs", "logs": output.output}]
-    return {"code": _text_of(call.arguments, "code"), "container_id": f"cntr_{call.id}", "outputs": logs}
+    return {"code": _text_of(call.arguments, "code"), "container_id": _container_of(call), "outputs": logs}
+
+
+def _container_of(call: FunctionCall) -> str:
+    return f"cntr_{call.id}"
 
 
 def _search_fields(call: FunctionCall, output: FunctionCallOutput | None) -> dict[str, Json]:

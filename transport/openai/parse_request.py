@@ -11,6 +11,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
 from sessions.model.types import (
@@ -406,7 +408,7 @@ def response_tools(
         elif isinstance(tool, request_models.FileSearchTool):
             named = _search_tool(tool, at)
         else:
-            named = next(functions)
+            named = _with_files(next(functions), tool.container)
         if named.name in made:
             raise BadInput("invalid_request", f"Two tools are named {named.name!r}.", param=at)
         made[named.name] = named
@@ -425,11 +427,15 @@ def _search_tool(tool: request_models.FileSearchTool, at: str) -> Tool:
     return Tool(name=FILE_SEARCH, server=True, search=scope)
 
 
+def _with_files(tool: Tool, container: request_models.CodeContainer | str | None) -> Tool:
+    if not isinstance(container, request_models.CodeContainer) or not container.file_ids:
+        return tool
+    return msgspec.structs.replace(tool, file_ids=tuple(container.file_ids))
+
+
 def _check_container(tool: request_models.FunctionTool, at: str) -> None:
     if isinstance(tool.container, str):
         raise unsupported("Containers are made by the server: give {'type': 'auto'}.", f"{at}.container")
-    if tool.container is not None and tool.container.file_ids:
-        raise unsupported("Files cannot be put into a container yet.", f"{at}.container.file_ids")
 
 
 def response_sampling(request: request_models.ResponsesRequest, tool_names: Sequence[str]) -> Sampling:

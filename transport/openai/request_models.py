@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from sessions.model.types import INTEGER_MAX, ImageDetail
+from sessions.model.types import INTEGER_MAX, TOOL_FILES_MAX, ImageDetail
 from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
 
 OWN_PREFIXES: Final = ("x_", "x-")  # of what a client notes for itself
@@ -363,9 +363,12 @@ class InputItem(ResentModel):
         return {"type": given["type"]} if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
 class CodeContainer(ResentModel):
     type: Literal["auto"]
-    file_ids: list[str] | None = None
+    file_ids: Annotated[list[FileName], Field(max_length=TOOL_FILES_MAX)] | None = None
     memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None  # the tools file says it
 
 

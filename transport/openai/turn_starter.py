@@ -65,11 +65,11 @@ from transport.history_index import (
 )
 from transport.http.headers import EventId
 from transport.openai.chat_render import resendable_answer
+from transport.openai.history_ends import HistoryEnd, HistoryEnds
 from transport.openai.log_cursor import LogCursor
 from transport.openai.resume import StartedTurn, check, resume
 
 RETRIES_MAX: Final = 20_000
-ENDS_MAX: Final = 20_000
 PLACE: Final = "sessile.place"  # a pointer's metadata key: [session, last item, messages it has, *call ids]
 AT_ONCE_CHARS: Final = 256 * 1024  # characters of calls' arguments; longer ones are hashed in a thread
 
@@ -142,14 +142,6 @@ class TurnDraft(NamedTuple):
         return any(unit.answer for unit in self.input.units)
 
 
-class HistoryEnd(NamedTuple):
-    """Identifies a history that ends with a response: its hash chains, and the ids of the response's calls."""
-
-    root: bytes  # the chain before the first message
-    chain: bytes  # the chain behind the response
-    calls: tuple[str, ...] = ()
-
-
 class _Unread(Enum):
     """The value of `_Retry.match` before the log was read."""
 
@@ -177,7 +169,7 @@ class TurnStarter:
         self.gateway = gateway
         self._history = gateway.history
         self._retries: OrderedDict[tuple[str, ...], _Retry] = OrderedDict()
-        self._ends: OrderedDict[str, HistoryEnd] = OrderedDict()  # by response: what turns go on from by its id
+        self._ends = HistoryEnds()
 
     def command_id(self, principal: Principal, route: str, idempotency_key: str | None) -> CommandId:
         """Returns the command id that follows from an Idempotency-Key; a new one without a key."""
@@ -392,19 +384,14 @@ class TurnStarter:
         answer = resendable_answer(body)
         if answer is None:
             if body.status == "completed":
-                self._keep_end(body.id, HistoryEnd(started.root, started.chain))
+                self._ends.put(body.id, HistoryEnd(started.root, started.chain))
             return
         leaf, units = answer
         calls = call_ids(units[-1])
         chain = extend_chain_all(started.chain, units)[-1]
-        self._keep_end(body.id, HistoryEnd(started.root, chain, calls))
+        self._ends.put(body.id, HistoryEnd(started.root, chain, calls))
         with suppress(Unavailable):  # then its next request begins a session
             await self._history.put(chain, HistoryPlace(started.cursor.key.session, leaf, calls))
-
-    def _keep_end(self, response_id: str, end: HistoryEnd) -> None:
-        self._ends[response_id] = end
-        if len(self._ends) > ENDS_MAX:
-            self._ends.popitem(last=False)
 
     # -- behind a response ----------------------------------------------------------------------------------------
 

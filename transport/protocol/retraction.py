@@ -21,6 +21,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from sessions.machine.scrubbing import with_output
 from sessions.model import events as ev
 from sessions.model.types import (
     ContentPart,
@@ -164,7 +165,7 @@ class Scrubber:
             case FunctionCall():
                 return replace(item, arguments=self._blot(item.arguments, (item.id, 0), offset))
             case FunctionCallOutput():
-                return replace(item, output=self._blot(item.output, (item.id, 0), offset))
+                return with_output(item, self._blot(item.output, (item.id, 0), offset))
 
     def _response(self, body: ev.ResponseBody, offset: int) -> ev.ResponseBody:
         return replace(body, output=tuple(self._item(item, offset) for item in body.output))

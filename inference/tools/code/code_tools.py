@@ -1,7 +1,8 @@
 """Carries out calls of code tools on CPython: takes a sandbox, gives it the session's files, says what came of it.
 
 A run has no effect outside of its folder unless its tool has a network, so that it may be made again under the same
-key: then the answer of the first is given where it is known, and else it runs on the files that the first found.
+key: then the answer of the first is given where it is known, and else it runs on the files that the first found. Files
+that it leaves are stored under ids of the call, so that no attempt stores them twice.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import structlog
 
+from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles, RunFiles
 from inference.tools.code.sandbox_pool import (
     Kind,
     Sandbox,
@@ -24,9 +26,10 @@ from inference.tools.code.sandbox_pool import (
     SandboxUnavailable,
     find_kind,
 )
-from inference.tools.code.scratch import ScratchFile, ScratchFolders
+from inference.tools.code.scratch import ScratchFolders, plain_files
 from inference.tools.tools_file import CodeTool
-from sessions.server_tools import ToolRequest, ToolResult
+from sessions.model.errors import Unavailable
+from sessions.server_tools import Outcome, ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +47,9 @@ _STOPPED: Final = {
 class CodeTools:
     """The code tools of one replica. Sandboxes start with the first tool that needs them."""
 
-    def __init__(self, *, find: Callable[[], Kind] = find_kind) -> None:
+    def __init__(self, files: RunFiles | None = None, *, find: Callable[[], Kind] = find_kind) -> None:
+        """`files`: those of sessions; None: no files go in, and none are kept."""
+        self.files = files
         self._find = find
         self._reason = ""
         self._pool: SandboxPool | None = None
@@ -71,7 +76,7 @@ class CodeTools:
         if self._pool is None and not self._reason:
             try:
                 kind = self._find()
-                self._folders = ScratchFolders(clock=asyncio.get_running_loop().time)
+                self._folders = ScratchFolders()
                 self._pool = SandboxPool(kind, self._folders)
                 log.info("code_sandbox_chosen", kind=kind)
             except (SandboxUnavailable, OSError) as error:
@@ -102,10 +107,13 @@ class CodeTools:
             log.error("sandbox_start_failed", tool=request.name, error=str(error))
             return unavailable()
         try:
-            answer = await self._run(request, tool, code, sandbox, folders)
+            answer = await self._run(request, tool, code, sandbox)
         except SandboxUnavailable as error:
             log.error("sandbox_failed", tool=request.name, error=str(error))
             return ToolResult(outcome="failed", output="tool_failed: the sandbox went.")
+        except Unavailable as error:
+            log.warning("session_files_unreadable", tool=request.name, error=error.code)
+            return ToolResult(outcome="not_sent", output="files_unavailable: the files of the session cannot be read.")
         finally:
             pool.release(sandbox)
         self._answers[request.execution_id] = answer
@@ -113,21 +121,30 @@ class CodeTools:
             self._answers.popitem(last=False)
         return answer
 
-    async def _run(
-        self, request: ToolRequest, tool: CodeTool, code: str, sandbox: Sandbox, folders: ScratchFolders
-    ) -> ToolResult:
-        await asyncio.to_thread(folders.fill, sandbox.folder, request.key)
+    async def _run(self, request: ToolRequest, tool: CodeTool, code: str, sandbox: Sandbox) -> ToolResult:
+        filled = FilledFolder({})
+        if self.files is not None and request.files:
+            half = FolderBounds(max(1, tool.files // 2), tool.disk_mb * 2**19)  # the other half is the run's
+            filled = await self.files.fill(sandbox.folder, request, half)
         result = await sandbox.run(code, tool.timeout_s)
-        written: list[ScratchFile] = []
+        kept = KeptFiles()
         if not result.stopped:
-            written = await asyncio.to_thread(folders.keep, sandbox.folder, request.key)
-        return result_of(result, written, tool)
+            kept = await self._keep(request, tool, sandbox, filled)
+        return result_of(result, filled, kept, tool)
+
+    async def _keep(self, request: ToolRequest, tool: CodeTool, sandbox: Sandbox, filled: FilledFolder) -> KeptFiles:
+        if self.files is not None and request.keeps_files:
+            bounds = FolderBounds(tool.kept_files, tool.kept_mb * 2**20)
+            return await self.files.keep(sandbox.folder, request, filled, tool.files, bounds)
+        left = await asyncio.to_thread(plain_files, sandbox.folder, tool.files)
+        reason = "this server stores none" if self.files is None else "a call that a program makes keeps none"
+        return KeptFiles(missing=tuple(file.path for file in left if file.path not in filled.files), reason=reason)
 
 
 @contextlib.asynccontextmanager
-async def open_code_tools() -> AsyncIterator[CodeTools]:
+async def open_code_tools(files: RunFiles | None = None) -> AsyncIterator[CodeTools]:
     """Opens code tools, and closes them at the end."""
-    tools = CodeTools()
+    tools = CodeTools(files)
     try:
         yield tools
     finally:
@@ -152,7 +169,7 @@ def unavailable() -> ToolResult:
     return ToolResult(outcome="not_sent", output="tool_unavailable: code cannot be run here.")
 
 
-def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool) -> ToolResult:
+def result_of(result: SandboxResult, filled: FilledFolder, kept: KeptFiles, tool: CodeTool) -> ToolResult:
     """Returns the result of a run as the model gets it."""
     parts = [result.output.replace("\0", "\ufffd").rstrip("\n")]
     if result.dropped:
@@ -166,9 +183,17 @@ def result_of(result: SandboxResult, written: list[ScratchFile], tool: CodeTool)
             files=tool.files,
         )
         parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
-    if written:
-        named = ", ".join(f"{file.path} ({file.size} bytes)" for file in written[:FILES_NAMED_MAX])
-        more = len(written) - FILES_NAMED_MAX
-        parts.append(f"[files: {named}{f' and {more} more' if more > 0 else ''}]")
+    if kept.files:
+        parts.append(f"[files: {_listed([f'{file.path} ({file.size} bytes)' for file in kept.files])}]")
+    if kept.missing:
+        parts.append(f"[files that are not kept: {_listed(kept.missing)}; {kept.reason}]")
+    if filled.missing:
+        parts.append(f"[files that were not in the folder: {_listed(filled.missing)}; {filled.reason}]")
     text = "\n".join(part for part in parts if part)
-    return ToolResult(outcome="failed" if result.status or result.stopped else "done", output=text)
+    outcome: Outcome = "failed" if result.status or result.stopped else "done"
+    return ToolResult(outcome=outcome, output=text, files=kept.files)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - FILES_NAMED_MAX
+    return ", ".join(names[:FILES_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

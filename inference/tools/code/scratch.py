@@ -1,9 +1,7 @@
-"""The folders that code works in: one for each sandbox, and what a session's last run left, which its next finds.
+"""The folders that code works in, one for each sandbox, and the files in them.
 
-A run works on a copy. What it wrote becomes the session's only when it has ended by itself within its bounds, as a
-whole, so a run that was stopped, or is made again, finds what the one before left. Only plain files and folders are
-taken back: a link, a pipe, a device, a name that is no text stays behind. Folders live as long as the process, and not
-longer than `IDLE_S` after their last use.
+Only plain files are read back: a link, a pipe, a device, a file with a second name, a name that is no text stays
+behind, and no link is followed on the way. A folder lives as long as its sandbox.
 
 Blocking, all but `new`. Nothing runs in a folder any more when it is read.
 """
@@ -15,44 +13,31 @@ import os
 import shutil
 import stat
 import tempfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from io import BufferedReader, BufferedWriter
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sessions.model.types import SessionKey
-
-IDLE_S: Final = 1_200.0
-TOTAL_BYTES: Final = 2**30  # of the folders of all sessions of a replica
-SESSIONS_MAX: Final = 4_096
 DEPTH_MAX: Final = 8
 NAME_MAX: Final = 200
 _PREFIX: Final = "sessile-code-"
-_PART: Final = 2**20
 
 
 class ScratchFile(NamedTuple):
-    """A file that a run has written: its path within the folder, and its size in bytes."""
+    """A plain file in a folder: its path within the folder, and its size in bytes."""
 
     path: str
     size: int
 
 
-class _Kept(NamedTuple):
-    folder: Path
-    size: int
-    used_at: float
-
-
 class ScratchFolders:
     """The scratch folders of a replica, below one folder that nobody else may enter."""
 
-    def __init__(self, *, clock: Callable[[], float], parent: str | None = None) -> None:
+    def __init__(self, *, parent: str | None = None) -> None:
         parent = parent or tempfile.gettempdir()
         _remove_left(parent)
         self._root = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-        self._clock = clock
-        self._kept: OrderedDict[SessionKey, _Kept] = OrderedDict()
         self._next = 0
 
     def new(self) -> Path:
@@ -67,47 +52,6 @@ class ScratchFolders:
         if folder.exists():
             _make_removable(folder)
             shutil.rmtree(folder, ignore_errors=True)
-
-    def fill(self, folder: Path, key: SessionKey) -> None:
-        """Copies the session's files into a new folder."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            for path, size in _plain_files(kept.folder):
-                _copy(kept.folder, folder, path, size)
-
-    def keep(self, folder: Path, key: SessionKey) -> list[ScratchFile]:
-        """Stores the files that a run has left in its folder as those of its session. Returns the files that are new or
-        changed."""
-        self.expire()
-        before = self._kept.pop(key, None)
-        known = {path: before.folder / path for path, _ in _plain_files(before.folder)} if before is not None else {}
-        mine = self.new()
-        written, total = [], 0
-        for path, size in _plain_files(folder):
-            _copy(folder, mine, path, size)
-            total += size
-            if path not in known or not _same(known[path], mine / path):
-                written.append(ScratchFile(path, size))
-        if before is not None:
-            self.drop(before.folder)
-        if total or any(mine.iterdir()):
-            self._kept[key] = _Kept(mine, total, self._clock())
-        else:
-            self.drop(mine)
-        self._make_room()
-        return written
-
-    def expire(self) -> None:
-        """Deletes folders that have not been used for a while."""
-        old = self._clock() - IDLE_S
-        for key in [key for key, kept in self._kept.items() if kept.used_at < old]:
-            self.drop(self._kept.pop(key).folder)
-
-    def _make_room(self) -> None:
-        while self._kept and (
-            len(self._kept) > SESSIONS_MAX or sum(kept.size for kept in self._kept.values()) > TOTAL_BYTES
-        ):
-            self.drop(self._kept.popitem(last=False)[1].folder)
 
     def close(self) -> None:
         self.drop(self._root)
@@ -135,51 +79,74 @@ def _make_removable(folder: Path) -> None:
                     path.chmod(0o700)
 
 
-def _plain_files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yields the plain files below a folder with their sizes, in order of their names."""
+def plain_files(folder: Path, count_max: int) -> list[ScratchFile]:
+    """Returns the plain files below a folder in order of their names. Looks at `count_max` entries at most; links,
+    pipes, devices, hard links, names that are no text, and what is below `DEPTH_MAX` folders are left out."""
+    files: list[ScratchFile] = []
     waiting = [("", 0)]
-    while waiting:
+    while waiting and count_max > 0:
         below, depth = waiting.pop()
         try:
-            with os.scandir(folder / below) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with _folder_below(folder, below) as fd, os.scandir(fd) as listing:
+                entries = sorted(islice(listing, count_max), key=lambda entry: entry.name)
+                count_max -= len(entries)
+                for entry in entries:
+                    path = f"{below}/{entry.name}" if below else entry.name
+                    if not _is_text(entry.name):
+                        continue
+                    if entry.is_dir(follow_symlinks=False) and depth < DEPTH_MAX:
+                        waiting.append((path, depth + 1))
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append(ScratchFile(path, entry.stat(follow_symlinks=False).st_size))
         except OSError:
             continue
-        for entry in entries:
-            path = f"{below}/{entry.name}" if below else entry.name
-            if not _is_text(entry.name):
-                continue
-            if entry.is_dir(follow_symlinks=False) and depth < DEPTH_MAX:
-                waiting.append((path, depth + 1))
-            elif entry.is_file(follow_symlinks=False):
-                yield path, entry.stat(follow_symlinks=False).st_size
+    return sorted(files)
+
+
+def open_plain_file(folder: Path, path: str) -> BufferedReader | None:
+    """Opens a plain file below a folder; follows no link, neither at the file nor on the way to it. Returns None if it
+    is none, or has another name elsewhere."""
+    if not is_path(path):
+        return None
+    below, _, name = path.rpartition("/")
+    try:
+        with _folder_below(folder, below) as at:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    except OSError:
+        return None
+    seen = os.fstat(fd)
+    if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
+        return open(fd, "rb")
+    os.close(fd)
+    return None
+
+
+def new_file(folder: Path, path: str) -> BufferedWriter:
+    """Makes a file below a folder in which nothing runs yet. Raises OSError if its path is taken."""
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    return (folder / path).open("xb")
+
+
+def is_path(path: str) -> bool:
+    """Returns whether a text is the path of a file below a folder, as `plain_files` returns them."""
+    parts = path.split("/")
+    return len(parts) <= DEPTH_MAX + 1 and all(part not in ("", ".", "..") and _is_text(part) for part in parts)
+
+
+@contextlib.contextmanager
+def _folder_below(folder: Path, path: str) -> Iterator[int]:
+    """Opens a folder below another one, through plain folders only. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(folder, flags)
+    try:
+        for part in path.split("/") if path else ():
+            inner = os.open(part, flags, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _is_text(name: str) -> bool:
     return len(name) <= NAME_MAX and name.isprintable() and name.encode(errors="replace").decode() == name
-
-
-def _copy(source: Path, target: Path, path: str, size: int) -> None:
-    """Copies a plain file; a file that has become another kind meanwhile is left out."""
-    try:
-        fd = os.open(source / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return
-    with open(fd, "rb") as given:
-        if not stat.S_ISREG(os.fstat(given.fileno()).st_mode):
-            return
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        with (target / path).open("xb") as made:
-            while size > 0 and (part := given.read(min(size, _PART))):
-                made.write(part)
-                size -= len(part)
-
-
-def _same(first: Path, second: Path) -> bool:
-    if first.stat().st_size != second.stat().st_size:
-        return False
-    with first.open("rb") as left, second.open("rb") as right:
-        while part := left.read(_PART):
-            if part != right.read(_PART):
-                return False
-    return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -109,6 +109,9 @@ class McpConnection:
         self.sent = SentSecrets()
         self.ready = asyncio.Event()  # connected and listed, now
         self.tried = asyncio.Event()  # once, with or without success
+        self.unused = asyncio.Event()  # no call needs it
+        self.unused.set()
+        self._users = 0
         self._connect = connect
         self._schemas = schemas
         self._pins = pins
@@ -127,7 +130,10 @@ class McpConnection:
                     await self._serve(session)
                 why = "it has ended"
             except Exception as error:  # noqa: BLE001 - what a stranger's server brings about costs that server alone
-                why = _reason(error)
+                why = self.sent.taken_out(_reason(error))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the client's task group raised its own error in place of it
+                raise asyncio.CancelledError
             if clock() - begun_at > STEADY_S:
                 pauses.reset()
             pause_s = pauses.next_s()
@@ -140,6 +146,18 @@ class McpConnection:
     def look_again(self) -> None:
         """Has the tools listed again soon, and compared with the agreements as they are then."""
         self._again.set()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Marks the connection as needed by a call, with the pauses between its attempts."""
+        self._users += 1
+        self.unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self.unused.set()
 
     async def call(self, own_name: str, arguments: dict[str, Any], report: ReportProgress | None) -> CallToolResult:
         """Calls a tool. Raises Away and Unanswered. If cancelled, it tells the server that nobody waits for the
@@ -219,7 +237,7 @@ class McpConnection:
         if isinstance(message, ToolListChangedNotification):
             self._again.set()
         elif isinstance(message, Exception):
-            log.info("mcp_transport_failed", server=self.label, reason=_reason(message))
+            log.info("mcp_transport_failed", server=self.label, reason=self.sent.taken_out(_reason(message)))
 
     async def _list(self, session: ClientSession) -> None:
         listed, more = await self._pages(session)

@@ -78,21 +78,22 @@ class McpTools:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for each in self._running.values():
-            each.task.cancel()
         tasks = [*(running.task for running in self._running.values()), *self._ending]
+        for task in tasks:
+            task.cancel()
         self._running.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def put(self, file: ToolsFile) -> None:
-        """Starts servers that are new or changed, and ends those that the file no longer has, with their calls."""
+        """Starts servers that are new or changed, and ends those that the file no longer has: commands at once, with
+        their calls, connections to a URL when their calls have ended."""
         self._file, self._rules = file, AddressRules(file.networks)
         wanted = dict(file.all_servers())
         for name, running in list(self._running.items()):
             if wanted.get(name) != running.connection.table:
-                running.task.cancel()
-                self._ending.add(running.task)
-                running.task.add_done_callback(self._ending.discard)
+                ending = asyncio.create_task(_end(running))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
                 del self._running[name]
         for (owner, label), table in wanted.items():
             if (owner, label) not in self._running:
@@ -155,12 +156,13 @@ class McpTools:
         if found is None:
             return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
         connection, tool = found
-        return await self._gates.through(
-            request,
-            concurrency=connection.table.concurrency,
-            timeout_s=connection.table.timeout_s,
-            work=lambda: self._tried(request, connection, tool, report),
-        )
+        with connection.in_use():
+            return await self._gates.through(
+                request,
+                concurrency=connection.table.concurrency,
+                timeout_s=connection.table.timeout_s,
+                work=lambda: self._tried(request, connection, tool, report),
+            )
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -253,6 +255,16 @@ class McpTools:
             streamable_http_client(table.url, http_client=client) as (read, write),
         ):
             yield McpStreams(read, write, asyncio.Event())
+
+
+async def _end(running: _Running) -> None:
+    """Ends a connection that is not wanted any more."""
+    try:
+        if not running.connection.table.command:
+            await running.connection.unused.wait()
+    finally:
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
 
 
 def _server_tool(connection: McpConnection, tool: McpTool) -> ServerTool:

@@ -27,8 +27,9 @@ from sessions.model.types import Principal, TenantId, UnixMs
 FileId = NewType("FileId", str)
 BlobId = NewType("BlobId", str)
 
-FilePurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
-PURPOSES: Final[tuple[FilePurpose, ...]] = get_args(FilePurpose)
+UploadPurpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+FilePurpose = Literal[UploadPurpose, "assistants_output"]  # the last: written by a run of a code tool
+PURPOSES: Final[tuple[UploadPurpose, ...]] = get_args(UploadPurpose)
 CHUNK_BYTES: Final = 256 * 1024
 FILE_ID_PREFIX: Final = "file-"
 FILENAME_MAX: Final = 255  # characters
@@ -113,7 +114,8 @@ class FileStore(Protocol):
 
     async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
         """Makes a file of an uploaded blob. Returns the file with its blob, which is another one if its owner had the
-        same content already. Raises Limited if there is no room; then nothing is stored."""
+        same content already. If there is a file with this id already, nothing changes, and that one is returned. Raises
+        Limited if there is no room; then nothing is stored."""
         ...
 
     async def abandon(self, tenant: TenantId, blob: BlobId) -> None:

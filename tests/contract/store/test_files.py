@@ -179,3 +179,15 @@ async def test_bytes_that_were_changed_or_moved_do_not_open(in_a_folder: FileSto
 def test_the_hash_is_of_the_content() -> None:
     file: StoredFile = a_file(b"abc", blob="b")
     assert file.sha256 == hashlib.sha256(b"abc").hexdigest()
+
+
+async def test_a_file_whose_id_is_taken_is_the_first_one(files: FileStore) -> None:
+    first = await uploaded(files, b"first", name="a.txt")
+    blob = await files.begin(ACME, "ü", NOW)
+    await files.put_chunk(ACME, blob, 0, b"second, and longer")
+    second = msgspec.structs.replace(a_file(b"second, and longer", blob=blob, filename="b.txt"), id=first.id)
+    assert await files.finish(second, FileQuotas(user=FileQuota(files=1))) == first
+    assert await content_of(files, first) == b"first" and await files.totals(ACME, "ü") == FileTotals(1, 5)
+    await files.collect(UnixMs(NOW + 1), limit=10)
+    await files.abandon(ACME, blob)
+    assert await content_of(files, first) == b"first"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.support.cluster.tool_effects import Fault, turn_with_tools
@@ -57,3 +62,34 @@ async def test_no_call_of_a_program_whose_tool_takes_no_keys_happens_twice(fault
         verdict = await turn_with_tools(fault, at, takes_keys=False, calls=3, program=True, seed=at)
         assert verdict.ended and all(count == 1 for count in verdict.effects.values()), (at, verdict)
         assert len(verdict.effects) == 3 or "outcome_unknown" in verdict.outputs[0], (at, verdict)
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop", "hand_off"])
+@pytest.mark.parametrize("takes_keys", [True, False])
+@virtual
+async def test_files_of_a_call_are_stored_once_and_named_wherever_the_owner_breaks(
+    fault: Fault, takes_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a stale owner goes on storing beside the next one."""
+
+    async def here(work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    monkeypatch.setattr(asyncio, "to_thread", here)  # virtual time waits for no thread
+    whole = await turn_with_tools(fault, 10_000, takes_keys=takes_keys, folder=tmp_path)
+    assert len(whole.files) == 2 and not whole.broke
+    broke = torn = 0
+    for at in range(whole.sent_at - 3, whole.sent_at + 12):
+        verdict = await turn_with_tools(fault, at, takes_keys=takes_keys, folder=tmp_path)
+        named = [file.file_id for file in verdict.files]
+        assert verdict.problem == "" and sorted(named) == sorted(set(named)), (fault, at, verdict)
+        assert len(verdict.stored) <= 2 and set(named) <= set(verdict.stored), (fault, at, verdict)
+        if takes_keys:
+            assert verdict.outputs == ("wrote a.txt b.txt",) and len(named) == 2, (fault, at, verdict)
+        else:
+            assert len(named) == 2 or verdict.outputs[0].startswith("outcome_unknown"), (fault, at, verdict)
+        broke += verdict.broke
+        torn += len(verdict.stored) > len(named)
+    assert broke >= 10
+    if not takes_keys and fault == "kill":
+        assert torn, "and between the files of a call"

@@ -104,25 +104,6 @@ async def test_a_stream_has_the_events_of_openai_and_can_be_read_again(
     assert [event.model_dump() async for event in again] == [event.model_dump() for event in events[5:]]
 
 
-async def test_files_stay_with_the_session_and_with_no_other(client: openai.AsyncOpenAI, server: Serving) -> None:
-    write, read = "open('a.txt', 'w').write('mine')", "import os\nprint(os.listdir())"
-    server.engine.script += [call("code_interpreter", write), "Done."]
-    first = await client.responses.create(model=SIMULATED, input="write", tools=[CODE])
-    server.engine.script += [call("code_interpreter", read), "There."]
-    second = await client.responses.create(model=SIMULATED, input="read", tools=[CODE], previous_response_id=first.id)
-    server.engine.script += [call("code_interpreter", read), "Nothing."]
-    other = await client.responses.create(model=SIMULATED, input="read", tools=[CODE])
-    assert "a.txt (4 bytes)" in _logs(first) and _logs(second) == "['a.txt']" and _logs(other) == "[]"
-
-
-def _logs(done: Any) -> str:
-    (ran,) = [item for item in done.output if isinstance(item, ResponseCodeInterpreterToolCall)]
-    assert ran.outputs is not None
-    (logs,) = ran.outputs
-    assert isinstance(logs, OutputLogs)
-    return str(logs.logs)
-
-
 async def test_a_program_calls_tools_and_each_call_is_journaled_before_it_is_sent(
     client: openai.AsyncOpenAI, server: Serving, service: ToolService
 ) -> None:

@@ -194,12 +194,6 @@ INSIDE: list[tuple[str, dict[str, Any], int, str]] = [
     ("ResponsesRequest", {"text": {"verbosity": "low"}}, 200, "text.verbosity"),
     (
         "ResponsesRequest",
-        {"tools": [{**CODE, "container": {"type": "auto", "file_ids": ["file_1"]}}]},
-        400,
-        "tools[0].container.file_ids",
-    ),
-    (
-        "ResponsesRequest",
         {"tools": [{**MCP, "require_approval": {"never": {"read_only": True}}}]},
         400,
         "tools[0].require_approval.never.read_only",

@@ -69,6 +69,7 @@ class Http(NamedTuple):
         path = path.replace("{review_id}", names.review).replace("{share_id}", "shr_none").replace("{token}", "t" * 43)
         path = path.replace("{memory_id}", "mem_none").replace("{subscription}", "push_none")
         path = path.replace("{store_id}", "vs_none").replace("{file_id}", "file-none").replace("{batch_id}", "b_none")
+        path = path.replace("{name}", "weather").replace("{server}", "town")
         return path.replace("{key_id}", names.key_id).replace("{name:path}", "").replace("{model:path}", "simulated")
 
 
@@ -130,6 +131,10 @@ HTTP: tuple[Http, ...] = (
     Http("GET", "/v1/tools", "administrator"),
     Http("GET", "/v1/tools", "administrator", "tenant", query={"tenant": "acme"}),
     Http("POST", "/v1/tools/agreements", "administrator", body=fixed(server="town", tools={"town__look": "0" * 64})),
+    *(Http(method, "/v1/tools/{name}", "administrator") for method in ("GET", "DELETE")),
+    Http("PUT", "/v1/tools/{name}", "administrator", body=fixed(url="https://tool.example/")),
+    *(Http(method, "/v1/tool_servers/{server}", "administrator") for method in ("GET", "DELETE")),
+    Http("PUT", "/v1/tool_servers/{server}", "administrator", body=fixed(url="https://tool.example/")),
     # tokens that end before their time
     Http("GET", "/v1/operator/revocations", "operator"),
     Http("POST", "/v1/operator/revocations", "operator", body=fixed(subject="zoe")),
@@ -233,6 +238,7 @@ HTTP: tuple[Http, ...] = (
     Http("POST", "/v1/files", "chat", body=fixed(file="a stranger's")),
     Http("GET", "/v1/files/{file_id}", "read"),
     Http("GET", "/v1/files/{file_id}/content", "read"),
+    Http("GET", "/v1/containers/{container_id}/files/{file_id}/content", "read"),
     Http("DELETE", "/v1/files/{file_id}", "chat"),
     Http("GET", "/v1/memories", "read"),
     Http("POST", "/v1/memories", "chat", body=fixed(text="a stranger's")),

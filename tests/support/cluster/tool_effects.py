@@ -7,16 +7,31 @@ process says to it passes its `Power`, before and after, like what it says to th
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from inference.tools.code.run_files import FilledFolder, FolderBounds, RunFiles
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.files import MemoryFiles
 from sessions.machine.responses import OUTCOME_UNKNOWN
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.journal_types import Loaded
+from sessions.model.knowledge.files import FileQuotas, StoredFile
 from sessions.model.request import request_of
-from sessions.model.types import FunctionCallOutput, ResponseId, SessionId, SessionKey, TenantId, Tool
+from sessions.model.types import (
+    FunctionCallOutput,
+    ResponseId,
+    RunFile,
+    SessionId,
+    SessionKey,
+    TenantId,
+    Tool,
+    UnixMs,
+)
 from sessions.ports import Engine
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.harness import ALICE, Cluster, Power, ReplicaNode, advance, cluster, until
@@ -47,11 +62,26 @@ class EffectService:
         return f"booked {request.arguments}"
 
 
-class StandInTools:
-    """The port, of one process."""
+class FilesBehindPower(MemoryFiles):
+    """The files of a cluster, as one process reaches them."""
 
-    def __init__(self, service: EffectService, power: Power, keys: set[str]) -> None:
+    def __init__(self, database: MemoryDatabase, power: Power) -> None:
+        super().__init__(database)
+        self._power = power
+
+    async def finish(self, file: StoredFile, quotas: FileQuotas) -> StoredFile:
+        await self._power.passing(TRAVEL_S)
+        stored = await super().finish(file, quotas)
+        await self._power.passing(TRAVEL_S)
+        return stored
+
+
+class StandInTools:
+    """The port, of one process. With `files` each call also leaves two files, which no two processes write alike."""
+
+    def __init__(self, service: EffectService, power: Power, keys: set[str], files: CallFolder | None = None) -> None:
         self._service, self._power, self._keys = service, power, keys
+        self._files = files
         service.powers.setdefault(power.name, 0)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
@@ -68,7 +98,10 @@ class StandInTools:
         await self._power.passing(TRAVEL_S)
         output = self._service.arrive(request, self._keys)
         await self._power.passing(TRAVEL_S)
-        return ToolResult(outcome="done", output=output)
+        if self._files is None:
+            return ToolResult(outcome="done", output=output)
+        kept = await self._files.keep(name, request)
+        return ToolResult(outcome="done", output=" ".join(["wrote", *(file.path for file in kept)]), files=kept)
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         """A program that books as often as its argument says, and says what it was answered. Of what was computed
@@ -84,6 +117,19 @@ class StandInTools:
         )
 
 
+class CallFolder(NamedTuple):
+    """Folders of calls, and the stored files of a cluster, as one process reaches them."""
+
+    parent: Path
+    files: RunFiles
+
+    async def keep(self, name: str, request: ToolRequest) -> tuple[RunFile, ...]:
+        folder = Path(tempfile.mkdtemp(dir=self.parent))
+        for file in ("a.txt", "b.txt"):
+            (folder / file).write_text(f"{file} of {name}")
+        return (await self.files.keep(folder, request, FilledFolder({}), 10, FolderBounds(10, 1_000))).files
+
+
 class Verdict(NamedTuple):
     """What a turn came to. `broke`: the fault happened before its end. `sent_at`: how many words its first owner had
     said to the world before it sent the first call (0: it sent none); `words`: in all."""
@@ -94,6 +140,8 @@ class Verdict(NamedTuple):
     effects: dict[str, int]
     outputs: tuple[str, ...]
     ended: bool
+    files: tuple[RunFile, ...] = ()  # that the log names
+    stored: tuple[str, ...] = ()  # ids of all stored files
 
     @property
     def problem(self) -> str:
@@ -111,14 +159,29 @@ class Verdict(NamedTuple):
 
 
 async def turn_with_tools(
-    fault: Fault, at: int, *, takes_keys: bool, calls: int = 1, seed: int = 0, program: bool = False
+    fault: Fault,
+    at: int,
+    *,
+    takes_keys: bool,
+    calls: int = 1,
+    seed: int = 0,
+    program: bool = False,
+    folder: Path | None = None,
 ) -> Verdict:
     """A turn that calls a tool `calls` times at once, or a program that calls it so often, whose owner suffers `fault`
-    at its `at`-th word to the world behind the user's message."""
+    at its `at`-th word to the world behind the user's message. With a `folder` each call leaves files."""
     words_of_model = _RUN % calls if program else "".join(_CALL % n for n in range(calls))
     scripts, given = [words_of_model, "Done."], dict[ResponseId, str]()
-    service, keys = EffectService(takes_keys=takes_keys), set[str]()
-    async with cluster(replicas=0, seed=seed, tools=lambda power: StandInTools(service, power, keys)) as made:
+    service, keys, database = EffectService(takes_keys=takes_keys), set[str](), MemoryDatabase()
+
+    def tools(power: Power) -> StandInTools:
+        if folder is None:
+            return StandInTools(service, power, keys)
+        files = FilesBehindPower(database, power)
+        run_files = RunFiles(files, lambda _: FileQuotas(), lambda: UnixMs(1), bytes_max=1_000)
+        return StandInTools(service, power, keys, CallFolder(folder, run_files))
+
+    async with cluster(replicas=0, seed=seed, tools=tools) as made:
         for name in ("r1", "r2"):
             await made.add_replica(name, engine=_engine(scripts, given))
         gateway = made.gateways["g1"]
@@ -143,10 +206,13 @@ async def turn_with_tools(
         if fault == "stop" and broke:
             await advance(30.0)
         state = _state(made, key)
-        outputs = tuple(item.output for item in state.items.values() if isinstance(item, FunctionCallOutput))
+        given_back = [item for item in state.items.values() if isinstance(item, FunctionCallOutput)]
+        outputs = tuple(item.output for item in given_back)
+        files = tuple(file for item in given_back for file in (item.files if isinstance(item.files, tuple) else ()))
         whole = len(outputs) == (1 if program else calls)
         sent_at = max(0, service.powers[owner.power.name] - begun)
-        return Verdict(broke, sent_at, words, dict(service.effects), outputs, whole and not state.busy)
+        stored = tuple(file_id for _, file_id in database.files)
+        return Verdict(broke, sent_at, words, dict(service.effects), outputs, whole and not state.busy, files, stored)
 
 
 def _engine(scripts: list[str], given: dict[ResponseId, str]) -> Engine:

@@ -20,6 +20,8 @@ from app import LimitServices, admission_of, limits_now, open_limits, settlement
 from inference import personal_texts
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from inference.tools.added_tools import AddedToolRules
+from inference.tools.tools_file import ToolsFile
 from persistence.keys import MemoryKeyStore
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
@@ -166,6 +168,7 @@ async def assembled(
                 retrieval=retrieval,
                 documents=documents or InlineDocuments(),
                 images=images,
+                added_tools=AddedToolRules(ToolsFile()),
                 ignores_unknown=ignores_unknown,
                 inspect=lambda principal, _, question: runtime.inspector.inspect(principal, question),
             )

@@ -207,6 +207,11 @@ def searching_tool(m: Iterator[str]) -> Sample:
     return {"type": "function", "name": "x", "server": True, "search": search_scope(m)}
 
 
+def running_tool(m: Iterator[str]) -> Sample:
+    """A tool with files for its runs that is not the server's `code_interpreter`: it is refused."""
+    return {"type": "function", "name": "x", "server": True, "file_ids": [next(m)]}
+
+
 def responses(m: Iterator[str]) -> list[Sample]:
     form = {"type": "json_schema", "name": next(m), "description": next(m), "schema": schema(m)}
     return [
@@ -430,6 +435,14 @@ def bodies(m: Iterator[str]) -> dict[tuple[str, str], list[Sample]]:
         ("post", "/v1/vector_stores/{store_id}/file_batches"): [
             {"files": [a_document(m), {"file_id": next(m)}]},
             {"file_ids": [next(m)], "attributes": {next(m): next(m)}},
+        ],
+        ("put", "/v1/tools/{name}"): [
+            {"url": next(m), "headers": {"a": next(m)}, "description": next(m), "parameters": schema(m)},
+            {"url": "https://x.example/", "description": next(m), "parameters": schema(m)},
+        ],
+        ("put", "/v1/tool_servers/{server}"): [
+            {"url": next(m), "headers": {"a": next(m)}},
+            *({"url": "https://x.example/", name: [next(m)]} for name in ("allow", "approve", "idempotent")),
         ],
         ("post", "/v1/tools/agreements"): [{"server": next(m), "tools": {next(m): next(m)}}],
         ("post", "/v1/files"): [{"file": next(m)}],  # no form: refused

@@ -19,6 +19,7 @@ from inference.simulated.engine import SimulatedStream
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
+from sessions.added_tools import AddedToolCheck
 from sessions.clock import Clock
 from sessions.model.events import Record
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
@@ -159,6 +160,7 @@ async def serving(
     documents: TextExtractor | None = None,
     port: int = 0,
     history: HistoryIndex | None = None,
+    added_tools: AddedToolCheck | None = None,
 ) -> AsyncIterator[Serving]:
     journal = MemoryJournal(store)
     directory = MemoryDirectory()
@@ -195,6 +197,7 @@ async def serving(
                 retrieval=retrieval,
                 documents=documents,
                 history=history,
+                added_tools=added_tools,
             )
             gateway = Gateway(
                 runtime,

@@ -13,8 +13,13 @@ from typing import Any, NamedTuple
 
 from inference.tools.opening import open_tools
 from inference.tools.tool_set import ToolSet
+from persistence.memory.database import MemoryDatabase
+from persistence.memory.journal import MemoryJournal
+from persistence.memory.store import MemoryStore
 from sessions.metrics import Metrics
 from sessions.schemas import InlineSchemaChecker
+from sessions.store import Store
+from tests.support.doors.assembly import strict_clock
 
 LOOPBACK = 'networks = ["127.0.0.0/8"]\n'
 
@@ -109,10 +114,17 @@ def tools_toml(service: ToolService, **tools: str) -> str:
 
 
 @asynccontextmanager
-async def opened_tools(path: Path, text: str) -> AsyncIterator[ToolSet]:
+async def opened_tools(
+    path: Path, text: str, store: Store | MemoryDatabase | None = None, **more: Any
+) -> AsyncIterator[ToolSet]:
+    """`store`: that of the server, where files of code and added tools are; None: none are kept."""
     path.write_text(text)
-    async with open_tools(
-        SimpleNamespace(tools=str(path)), Metrics(), {"TOOL_SECRET": "from the environment"}, InlineSchemaChecker()
-    ) as tools:
+    settings = SimpleNamespace(tools=str(path), file_bytes=8 << 20)
+    environment = {"TOOL_SECRET": "from the environment"}
+    if isinstance(store, MemoryDatabase):
+        store = MemoryStore(journal=MemoryJournal(store))
+    if store is not None:
+        more |= {"store": store, "now_ms": strict_clock()}
+    async with open_tools(settings, Metrics(), environment, InlineSchemaChecker(), **more) as tools:
         assert isinstance(tools, ToolSet)
         yield tools

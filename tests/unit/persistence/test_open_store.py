@@ -9,11 +9,13 @@ from typing import Literal
 import pytest
 
 from persistence import connect_store, make_stores, open_key_store
+from persistence.at_rest.sweep import Reencryption
 from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
 from persistence.memory.store import MemoryStore
 from persistence.open_store import open_store
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
+from sessions.added_tools import AddedTool, AddedTools
 from sessions.model.errors import BadInput, Unavailable
 from tests.support.stores.journals import ACME, NOW, a_log
 from transport.cli.settings import Settings
@@ -162,3 +164,23 @@ async def test_keys_of_another_folder_are_refused_and_nothing_is_written(tmp_pat
     assert {each.name: each.read_bytes() for each in own.iterdir()} == before
     async with connect_store(Settings(data=str(other)), lambda: NOW):
         pass
+
+
+async def test_added_tools_go_over_to_a_new_key_and_end_with_their_tenants_keys(tmp_path: Path) -> None:
+    stores = make_stores(Settings(data=str(tmp_path)), folder=tmp_path, now_ms=lambda: NOW)
+    async with stores.opened() as store:
+        tool = AddedTool(kind="tool", name="weather", table={"url": "https://x.example/"}, revision="r", at=NOW, by="")
+        stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(tool))
+        await a_log(store.journal, "s", 2)
+        assert stores.codec is not None and stores.sql is not None
+        sweep = Reencryption(stores.sql, stores.codec, now_ms=lambda: NOW, settle_s=0)
+        administration = stores.administration(sweep)
+        assert administration is not None
+        await administration.act("rotate", ACME)
+        assert await sweep.sweep()
+        ((key_id,),) = await stores.sql.rows("SELECT key_id FROM added_tools")
+        assert key_id == (await stores.codec.keys.writing(ACME)).id
+        assert await store.added_tools.tools_of(ACME) == stored
+        await administration.act("destroy", ACME)
+        (ended,) = await store.added_tools.changes(after=stored.version, limit=10)
+        assert ended.tenant == ACME and ended.tools == (), "what holds them in memory is told"

@@ -29,7 +29,7 @@ from transport.http import sse
 from transport.http.headers import event_id_format, read_retry_headers, resumed_event_id
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of, turn_starter_of
-from transport.http_api.strict_json import StrictRoute
+from transport.http_api.strict_json import StrictRoute, release_body
 from transport.model_catalog import ModelCard, card
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage, encode
@@ -80,6 +80,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     with naming_input("messages"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
+    release_body(request, body.messages)
 
     def left() -> None:
         if plain and started.cursor.sole_reader:

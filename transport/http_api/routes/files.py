@@ -131,6 +131,12 @@ async def retrieve(request: Request, file_id: str) -> FileObject:
     return shown(await gateway_of(request).files.find(principal_of(request, "read"), file_id))
 
 
+@routes.get("/v1/containers/{container_id}/files/{file_id}/content", response_class=StreamingResponse, responses=_BYTES)
+async def content_of_container(request: Request, container_id: str, file_id: str) -> Response:
+    """Returns the bytes of a file that code wrote, as OpenAI's clients ask for it. `container_id` is not looked at."""
+    return await content(request, file_id)
+
+
 @routes.get("/v1/files/{file_id}/content", response_class=StreamingResponse, responses=_BYTES)
 async def content(request: Request, file_id: str) -> Response:
     """Returns a file's bytes, as an attachment to be saved."""

@@ -20,7 +20,7 @@ from transport.http.headers import read_retry_headers
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of, turn_starter_of
 from transport.http_api.routes.texts import prompt_messages
-from transport.http_api.strict_json import StrictRoute
+from transport.http_api.strict_json import StrictRoute, release_body
 from transport.model_catalog import card
 from transport.openai.chat import ChatCompletionReader
 from transport.openai.chat_render import StreamUsage
@@ -48,6 +48,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
     with naming_input("messages", instructions="system"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, await request.body(), key))
+    release_body(request, body.messages)
 
     def left() -> None:
         if key is None and started.cursor.sole_reader:

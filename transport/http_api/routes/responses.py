@@ -43,7 +43,7 @@ from transport.http import sse
 from transport.http.headers import EventId, event_id_format, last_event_id, read_retry_headers, resumed_event_id
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import command_id_of, gateway_of, principal_of, socket_turn_of, turn_starter_of
-from transport.http_api.strict_json import StrictRoute
+from transport.http_api.strict_json import StrictRoute, release_body
 from transport.model_catalog import ModelCard, card
 from transport.openai import responses_render
 from transport.openai.compaction import (
@@ -197,6 +197,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         if plain and cursor.sole_reader:
             starter.cancel_soon(principal, cursor.key.session, [answer.response_id])
 
+    release_body(request, body.input)
     named = {"x-session-id": cursor.key.session}
     if body.stream:
         ids = event_id_format(answer.response_id, given, headers.idempotency_key) if headers.event_ids else None

@@ -1,4 +1,4 @@
-"""`/v1/tools`: what MCP servers list, what of it is held back, and agreeing to that.
+"""`/v1/tools`: what administrators have added, what MCP servers list, what of it is held back, and agreeing to that.
 
 A tenant's administrators see and agree to what their own servers have; to what servers of all have, operators alone.
 """
@@ -17,6 +17,7 @@ from sessions.model.errors import Conflict, NotFound
 from sessions.model.types import Principal, TenantId
 from sessions.tool_records import EVERYBODY, ToolListing, ToolPin, ToolRecord
 from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.routes.added_tools import AddedToolObject, tool_object
 from transport.http_api.strict_json import StrictRoute
 from transport.openai.request_models import RequestModel
 from transport.openai.response_models import ERRORS, ListPage, ResponseModel
@@ -46,8 +47,8 @@ class ToolServerObject(ResponseModel):
     held: list[HeldTool]
 
 
-class ToolServerList(ListPage[ToolServerObject]):
-    """MCP servers with the tools that they listed last."""
+class ToolServerList(ListPage[ToolServerObject | AddedToolObject]):
+    """MCP servers with the tools that they listed last, and the tools and servers that administrators have added."""
 
 
 class ToolAgreement(RequestModel):
@@ -66,14 +67,17 @@ routes = APIRouter(tags=["tools"], route_class=StrictRoute)
 
 @routes.get("/v1/tools", responses=ERRORS)
 async def listed(request: Request, tenant: Annotated[str | None, Query(max_length=128)] = None) -> ToolServerList:
-    """Lists a tenant's MCP servers with the tools that they listed last; for operators also those of all tenants."""
+    """Lists a tenant's MCP servers with the tools that they listed last (for operators also those of all tenants), and
+    the tools and servers that its administrators have added."""
     principal = principal_of(request)
     owner = demand_administrator(principal, tenant)
     store = gateway_of(request).store.tool_records
     records = list(await store.records("listing", owner))
     if operates(principal):
         records += await store.records("listing", EVERYBODY)
-    data = [_server_object(record) for record in records]
+    added = (await gateway_of(request).store.added_tools.tools_of(owner)).tools
+    data: list[ResponseModel] = [_server_object(record) for record in records]
+    data += map(tool_object, added)
     return ToolServerList.model_validate({"object": "list", "data": data, "last_id": None, "has_more": False})
 
 

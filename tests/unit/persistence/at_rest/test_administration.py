@@ -12,6 +12,7 @@ from persistence.at_rest.sweep import Reencryption
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Internal
 from sessions.model.memories import MemoryId, UserMemory
+from sessions.model.types import TenantId
 from tests.support.stores.journals import ACME, NOW, SqliteBed, a_log, key
 
 
@@ -24,7 +25,12 @@ async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> No
     async def rewrap_kv() -> int:
         return 5
 
-    administration = EncryptionAdministration(codec, sweep, rewrap_kv)
+    forgotten = []
+
+    async def forget_tools(tenant: TenantId) -> None:
+        forgotten.append(tenant)
+
+    administration = EncryptionAdministration(codec, sweep, rewrap_kv, forget_tools)
     assert (await administration.status()).tenants == []
     await a_log(store.journal, "s", 2)
     await a_log(store.journal, "s", 2, tenant="globex")
@@ -39,7 +45,7 @@ async def test_actions_change_keys_and_the_status_shows_it(tmp_path: Path) -> No
     assert (await administration.act("rewrap", None)).changed == 5  # the master is the same
     with pytest.raises(BadInput):
         await administration.act("destroy", None)
-    assert (await administration.act("destroy", ACME)).changed == 3
+    assert (await administration.act("destroy", ACME)).changed == 3 and forgotten == [ACME]
     head = await store.journal.head(key("s"))
     assert head is not None and head.title is None, "there is a session, of which nothing can be read"
     with pytest.raises(Internal):

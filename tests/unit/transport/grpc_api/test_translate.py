@@ -14,8 +14,9 @@ from msgspec import UNSET
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput
-from sessions.model.events import AnyEvent, OutputTextDelta, Record
+from sessions.model.events import AnyEvent, ItemCreated, OutputTextDelta, Record
 from sessions.model.types import (
+    CallId,
     CommandId,
     Epoch,
     FunctionCall,
@@ -23,8 +24,10 @@ from sessions.model.types import (
     InputText,
     ItemId,
     Message,
+    RunFile,
     Sampling,
     SessionId,
+    UnixMs,
 )
 from transport.errors import CODES
 from transport.grpc_api import sessile_pb2 as pb
@@ -121,6 +124,18 @@ def test_what_proto_cannot_say_as_json_does() -> None:
     update = read("session_update", pb.SessionUpdate(session="s", title="T", clear=["metadata", "tools"]))
     assert (update.title, update.metadata, update.tools, update.instructions) == ("T", None, (), UNSET)
     assert read("tool_output", pb.ToolOutput(session="s", call_id="c")).output == ""
+
+
+def test_files_of_code_go_both_ways() -> None:
+    tools = [pb.Tool(name="code", server=True, file_ids=["file-1"]), pb.Tool(name="other", server=True)]
+    create = translate.command_of(pb.SessionCreate(tools=tools), "session_create", id="made", session=None)
+    assert isinstance(create, cm.SessionCreate) and [tool.file_ids for tool in create.tools] == [("file-1",), UNSET]
+    file = RunFile(file_id="file-2", path="a/b.csv", size=3)
+    output = FunctionCallOutput(
+        id=ItemId("i"), parent_id=None, call_id=CallId("c"), output="x", created_at=UnixMs(1), files=(file,)
+    )
+    event = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(1, UnixMs(1), ItemCreated(item=output)), None))
+    assert list(event.item_created.item.files) == [pb.RunFile(file_id="file-2", path="a/b.csv", size=3)]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[SandboxPool]:
         kind = find_kind()
     except SandboxUnavailable as error:
         pytest.skip(f"no sandbox here: {error}")
-    folders = ScratchFolders(clock=asyncio.get_running_loop().time, parent=str(tmp_path))
+    folders = ScratchFolders(parent=str(tmp_path))
     made = SandboxPool(kind, folders)
     yield made
     await made.close()

@@ -1,0 +1,214 @@
+"""The tools that administrators add over the API: how their tables are read, and how they stand beside the file's.
+
+A table is read as one of the tools file is, and has the same bounds and errors. What would reach into the server itself
+(programs, code, networks, files and variables with secrets) is the operator's alone. The file has precedence: a name
+that it has cannot be added, and one that it gets later hides what was added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from inference.tools.mcp.server_table import SEPARATOR, McpServerTable
+from inference.tools.secrets import SecretText
+from inference.tools.tools_file import (
+    NOT_PERMITTED,
+    HttpTool,
+    Label,
+    Name,
+    TenantTools,
+    ToolsFile,
+    reason_of,
+    server_of,
+)
+from sessions.added_tools import HIDDEN, AddedKind, AddedTool, AddedTools, AddedToolStore
+from sessions.model.errors import BadInput, Conflict, SessileError
+from sessions.model.types import TenantId
+from sessions.public_addresses import AddressRules
+from sessions.server_tools import CODE_INTERPRETER, FILE_SEARCH
+
+log = structlog.get_logger(__name__)
+
+LOOK_S: Final = 1.0
+PAGE: Final = 100
+SERVERS_MAX: Final = 2_000  # of all tenants: each replica keeps a connection to each
+_OPERATORS: Final[dict[AddedKind, tuple[str, ...]]] = {
+    "tool": ("networks",),
+    "server": ("networks", "command", "env", "folder", "memory_mb"),
+}
+_PATH: Final = re.compile(r" - at `\$(?:\[\.\.\.\])?\.?([^`]*)`$")
+_NAMED: Final = re.compile(r"`([a-z_]+)`$|^`([a-z_]+)`|^(headers\.[A-Za-z0-9-]+)")
+
+AnyTable = HttpTool | McpServerTable
+
+
+def read_table(kind: AddedKind, name: str, table: Mapping[str, Any]) -> AnyTable:
+    """Returns a tool or server of its table, whose headers' values are secrets. Raises BadInput that names the field;
+    values of headers are in no error."""
+    for field in _OPERATORS[kind]:
+        if field in table:
+            raise _wrong(f"`{field}` is the operator's: only the tools file has it", field)
+    if kind == "tool" and table.get("kind", "http") != "http":
+        raise _wrong('`kind` is "http": code is the operator\'s, only the tools file has it', "kind")
+    headers = table.get("headers")
+    for header, value in headers.items() if isinstance(headers, dict) else ():
+        if isinstance(value, dict):
+            raise _wrong(f"headers.{header} is a text: files and variables are the operator's", f"headers.{header}")
+        if value == HIDDEN:
+            raise _wrong(
+                f"headers.{header} is needed again: {HIDDEN} stands in place of its value", f"headers.{header}"
+            )
+    try:
+        if kind == "tool":
+            given = {name: {**table, "kind": "http"}}
+            read: AnyTable = msgspec.convert(given, dict[Name, HttpTool])[name]
+        else:
+            read = msgspec.convert({name: table}, dict[Label, McpServerTable])[name]
+    except msgspec.ValidationError as error:
+        raise _wrong(reason_of(error).replace(" - at `key` in `$`", ""), _field(str(error))) from None
+    return msgspec.structs.replace(read, headers={each: SecretText(value) for each, value in read.headers.items()})
+
+
+def taken_by_file(file: ToolsFile, tenant: TenantId, kind: AddedKind, name: str) -> bool:
+    """Returns whether the file has a tool or server of this name for the tenant or for all tenants, or a server whose
+    tools begin with it."""
+    tables = [file, *([file.tenants[tenant]] if tenant in file.tenants else ())]
+    if kind == "server":
+        return any(name in table.servers for table in tables)
+    return any(name in table.tools or (SEPARATOR in name and server_of(name) in table.servers) for table in tables)
+
+
+class AddedToolRules:
+    """The port `AddedToolCheck`, by the present tools file."""
+
+    def __init__(self, file: ToolsFile) -> None:
+        self.file = file
+
+    def check(self, tenant: TenantId, tool: AddedTool) -> None:
+        if tool.kind == "tool" and tool.name in (CODE_INTERPRETER, FILE_SEARCH):
+            raise _wrong(f"The name {tool.name!r} is of a tool that the server itself has", "name")
+        read = read_table(tool.kind, tool.name, tool.table)
+        if not AddressRules(self.file.networks).permits_url(read.url):
+            raise _wrong(f"`url`: {NOT_PERMITTED}", "url")
+        if taken_by_file(self.file, tenant, tool.kind, tool.name):
+            what = "tool" if tool.kind == "tool" else "MCP server"
+            raise Conflict(
+                "tool_exists",
+                f"The operator's tools file has {tool.name!r}: name the {what} otherwise.",
+                param="name",
+            )
+
+
+class MergedTools(ToolsFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tools of the file with those that were added. Its parts were checked before."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class ToolSources:
+    """The tools of the file and of the store. `apply` gets both together after each change."""
+
+    def __init__(self, file: ToolsFile, apply: Callable[[ToolsFile], None]) -> None:
+        self._file = file
+        self._apply = apply
+        self._added: dict[TenantId, TenantTools] = {}
+        self._version = 0
+        self._left_out: set[tuple[TenantId, AddedKind, str, str]] = set()
+
+    def put_file(self, file: ToolsFile) -> None:
+        """Takes another version of the file."""
+        self._file = file
+        self._apply(self._merged())
+
+    async def look(self, store: AddedToolStore) -> None:
+        """Takes what was changed in the store since the last look; if the store is away, it is taken later."""
+        try:
+            await self._look(store)
+        except SessileError as error:
+            log.warning("added_tools_unavailable", error=error.code)
+
+    async def _look(self, store: AddedToolStore) -> None:
+        begun = self._version
+        while changes := await store.changes(after=self._version, limit=PAGE):
+            for tools, tables in zip(changes, await asyncio.to_thread(_tables, changes), strict=True):
+                self._added.pop(tools.tenant, None)
+                if tools.tools:
+                    self._added[tools.tenant] = tables
+                self._version = tools.version
+        if self._version != begun:
+            self._apply(self._merged())
+
+    async def follow(self, store: AddedToolStore) -> None:
+        """Looks every `LOOK_S` until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look(store)
+
+    def _merged(self) -> ToolsFile:
+        file, rules, connected = self._file, AddressRules(self._file.networks), 0
+        tenants, left_out = dict(file.tenants), set[tuple[TenantId, AddedKind, str, str]]()
+
+        def usable(tenant: TenantId, kind: AddedKind, name: str, url: str) -> bool:
+            why = "the file has this name" if taken_by_file(file, tenant, kind, name) else ""
+            why = why or ("" if rules.permits_url(url) else "its address is not permitted")
+            if not why and kind == "server" and connected >= SERVERS_MAX:
+                why = f"this replica has {SERVERS_MAX} of them"
+            if why:
+                left_out.add((tenant, kind, name, why))
+            return not why
+
+        for tenant, added in self._added.items():
+            own = file.tenants.get(tenant, TenantTools())
+            tools = {
+                name: each
+                for name, each in added.tools.items()
+                if isinstance(each, HttpTool) and usable(tenant, "tool", name, each.url)
+            }
+            servers = {name: each for name, each in added.servers.items() if usable(tenant, "server", name, each.url)}
+            connected += len(servers)
+            offer = [name for name in added.offer if name not in own.offer and (name in tools or name in servers)]
+            tenants[tenant] = msgspec.structs.replace(
+                own, offer=(*own.offer, *offer), tools={**own.tools, **tools}, servers={**own.servers, **servers}
+            )
+        for tenant, kind, name, why in sorted(left_out - self._left_out):
+            log.warning("added_tool_left_out", tenant=tenant, kind=kind, tool=name, reason=why)
+        self._left_out = left_out
+        return MergedTools(networks=file.networks, tools=file.tools, servers=file.servers, tenants=tenants)
+
+
+def _tables(changes: Iterable[AddedTools]) -> list[TenantTools]:
+    """Reads the tables of sets; one that cannot be read is left out. It takes time and runs in a thread."""
+    return [_tables_of(each) for each in changes]
+
+
+def _tables_of(added: AddedTools) -> TenantTools:
+    read = dict[AddedKind, dict[str, Any]](tool={}, server={})
+    for each in added.tools:
+        try:
+            read[each.kind][each.name] = read_table(each.kind, each.name, each.table)
+        except BadInput as error:  # of another release
+            log.warning("added_tool_refused", tenant=added.tenant, kind=each.kind, tool=each.name, param=error.param)
+    offer = tuple(each.name for each in added.tools if each.offer)
+    return TenantTools(offer=offer, tools=read["tool"], servers=read["server"])
+
+
+def _wrong(message: str, param: str) -> BadInput:
+    return BadInput("invalid_request", f"{message}.", param=param)
+
+
+def _field(problem: str) -> str:
+    """Returns the field that msgspec's error is about; "name" for an error about the name itself."""
+    path = _PATH.search(problem)
+    if path is None or "`key`" in problem:
+        return "headers" if ".headers" in problem else "name"
+    if path[1]:
+        return path[1].replace("[...]", "")
+    named = _NAMED.search(_PATH.sub("", problem))
+    return next((each for each in named.groups() if each), "name") if named is not None else "name"

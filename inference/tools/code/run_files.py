@@ -1,0 +1,278 @@
+"""Brings a session's files into the folder of a run, and stores the files that the run leaves as files of its user.
+
+A stored file's id is made of the call and of its number among the files of the call. So a call that is made again, by
+whichever replica, stores nothing a second time: it finds the files of the attempt before, takes them as its own, and
+adds those that are missing. Files of the folder that the run has not changed are not stored.
+
+Bounded both ways in number and bytes; a file that does not fit is named, with the reason. Knows no sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import mimetypes
+from collections.abc import Callable, Collection
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+from inference.tools.code.scratch import (
+    NAME_MAX,
+    ScratchFile,
+    is_path,
+    new_file,
+    open_plain_file,
+    plain_files,
+)
+from sessions.model.authorization import demand
+from sessions.model.errors import Limited, OutcomeUnknown, SessileError, Unavailable
+from sessions.model.knowledge.files import (
+    CHUNK_BYTES,
+    FILE_ID_PREFIX,
+    UNKNOWN_TYPE,
+    FileId,
+    FileQuotas,
+    FileStore,
+    StoredFile,
+    file_not_found,
+    may_see_file,
+    safe_filename,
+    safe_media_type,
+)
+from sessions.model.types import Principal, RunFile, TenantId, UnixMs
+from sessions.server_tools import CallFile, ToolRequest
+
+KEEP_S: Final = 60.0  # for storing the files of a run
+_NO_ROOM: Final = "they have no room there, or cannot be read"
+
+
+class FolderBounds(NamedTuple):
+    """How many files, and how many bytes of them together, go into a folder or come out of it."""
+
+    files: int
+    size: int
+
+
+class FilledFolder(NamedTuple):
+    """The files of the session that stand in a folder, by path, and the names of those that do not, with the reason."""
+
+    files: dict[str, StoredFile]
+    missing: tuple[str, ...] = ()
+    reason: str = _NO_ROOM
+
+
+class KeptFiles(NamedTuple):
+    """The stored files of a run, and the paths of those that were not stored, with the reason."""
+
+    files: tuple[RunFile, ...] = ()
+    missing: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class RunFiles:
+    """The files of runs. `quotas` returns those of a tenant; a single file has at most `bytes_max` bytes."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        quotas: Callable[[TenantId], FileQuotas],
+        now_ms: Callable[[], UnixMs],
+        *,
+        bytes_max: int,
+    ) -> None:
+        self._store = store
+        self._quotas = quotas
+        self._now_ms = now_ms
+        self._bytes_max = bytes_max
+
+    async def check(self, principal: Principal, file_id: str) -> None:
+        """Raises Forbidden, and NotFound if there is no such file that the principal may see."""
+        demand(principal, "read")
+        file = await self._store.find(principal.tenant, FileId(file_id), self._now_ms())
+        if file is None or not may_see_file(principal, file):
+            raise file_not_found(file_id)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    async def fill(self, folder: Path, request: ToolRequest, bounds: FolderBounds) -> FilledFolder:
+        """Writes a call's files into its folder: where not all have room, those that its client gave the tool, then the
+        newest. Files that are deleted, or that the call's user may not see, are left out. Raises Unavailable."""
+        planned: dict[str, tuple[CallFile, StoredFile]] = {}
+        for given in request.files:
+            stored = await self._find(request, given.file_id)
+            if stored is not None:
+                path = _path_of(given, stored, planned)
+                planned.pop(path, None)
+                planned[path] = given, stored
+        files: dict[str, StoredFile] = {}
+        missing, size = list[str](), 0
+        newest_first = list(reversed(planned.items()))
+        for path, (_, stored) in sorted(newest_first, key=lambda each: each[1][0].origin != "tool"):
+            fits = len(files) < bounds.files and size + stored.size <= bounds.size
+            if fits and await self._put(folder, path, stored):
+                files[path] = stored
+                size += stored.size
+            else:
+                missing.append(path)
+        return FilledFolder(files, tuple(path for path in planned if path in missing))
+
+    async def _find(self, request: ToolRequest, file_id: str) -> StoredFile | None:
+        """Returns a file that the call's user may read; None if there is none. Raises Unavailable."""
+        try:
+            stored = await self._store.find(request.key.tenant, FileId(file_id), self._now_ms())
+        except Unavailable:
+            raise
+        except SessileError:
+            return None
+        return stored if stored is not None and _is_readable(stored, request.user) else None
+
+    async def _put(self, folder: Path, path: str, stored: StoredFile) -> bool:
+        """Writes a file. Returns False if it cannot be read any more, or its path is a folder's. Raises Unavailable."""
+        try:
+            with await asyncio.to_thread(new_file, folder, path) as file:
+                async for chunk in self._store.read(stored):
+                    await asyncio.to_thread(file.write, chunk)
+        except Unavailable:
+            raise
+        except (OSError, SessileError):
+            with contextlib.suppress(OSError):
+                (folder / path).unlink()
+            return False
+        return True
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    async def keep(
+        self, folder: Path, request: ToolRequest, filled: FilledFolder, count_max: int, bounds: FolderBounds
+    ) -> KeptFiles:
+        """Stores the files that a run has made or changed: of `count_max` in its folder, those within `bounds`."""
+        changed = await asyncio.to_thread(changed_files, folder, filled, count_max)
+        stored: list[RunFile] = []
+        reason = ""
+        try:
+            async with asyncio.timeout(KEEP_S):
+                reason = await self._keep(folder, request, changed, bounds, stored)
+        except TimeoutError:
+            reason = "storing them took too long"
+        except Limited as error:
+            reason = error.public_message
+        except SessileError:
+            reason = "they could not be stored"
+        done = {file.path for file in stored}
+        return KeptFiles(tuple(stored), tuple(file.path for file in changed if file.path not in done), reason)
+
+    async def _keep(
+        self,
+        folder: Path,
+        request: ToolRequest,
+        changed: list[ScratchFile],
+        bounds: FolderBounds,
+        stored: list[RunFile],
+    ) -> str:
+        """Appends each file that it stores to `stored`. Returns why others are not among them. Raises SessileError."""
+        size, reason = 0, ""
+        for path, bytes_of_it in changed:
+            if len(stored) >= bounds.files or size + bytes_of_it > bounds.size or bytes_of_it > self._bytes_max:
+                reason = f"a run keeps {bounds.files} files and {bounds.size >> 20} MB at most"
+                continue
+            file = await asyncio.to_thread(open_plain_file, folder, path)
+            if file is None:
+                reason = reason or "they cannot be read"
+                continue
+            with file:
+                kept = await self._stored(request, len(stored), path, bytes_of_it, file)
+            size += bytes_of_it
+            stored.append(kept)
+        if changed:
+            await self._take_others(request, bounds.files, stored)
+        return reason
+
+    async def _stored(self, request: ToolRequest, number: int, path: str, size: int, file: BufferedReader) -> RunFile:
+        """Stores a file as the call's `number`th, unless an earlier attempt of the call has stored one as that. Returns
+        the one that is stored."""
+        tenant, now, left = request.key.tenant, self._now_ms(), size
+        blob = await self._store.begin(tenant, request.user, now)
+        content = hashlib.sha256()
+        try:
+            index = 0
+            while left > 0 and (chunk := await asyncio.to_thread(file.read, min(left, CHUNK_BYTES))):
+                content.update(chunk)
+                await self._store.put_chunk(tenant, blob, index, chunk)
+                index, left = index + 1, left - len(chunk)
+            mine = StoredFile(
+                id=file_id_of(request.execution_id, number),
+                tenant=tenant,
+                user=request.user,
+                filename=safe_filename(path),
+                purpose="assistants_output",
+                media_type=safe_media_type(mimetypes.guess_type(path)[0] or UNKNOWN_TYPE),
+                size=size - left,
+                sha256=content.hexdigest(),
+                blob=blob,
+                created_at=now,
+            )
+            try:
+                stored = await self._store.finish(mine, self._quotas(tenant))
+            except OutcomeUnknown:  # its id makes it safe to ask again
+                stored = await self._store.finish(mine, self._quotas(tenant))
+        except BaseException:
+            await self._store.abandon(tenant, blob)
+            raise
+        is_mine = (stored.filename, stored.sha256) == (mine.filename, mine.sha256)
+        return RunFile(file_id=stored.id, path=path if is_mine else stored.filename, size=stored.size)
+
+    async def _take_others(self, request: ToolRequest, files_max: int, stored: list[RunFile]) -> None:
+        """Appends what an earlier attempt of the call has stored beyond the files of this one."""
+        ids = [file_id_of(request.execution_id, number) for number in range(len(stored), files_max)]
+        others = await self._store.existing(request.key.tenant, ids, self._now_ms()) if ids else ()
+        for file_id in sorted(others, key=ids.index):
+            other = await self._store.find(request.key.tenant, file_id, self._now_ms())
+            if other is not None:
+                stored.append(RunFile(file_id=other.id, path=other.filename, size=other.size))
+
+
+def changed_files(folder: Path, filled: FilledFolder, count_max: int) -> list[ScratchFile]:
+    """Returns the files in a folder that it did not hold when it was filled, or that differ from then. Blocking."""
+    return [file for file in plain_files(folder, count_max) if not _is_same(folder, file, filled.files.get(file.path))]
+
+
+def _is_same(folder: Path, file: ScratchFile, stored: StoredFile | None) -> bool:
+    if stored is None or stored.size != file.size:
+        return False
+    content = open_plain_file(folder, file.path)
+    if content is None:
+        return True
+    with content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == stored.sha256
+
+
+def file_id_of(execution_id: str, number: int) -> FileId:
+    """Returns the id of the file that a call stores as its `number`th, the same for each attempt."""
+    return FileId(FILE_ID_PREFIX + hashlib.sha256(f"{execution_id}\0{number}".encode()).hexdigest()[:32])
+
+
+def _is_readable(file: StoredFile, user: str | None) -> bool:
+    """Returns whether a file may stand in a run for a session's user: it is that user's, or the tenant's. A session
+    without a user is a service's, which sees all files of its tenant; it named only such."""
+    return user is None or file.user is None or file.user == user
+
+
+def _path_of(given: CallFile, stored: StoredFile, taken: Collection[str]) -> str:
+    """Returns the path for a file: where a run wrote it, else its name, with a number if that is taken."""
+    if given.origin == "run" and is_path(given.name):
+        return given.name
+    name = _short(safe_filename(given.name or stored.filename))
+    path, number = name, 2
+    while path in taken:
+        path = f"{PurePosixPath(name).stem}-{number}{PurePosixPath(name).suffix}"
+        number += 1
+    return path
+
+
+def _short(name: str) -> str:
+    """Returns a name that a folder takes: cut to its length in bytes, with its ending."""
+    ending = PurePosixPath(name).suffix if len(PurePosixPath(name).suffix.encode()) <= 16 else ""
+    stem = name[: len(name) - len(ending)].encode()[: NAME_MAX - 24].decode(errors="ignore")
+    return f"{stem}{ending}"

@@ -1,0 +1,89 @@
+"""One suite for added tools on every store: a set for each tenant, versions in order, none lost, erased with keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from persistence.at_rest.codec import SealingCodec
+from sessions.added_tools import ADDED_BYTES_MAX, ADDED_MAX, AddedTool, AddedTools, AddedToolStore
+from sessions.model.audit import Audited, public
+from sessions.model.errors import Conflict, Limited
+from sessions.model.types import TenantId
+from sessions.store import Store
+from tests.support.stores.journals import ACME, NOW, Bed, PostgresBed, SqliteBed
+
+ROW = Audited(action="tool.stored", at=NOW, detail={"name": "weather"})
+SECRET = "Bearer a-very-secret-token"
+
+
+@pytest.fixture
+def added(store: Store) -> AddedToolStore:
+    return store.added_tools
+
+
+def a_tool(name: str = "weather", **more: Any) -> AddedTool:
+    table: dict[str, Any] = {"url": "https://ü.example/🙂", "headers": {"authorization": SECRET}}
+    given: dict[str, Any] = {"kind": "tool", "table": table, "revision": "r1", "at": NOW, "by": "boss", **more}
+    return AddedTool(name=name, **given)
+
+
+async def test_a_set_is_replaced_as_a_whole_and_stays(bed: Bed) -> None:
+    store = await bed.open()
+    added = store.added_tools
+    nothing = await added.tools_of(ACME)
+    assert nothing == AddedTools(tenant=ACME)
+    first = await added.replace(nothing.with_tool(a_tool()), ROW)
+    assert first.version == 1 and await added.tools_of(ACME) == first
+    beta = AddedTools(tenant=TenantId("beta"))
+    other = await added.replace(beta.with_tool(a_tool(kind="server", name="town")))
+    assert list(await added.changes(after=0, limit=10)) == [first, other]
+    with pytest.raises(Conflict):
+        await added.replace(nothing.with_tool(a_tool("late")), ROW)
+    assert await added.tools_of(ACME) == first
+    empty = await added.replace(first.without("tool", "weather"), ROW)
+    assert empty.tools == () and empty.version == 3
+    assert list(await added.changes(after=1, limit=1)) == [other]
+    assert list(await added.changes(after=2, limit=10)) == [empty]
+    rows = await store.audit.rows(ACME, after=0, limit=10)
+    assert [public(row)["action"] for row in rows] == ["tool.stored"] * 2
+    await store.close()
+    again = await bed.open()
+    assert list(await again.added_tools.changes(after=0, limit=10)) == [other, empty]
+    await again.close()
+
+
+async def test_a_tenant_has_so_many_and_so_much(added: AddedToolStore) -> None:
+    tools = AddedTools(tenant=ACME)
+    for number in range(ADDED_MAX["tool"]):
+        tools = tools.with_tool(a_tool(f"t{number}"))
+    with pytest.raises(Limited):
+        tools.with_tool(a_tool("more"))
+    tools = tools.with_tool(a_tool("t0", offer=True)).with_tool(a_tool("more", kind="server"))
+    tools = await added.replace(tools)
+    large = tools.with_tool(a_tool("t0", table={"description": "x" * ADDED_BYTES_MAX}))
+    with pytest.raises(Limited):
+        await added.replace(large)
+    assert await added.tools_of(ACME) == tools
+
+
+async def test_what_is_sealed_is_not_readable_and_ends_with_its_key(bed: Bed) -> None:
+    if not isinstance(bed, SqliteBed | PostgresBed) or not bed._sealed:
+        pytest.skip("bodies are plain")
+    store = await bed.open()
+    stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(a_tool()))
+    if isinstance(bed, PostgresBed):
+        content = b"".join(await bed.tables())
+    else:
+        content = b"".join(each.read_bytes() for each in bed.folder.iterdir() if each.name.startswith("journal"))
+    assert SECRET.encode() not in content
+    codec = store.added_tools._database.codec  # type: ignore[attr-defined]
+    assert isinstance(codec, SealingCodec)
+    await codec.keys.destroy(ACME)
+    assert await store.added_tools.tools_of(ACME) == msgspec.structs.replace(stored, tools=())
+    assert [each.tools for each in await store.added_tools.changes(after=0, limit=1)] == [()]
+    await store.added_tools.replace(msgspec.structs.replace(stored, tools=()).with_tool(a_tool()))
+    assert (await store.added_tools.tools_of(ACME)).tools == (a_tool(),)
+    await store.close()

@@ -1,0 +1,224 @@
+"""`/v1/tools/{name}` and `/v1/tool_servers/{server}`: HTTP tools and MCP servers that a tenant's administrators add.
+
+Each has an ETag; a change with `If-Match` is refused if somebody else was faster. The values of headers are never
+returned. What a table may say is decided by the reader of the tools file (`sessions.added_tools.AddedToolCheck`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+
+from sessions.added_tools import AddedKind, AddedTool, AddedTools, tools_conflict
+from sessions.model.audit import Action, Audited
+from sessions.model.authorization import demand_administrator
+from sessions.model.errors import BadInput, Conflict, Forbidden, NotFound
+from sessions.model.json_schema import SchemaFault
+from sessions.model.types import Principal
+from sessions.tool_records import ToolRecord, ToolRecordKind
+from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.strict_json import StrictRoute
+from transport.openai.response_models import ERRORS, ResponseModel
+
+Name = Annotated[str, Path(min_length=1, max_length=64)]
+ATTEMPTS: Final = 8  # at a change, while others change the tenant's tools too
+RECORDS: Final[tuple[ToolRecordKind, ...]] = ("pin", "listing")  # about an MCP server
+TEXT: Final = {"type": "string"}
+WHOLE: Final = {"type": "integer"}
+TEXTS: Final = {"type": "array", "items": TEXT}
+BOTH: Final[dict[str, Any]] = {
+    "url": TEXT,
+    "headers": {"type": "object", "additionalProperties": TEXT},
+    "timeout_s": {"type": "number"},
+    "result_bytes": WHOLE,
+    "retries": WHOLE,
+    "concurrency": WHOLE,
+    "offer": {"type": "boolean", "description": "Every session of the tenant has it."},
+}
+TOOL: Final[dict[str, Any]] = {
+    **BOTH,
+    "kind": {"const": "http"},
+    "description": TEXT,
+    "parameters": {"type": "object"},
+    "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"]},
+    "idempotency": {"enum": ["key", "none"]},
+    "approval": {"enum": ["never", "always"]},
+}
+SERVER: Final[dict[str, Any]] = {
+    **BOTH,
+    "allow": {"anyOf": [TEXTS, {"type": "null"}]},
+    "approve": {"anyOf": [{"type": "boolean"}, TEXTS]},
+    "idempotent": TEXTS,
+    "trust_hints": {"type": "boolean"},
+    "changes": {"enum": ["hold", "take"]},
+    "tools_max": WHOLE,
+}
+
+
+class AddedToolObject(ResponseModel):
+    """An HTTP tool or an MCP server that administrators have added. `settings` are those of the tools file, without the
+    values of headers."""
+
+    object: Literal["tool", "tool_server.settings"]
+    name: str
+    settings: dict[str, Any]
+    changed_at: int
+    changed_by: str
+
+
+class DeletedToolObject(ResponseModel):
+    object: Literal["tool.deleted", "tool_server.deleted"]
+    name: str
+    deleted: bool = True
+
+
+def _body(properties: dict[str, Any]) -> dict[str, Any]:
+    """Returns what OpenAPI says of a body whose fields the reader of the tools file checks."""
+    schema = {"properties": properties, "required": ["url"], "additionalProperties": False}
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+
+routes = APIRouter(tags=["tools"], route_class=StrictRoute)
+
+
+@routes.put("/v1/tools/{name}", responses=ERRORS, openapi_extra=_body(TOOL))
+async def put_tool(request: Request, name: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
+    """Adds an HTTP tool to the tenant's, or replaces it. Sessions can name it within two seconds."""
+    return tool_object(await _put(request, response, "tool", name, body))
+
+
+@routes.get("/v1/tools/{name}", responses=ERRORS)
+async def get_tool(request: Request, name: Name, response: Response) -> AddedToolObject:
+    """Returns an HTTP tool that was added."""
+    return tool_object(await _get(request, response, "tool", name))
+
+
+@routes.delete("/v1/tools/{name}", responses=ERRORS)
+async def delete_tool(request: Request, name: Name) -> DeletedToolObject:
+    """Deletes an HTTP tool that was added. Calls that run go on; later ones are `tool_not_found`."""
+    await _delete(request, "tool", name)
+    return DeletedToolObject(object="tool.deleted", name=name)
+
+
+@routes.put("/v1/tool_servers/{server}", responses=ERRORS, openapi_extra=_body(SERVER))
+async def put_server(request: Request, server: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
+    """Adds an MCP server to the tenant's, or replaces it. Its tools are there as soon as it has listed them."""
+    return tool_object(await _put(request, response, "server", server, body))
+
+
+@routes.get("/v1/tool_servers/{server}", responses=ERRORS)
+async def get_server(request: Request, server: Name, response: Response) -> AddedToolObject:
+    """Returns the settings of an MCP server that was added."""
+    return tool_object(await _get(request, response, "server", server))
+
+
+@routes.delete("/v1/tool_servers/{server}", responses=ERRORS)
+async def delete_server(request: Request, server: Name) -> DeletedToolObject:
+    """Deletes an MCP server that was added, with the agreements about its tools."""
+    principal = await _delete(request, "server", server)
+    records = gateway_of(request).store.tool_records
+    for kind in RECORDS:
+        await records.remove(
+            ToolRecord(tenant=principal.tenant, kind=kind, name=server, body="", at=gateway_of(request).now_ms())
+        )
+    return DeletedToolObject(object="tool_server.deleted", name=server)
+
+
+def tool_object(tool: AddedTool) -> AddedToolObject:
+    return AddedToolObject(
+        object="tool" if tool.kind == "tool" else "tool_server.settings",
+        name=tool.name,
+        settings=tool.shown,
+        changed_at=tool.at,
+        changed_by=tool.by,
+    )
+
+
+async def _get(request: Request, response: Response, kind: AddedKind, name: str) -> AddedTool:
+    tenant = demand_administrator(principal_of(request))
+    tool = _present(await gateway_of(request).store.added_tools.tools_of(tenant), kind, name)
+    response.headers["etag"] = _etag(tool)
+    return tool
+
+
+async def _put(request: Request, response: Response, kind: AddedKind, name: str, body: dict[str, Any]) -> AddedTool:
+    principal, gateway = principal_of(request), gateway_of(request)
+    tenant, check = demand_administrator(principal), gateway.added_tools
+    if check is None:
+        raise Forbidden("tools_disabled", "This server has no tools file: see docs/tools.md.")
+    offer = body.pop("offer", False)
+    if not isinstance(offer, bool):
+        raise BadInput("invalid_request", "`offer` is true or false.", param="offer")
+    parameters = body.get("parameters")
+    if isinstance(parameters, dict) and isinstance(fault := await gateway.schemas.judge(parameters), SchemaFault):
+        raise BadInput("invalid_request", f"`parameters`: {fault}", param="parameters")
+    tool = AddedTool(
+        kind=kind,
+        name=name,
+        table=body,
+        offer=offer,
+        revision=gateway.new_id(),
+        at=gateway.now_ms(),
+        by=principal.key_id,
+    )
+    await asyncio.to_thread(check.check, tenant, tool)
+    before = await _change(request, principal, tool, lambda tools: tools.with_tool(tool), "tool.stored")
+    response.status_code = 201 if before is None else 200
+    response.headers["etag"] = _etag(tool)
+    return tool
+
+
+async def _delete(request: Request, kind: AddedKind, name: str) -> Principal:
+    principal, now = principal_of(request), gateway_of(request).now_ms()
+    demand_administrator(principal)
+    tool = AddedTool(kind=kind, name=name, table={}, revision="", at=now, by=principal.key_id)
+
+    def without(tools: AddedTools) -> AddedTools:
+        _present(tools, kind, name)
+        return tools.without(kind, name)
+
+    await _change(request, principal, tool, without, "tool.deleted")
+    return principal
+
+
+async def _change(
+    request: Request, by: Principal, tool: AddedTool, change: Callable[[AddedTools], AddedTools], action: Action
+) -> AddedTool | None:
+    """Stores a change of the tenant's tools, and again if others change them at the same time. Returns the tool that
+    was there before. Raises NotFound, Conflict, Limited."""
+    store = gateway_of(request).store.added_tools
+    audit = Audited(action=action, at=tool.at, by=by, detail={"kind": tool.kind, "name": tool.name})
+    for _ in range(ATTEMPTS):
+        tools = await store.tools_of(by.tenant)
+        before = tools.find(tool.kind, tool.name)
+        _check_match(request, before)
+        changed = change(tools)
+        try:
+            await store.replace(changed, audit)
+            return before
+        except Conflict:
+            continue
+    raise tools_conflict()
+
+
+def _check_match(request: Request, present: AddedTool | None) -> None:
+    """Raises Conflict if the request's `If-Match` names another revision than the present one."""
+    lines = request.headers.getlist("if-match")
+    wanted = [each.strip().removeprefix("W/") for line in lines for each in line.split(",")]  # W/: it was compressed
+    if wanted and (present is None or not {"*", _etag(present)}.intersection(wanted)):
+        raise Conflict("tool_changed", "It was changed meanwhile: read it and try again.", param="If-Match")
+
+
+def _present(tools: AddedTools, kind: AddedKind, name: str) -> AddedTool:
+    tool = tools.find(kind, name)
+    if tool is None:
+        what = "tool" if kind == "tool" else "MCP server"
+        raise NotFound("tool_not_found", f"No {what} {name!r} was added.", param="name" if kind == "tool" else "server")
+    return tool
+
+
+def _etag(tool: AddedTool) -> str:
+    return f'"{tool.revision}"'
