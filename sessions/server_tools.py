@@ -65,7 +65,7 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str  # JSON
     execution_id: str
-    user: str | None = None
+    user: str | None = None  # the session's, whoever works in it, for a tool that takes files; else the caller's
     search: SearchScope | None = None  # of a call of `file_search`, where its client has narrowed it
     files: tuple[CallFile, ...] = ()  # of a call of a tool that takes files, oldest first
     keeps_files: bool = False  # whether files that the call writes become files of the user

@@ -189,6 +189,7 @@ class ToolRunner:
         if arguments is None:  # deleted behind the intent, before anything was sent by this process
             await self._answer(waiting, call, ToolResult(outcome="unknown", output=""))
             return
+        takes_files = tool is not None and tool.check_file is not None
         request = ToolRequest(
             key=self._state.key,
             response_id=waiting.response_id,
@@ -196,9 +197,9 @@ class ToolRunner:
             name=call.name,
             arguments=arguments,
             execution_id=call.execution_id,
-            user=server.principal.user,
+            user=self._state.user if takes_files else server.principal.user,
             search=self._search_scope(call),
-            files=self._files(waiting, call) if tool is not None and tool.check_file is not None else (),
+            files=self._files(waiting, call) if takes_files else (),
             keeps_files=call.program is None,
         )
         if tool is not None and tool.program:

@@ -17,7 +17,7 @@ from openai.types.responses.response_output_text import AnnotationContainerFileC
 from inference.simulated import SimulatedOptions
 from persistence.memory.database import MemoryDatabase
 from sessions.model.knowledge.files import FileQuota, FileQuotas
-from sessions.model.types import FunctionCallOutput, Principal, TenantId
+from sessions.model.types import FunctionCallOutput, Principal, Scope, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.documents.inline import InlineDocuments
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
@@ -41,6 +41,9 @@ LIST = "import os\nprint(sorted(os.listdir()))"
 
 
 def key(name: str) -> Principal:
+    if name == "service":
+        scopes = frozenset[Scope]({"admin", "chat", "read"})
+        return Principal(tenant=TenantId("local"), key_id=name, role="service", scopes=scopes)
     return Principal(tenant=TenantId("local"), key_id=name, user=name, role="user")
 
 
@@ -54,7 +57,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Serving]:
             SimulatedOptions(step_base_s=0.001),
             tools=tools,
             store=store,
-            keys={key_digest(name): key(name) for name in ("anna", "bert")},
+            keys={key_digest(name): key(name) for name in ("anna", "bert", "service")},
             documents=InlineDocuments(),
             filters=KeywordFilterSet(input_phrases=["sesame"]),
         ) as made,
@@ -276,3 +279,28 @@ async def test_a_call_that_a_program_makes_reads_files_and_keeps_none(
         output.output
     )
     assert [file.filename for file in (await client.files.list()).data] == ["a.txt"]
+
+
+async def test_a_service_in_a_users_session_reads_and_makes_that_users_files(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    first = await run(client, server, "open('a.txt', 'w').write('a')")
+    auth = {"authorization": "Bearer service"}
+    async with (
+        server.client("bert") as bert,
+        server.client("service") as service,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60, headers=auth) as http,
+    ):
+        berts = await upload(bert, "secret.txt", b"of bert")
+        tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [berts]}}
+        code = f"open('b.txt', 'w').write('b')\n{LIST}"
+        done = await run(service, server, code, tools=[tool], previous_response_id=first.id)
+        assert logs(done) == "['a.txt', 'b.txt']\n[files: b.txt (1 bytes)]", "bert's file is not in anna's session"
+        (written,) = [each.file_id for each in cited(done)]
+        assert (await client.files.content(written)).content == b"b"
+        assert {file.filename for file in (await client.files.list()).data} == {"a.txt", "b.txt"}
+        exported = [json.loads(line) for line in (await http.get("/v1/users/anna/export")).text.splitlines()]
+        assert exported[-1]["files"] == 2 and written in {line.get("id") for line in exported}
+        assert (await http.post("/v1/users/anna/erase")).status_code in (200, 202)
+        with pytest.raises(openai.NotFoundError):
+            await service.files.content(written)
