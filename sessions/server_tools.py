@@ -48,11 +48,13 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
 
 class CallFile(NamedTuple):
     """A file of the session for a call: one that its client gave the tool, or that a message or an earlier run brought.
-    `name` is its path in the folder of that run, or the name in the message; "" stands for the stored one."""
+    `name` is its path in the folder of that run, or the name in the message; "" stands for the stored one. `replaces`
+    is the id of the file that runs have made it from, where a client brought that one."""
 
     file_id: str
     origin: Literal["tool", "message", "run"]
     name: str = ""
+    replaces: str = ""
 
 
 class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -300,11 +300,12 @@ class FunctionCall(msgspec.Struct, frozen=True, tag="function_call", kw_only=Tru
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that a run of a code tool has written, stored as one of its user's files. `path` is its place in the run's
-    folder, `size` its bytes."""
+    folder, `size` its bytes, `source` the id of the file that stood in that place when the run began."""
 
     file_id: str
     path: str
     size: int
+    source: str | UnsetType = UNSET  # none stood there
 
 
 class FunctionCallOutput(msgspec.Struct, frozen=True, tag="function_call_output", kw_only=True):

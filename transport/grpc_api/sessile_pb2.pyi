@@ -776,14 +776,16 @@ class Item(_message.Message):
     def __init__(self, type: _Optional[str] = ..., id: _Optional[str] = ..., parent_id: _Optional[str] = ..., status: _Optional[str] = ..., created_at: _Optional[int] = ..., role: _Optional[str] = ..., content: _Optional[_Iterable[_Union[ContentPart, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ..., output: _Optional[str] = ..., is_error: _Optional[bool] = ..., server: _Optional[bool] = ..., mcp: _Optional[_Union[McpSource, _Mapping]] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ...) -> None: ...
 
 class RunFile(_message.Message):
-    __slots__ = ("file_id", "path", "size")
+    __slots__ = ("file_id", "path", "size", "source")
     FILE_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     file_id: str
     path: str
     size: int
-    def __init__(self, file_id: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    source: str
+    def __init__(self, file_id: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ..., source: _Optional[str] = ...) -> None: ...
 
 class ContentPart(_message.Message):
     __slots__ = ("type", "text", "refusal", "annotations", "file_id", "filename", "file_data", "media_type", "size", "reasoning", "number", "start", "end", "score", "image_url", "detail", "sha256", "width", "height")

@@ -13,10 +13,12 @@ import asyncio
 import contextlib
 import hashlib
 import mimetypes
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
+
+import msgspec
 
 from inference.tools.code.scratch import (
     NAME_MAX,
@@ -49,7 +51,8 @@ _NO_ROOM: Final = "they have no room there, or cannot be read"
 
 
 class FolderBounds(NamedTuple):
-    """How many files, and how many bytes of them together, go into a folder or come out of it."""
+    """How many files, and how many bytes of them together, go into a folder or come out of it. What goes in counts with
+    the folders that it needs."""
 
     files: int
     size: int
@@ -99,24 +102,26 @@ class RunFiles:
     async def fill(self, folder: Path, request: ToolRequest, bounds: FolderBounds) -> FilledFolder:
         """Writes a call's files into its folder: where not all have room, those that its client gave the tool, then the
         newest. Files that are deleted, or that the call's user may not see, are left out. Raises Unavailable."""
-        planned: dict[str, tuple[CallFile, StoredFile]] = {}
+        found: list[tuple[CallFile, StoredFile]] = []
         for given in request.files:
             stored = await self._find(request, given.file_id)
             if stored is not None:
-                path = _path_of(given, stored, planned)
-                planned.pop(path, None)
-                planned[path] = given, stored
+                found.append((given, stored))
         files: dict[str, StoredFile] = {}
+        folders = set[str]()
         missing, size = list[str](), 0
-        newest_first = list(reversed(planned.items()))
-        for path, (_, stored) in sorted(newest_first, key=lambda each: each[1][0].origin != "tool"):
-            fits = len(files) < bounds.files and size + stored.size <= bounds.size
+        for path, stored in _planned(found).items():
+            parents = {str(parent) for parent in PurePosixPath(path).parents} - {"."}
+            entries = len(files) + 1 + len(folders | parents)
+            fits = entries <= bounds.files and size + stored.size <= bounds.size
+            if fits:
+                folders |= parents
             if fits and await self._put(folder, path, stored):
                 files[path] = stored
                 size += stored.size
             else:
                 missing.append(path)
-        return FilledFolder(files, tuple(path for path in planned if path in missing))
+        return FilledFolder(files, tuple(sorted(missing)))
 
     async def _find(self, request: ToolRequest, file_id: str) -> StoredFile | None:
         """Returns a file that the call's user may read; None if there is none. Raises Unavailable."""
@@ -153,7 +158,7 @@ class RunFiles:
         reason = ""
         try:
             async with asyncio.timeout(KEEP_S):
-                reason = await self._keep(folder, request, changed, bounds, stored)
+                reason = await self._keep(folder, request, filled, changed, bounds, stored)
         except TimeoutError:
             reason = "storing them took too long"
         except Limited as error:
@@ -167,6 +172,7 @@ class RunFiles:
         self,
         folder: Path,
         request: ToolRequest,
+        filled: FilledFolder,
         changed: list[ScratchFile],
         bounds: FolderBounds,
         stored: list[RunFile],
@@ -183,6 +189,8 @@ class RunFiles:
                 continue
             with file:
                 kept = await self._stored(request, len(stored), path, bytes_of_it, file)
+            before = filled.files.get(kept.path)
+            kept = kept if before is None else msgspec.structs.replace(kept, source=before.id)
             size += bytes_of_it
             stored.append(kept)
         if changed:
@@ -259,16 +267,52 @@ def _is_readable(file: StoredFile, user: str | None) -> bool:
     return user is None or file.user is None or file.user == user
 
 
-def _path_of(given: CallFile, stored: StoredFile, taken: Collection[str]) -> str:
-    """Returns the path for a file: where a run wrote it, else its name, with a number if that is taken."""
+def _planned(files: Sequence[tuple[CallFile, StoredFile]]) -> dict[str, StoredFile]:
+    """Returns a call's files by path, in the order in which they get room: what the client gave the tool, then the
+    newest. A run's file takes the place of the one that it was made from, and of no other: of several files of one
+    name the tool's have it first, then those of runs, then those of messages."""
+    runs = [each for each in reversed(files) if each[0].origin == "run"]
+    made = {each[0].file_id: each for each in runs} | {each[0].replaces: each for each in reversed(runs)}
+    tools = [made.get(each[0].file_id, each) for each in files if each[0].origin == "tool"]
+    messages = [each for each in files if each[0].origin == "message" and each[0].file_id not in made]
+    by_path: dict[str, StoredFile] = {}
+    paths: dict[str, str] = {}  # by file
+    moved: list[tuple[CallFile, StoredFile]] = []
+
+    def place(given: CallFile, stored: StoredFile) -> None:
+        if given.file_id not in paths:
+            path = paths[given.file_id] = _free_path(_path_of(given, stored), by_path)
+            by_path[path] = stored
+
+    for each in tools:
+        place(*each)
+    for each in runs:
+        if _path_of(*each) in by_path:
+            moved.append(each)
+        else:
+            place(*each)
+    for each in (*moved, *messages):
+        place(*each)
+    by_need = dict.fromkeys(given.file_id for given, _ in (*reversed(tools), *reversed(files)))
+    return {paths[file_id]: by_path[paths[file_id]] for file_id in by_need if file_id in paths}
+
+
+def _path_of(given: CallFile, stored: StoredFile) -> str:
+    """Returns the path that a file would have alone: where a run wrote it, else its name."""
     if given.origin == "run" and is_path(given.name):
         return given.name
-    name = _short(safe_filename(given.name or stored.filename))
-    path, number = name, 2
-    while path in taken:
-        path = f"{PurePosixPath(name).stem}-{number}{PurePosixPath(name).suffix}"
+    return _short(safe_filename(given.name or stored.filename))
+
+
+def _free_path(path: str, taken: Collection[str]) -> str:
+    """Returns a path, with a number if it is taken."""
+    plain, free, number = PurePosixPath(path), path, 2
+    if path in taken:
+        plain = plain.with_name(_short(plain.name))
+    while free in taken:
+        free = str(plain.with_name(f"{plain.stem}-{number}{plain.suffix}"))
         number += 1
-    return path
+    return free
 
 
 def _short(name: str) -> str:

@@ -17,7 +17,7 @@ from openai.types.responses.response_output_text import AnnotationContainerFileC
 from inference.simulated import SimulatedOptions
 from persistence.memory.database import MemoryDatabase
 from sessions.model.knowledge.files import FileQuota, FileQuotas
-from sessions.model.types import FunctionCallOutput, Principal, Scope, TenantId
+from sessions.model.types import FunctionCallOutput, Principal, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.documents.inline import InlineDocuments
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
@@ -30,6 +30,7 @@ TOOLS = """
 [tools.code_interpreter]
 kind = "code"
 timeout_s = 10
+files = 40
 kept_files = 3
 kept_mb = 1
 
@@ -42,8 +43,7 @@ LIST = "import os\nprint(sorted(os.listdir()))"
 
 def key(name: str) -> Principal:
     if name == "service":
-        scopes = frozenset[Scope]({"admin", "chat", "read"})
-        return Principal(tenant=TenantId("local"), key_id=name, role="service", scopes=scopes)
+        return Principal(tenant=TenantId("local"), key_id=name, role="service", scopes=("admin", "chat", "read"))
     return Principal(tenant=TenantId("local"), key_id=name, user=name, role="user")
 
 
@@ -304,3 +304,54 @@ async def test_a_service_in_a_users_session_reads_and_makes_that_users_files(
         assert (await http.post("/v1/users/anna/erase")).status_code in (200, 202)
         with pytest.raises(openai.NotFoundError):
             await service.files.content(written)
+
+
+def container(*file_ids: str) -> Any:
+    return [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": [*file_ids]}}]
+
+
+async def test_a_runs_file_replaces_the_file_that_it_was_made_from_and_no_other(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    old, new = await upload(client, "data.csv", b"old"), await upload(client, "data.csv", b"new")
+    first = await run(client, server, "open('data.csv', 'a').write(' of run 1')", tools=container(old))
+    read = "import os\nprint([(name, open(name).read()) for name in sorted(os.listdir())])"
+    done = await run(client, server, read, tools=container(new), previous_response_id=first.id)
+    assert logs(done) == "[('data-2.csv', 'old of run 1'), ('data.csv', 'new')]"
+    done = await run(client, server, read, tools=container(old, new), previous_response_id=first.id)
+    assert logs(done) == "[('data-2.csv', 'new'), ('data.csv', 'old of run 1')]", "the run's stands for what it changed"
+    write = "open('data.csv', 'a').write(' of run 2')"
+    second = await run(client, server, write, tools=container(new), previous_response_id=first.id)
+    third = await run(client, server, read, previous_response_id=second.id)
+    assert logs(third) == "[('data-2.csv', 'old of run 1'), ('data.csv', 'new of run 2')]", "and both are there later"
+    await client.files.delete(cited(second)[0].file_id)
+    done = await run(client, server, read, tools=container(new), previous_response_id=third.id)
+    assert logs(done) == "[('data-2.csv', 'old of run 1'), ('data.csv', 'new')]"
+
+
+async def test_numbers_of_names_stay_when_a_file_is_deleted(client: openai.AsyncOpenAI, server: Serving) -> None:
+    one, two = await upload(client, "a.csv", b"one"), await upload(client, "a.csv", b"two")
+    other = await upload(client, "a-2.csv", b"other")
+    write = "open('a-2.csv', 'a').write(' of a run')"
+    first = await run(client, server, write, tools=container(one, two))
+    await client.files.delete(one)
+    parts = [{"type": "input_text", "text": "look"}, {"type": "input_file", "file_id": other}]
+    code = f"{LIST}\nprint(open('a-2.csv').read(), open('a-2-2.csv').read())"
+    more = {"input": [{"role": "user", "content": parts}], "previous_response_id": first.id}
+    done = await run(client, server, code, tools=container(two), **more)
+    assert logs(done) == "['a-2-2.csv', 'a-2.csv']\ntwo of a run other"
+
+
+async def test_folders_count_so_that_a_later_run_has_room(client: openai.AsyncOpenAI, server: Serving) -> None:
+    write = (
+        "import os, shutil\nfor name in os.listdir():\n    shutil.rmtree(name)\n"
+        "for at in range(3):\n    path = '/'.join(f'{at}-%s-{level}' for level in range(8))\n"
+        "    os.makedirs(path)\n    open(f'{path}/f', 'w').write('x')\nNone"
+    )
+    last = None
+    for name in "ab":
+        done = await run(client, server, write.replace("%s", name), previous_response_id=last)
+        last = done.id
+        assert len(cited(done)) == 3
+    done = await run(client, server, "print('fine')", previous_response_id=last)
+    assert logs(done).startswith("fine\n[files that were not in the folder: "), logs(done)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from sessions.actor.session_files import session_files
 from sessions.machine.scrubbing import with_output
 from sessions.machine.state import State, apply, empty
@@ -74,6 +76,31 @@ def test_files_of_the_branch_in_order_each_once() -> None:
     )
     assert session_files(state, ItemId("1"), None) == (CallFile("f1", "message", "a.csv"),)
     assert session_files(state, None, None) == ()
+
+
+def test_a_runs_file_replaces_the_one_that_it_was_made_from() -> None:
+    def made(file_id: str, path: str, source: str) -> RunFile:
+        return RunFile(file_id=file_id, path=path, size=1, source=source)
+
+    def state(*written: tuple[RunFile, ...]) -> State:
+        outputs = [
+            msgspec.structs.replace(output(f"{at + 1}", f"{at}"), files=files) for at, files in enumerate(written, 1)
+        ]
+        return state_of(user("1", None, InputText("go")), *outputs)
+
+    def files(state: State, *given: str) -> list[CallFile]:
+        tool = Tool(name="code", server=True, file_ids=given)
+        return [file for file in session_files(state, state.newest, tool) if file.origin == "run"]
+
+    once = made("w1", "a", "u1")
+    other = state((once,), (made("w2", "a", "u2"),))
+    assert files(other) == [CallFile("w1", "run", "a", "u1"), CallFile("w2", "run", "a", "u2")]
+    moved = state((once,), (made("w2", "a-2", "w1"),), (made("w3", "a-2", "w2"),))
+    assert files(moved) == [CallFile("w3", "run", "a-2", "u1")], "over any number of runs, wherever it stood"
+    at_once = state((once,), (made("w2", "a", "w1"),), (made("w3", "a", "w1"),))
+    assert files(at_once) == [CallFile("w3", "run", "a", "u1")], "the last of those made at the same time"
+    named = state((once,), (made("w2", "a", "w1"),))
+    assert files(named, "w1") == [CallFile("w2", "run", "a", "w1")], "a client may give a run's file"
 
 
 def test_a_file_that_an_output_names_no_more_is_none_of_its() -> None:

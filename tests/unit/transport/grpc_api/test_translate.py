@@ -130,12 +130,12 @@ def test_files_of_code_go_both_ways() -> None:
     tools = [pb.Tool(name="code", server=True, file_ids=["file-1"]), pb.Tool(name="other", server=True)]
     create = translate.command_of(pb.SessionCreate(tools=tools), "session_create", id="made", session=None)
     assert isinstance(create, cm.SessionCreate) and [tool.file_ids for tool in create.tools] == [("file-1",), UNSET]
-    file = RunFile(file_id="file-2", path="a/b.csv", size=3)
+    file = RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")
     output = FunctionCallOutput(
         id=ItemId("i"), parent_id=None, call_id=CallId("c"), output="x", created_at=UnixMs(1), files=(file,)
     )
     event = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(1, UnixMs(1), ItemCreated(item=output)), None))
-    assert list(event.item_created.item.files) == [pb.RunFile(file_id="file-2", path="a/b.csv", size=3)]
+    assert list(event.item_created.item.files) == [pb.RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")]
 
 
 @pytest.mark.parametrize(

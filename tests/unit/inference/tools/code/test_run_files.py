@@ -87,11 +87,11 @@ async def test_files_stand_under_safe_names_that_no_two_have(
 ) -> None:
     names = ["a.csv", "a.csv", "../../etc/passwd", "é" * 250 + ".csv", "", "plots"]
     given = [(await uploaded(store, str(at).encode(), name=name)).id for at, name in enumerate(names)]
-    written = (await uploaded(store, b"x", name="b")).id
-    runs = CallFile(written, "run", "plots/b"), CallFile(written, "run", "../b")
+    written = [(await uploaded(store, content, name="b")).id for content in (b"x", b"y")]
+    runs = CallFile(written[0], "run", "plots/b"), CallFile(written[1], "run", "../b")
     calls = [*(CallFile(each, "message") for each in given), *runs]
     folder = folder_of(tmp_path)
-    filled = await files.fill(folder, request(*calls), ROOM)
+    filled = await files.fill(folder, request(*calls), ROOM._replace(files=9))
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert found == sorted(filled.files) and len(found) == 7 and filled.missing == ("plots",)
     assert {"a.csv", "a-2.csv", "passwd", "file", "plots/b", "b"} < set(found)
@@ -104,6 +104,9 @@ async def test_the_newest_go_in_where_not_all_have_room(files: RunFiles, store: 
     assert set(filled.files) == {"b", "c"} and filled.missing == ("a",)
     filled = await files.fill(folder_of(tmp_path), request(*given), FolderBounds(1, 1_000))
     assert set(filled.files) == {"c"} and filled.missing == ("a", "b")
+    deep = given[2]._replace(origin="run", name="x/y/c")
+    filled = await files.fill(folder_of(tmp_path), request(*given[:2], deep), FolderBounds(3, 1_000))
+    assert set(filled.files) == {"x/y/c"} and filled.missing == ("a", "b"), "its folders take room, too"
     given[0] = given[0]._replace(origin="tool")
     filled = await files.fill(folder_of(tmp_path), request(*given), ROOM)
     assert set(filled.files) == {"a", "c"} and filled.missing == ("b",), "what the client gave the tool is first"
