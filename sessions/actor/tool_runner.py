@@ -37,12 +37,13 @@ from sessions.machine.inputs_and_effects import (
     ToolStarting,
 )
 from sessions.machine.responses import OUTCOME_UNKNOWN, derive
+from sessions.machine.scrubbing import listed_files
 from sessions.machine.server_tools import arguments_of
 from sessions.machine.state import Awaiting, State
 from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
-from sessions.model.types import CallId, CommandId, McpSource, ResponseId, SearchScope
+from sessions.model.types import CallId, CommandId, McpSource, ResponseId, RunFile, SearchScope
 from sessions.server_tools import CallFile, ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
 
@@ -269,10 +270,12 @@ class ToolRunner:
         command_id = CommandId(call.execution_id or "tool")
         original = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
         prepared: Prepared | None = None
+        files: tuple[RunFile, ...] = ()
         try:
             changed, prepared = await preparation.one(original)
             assert isinstance(changed, cm.ToolOutput)
             output = changed.output
+            files = listed_files(output, result.files)  # the names that filters have let be
         except SessileError as error:  # refused, or nobody could judge it
             failed = True
             output = _REFUSED if error.code == "content_filter" else f"{error.code}: {error.public_message}"
@@ -286,7 +289,7 @@ class ToolRunner:
                 whole=result.outcome != "unknown",
                 prepared=prepared,
                 findings=tuple(preparation.filter.findings),
-                files=tuple(file for file in result.files if file.path in output),  # the names that filters have let be
+                files=files,
             )
         )
 

@@ -1,12 +1,17 @@
-"""Takes a retracted span out of a text, or out of a part of a message. Pure."""
+"""Takes a retracted span out of a text, a part of a message, or a tool's output with its list of files. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from sessions.model import events as ev
-from sessions.model.types import ContentPart, FunctionCallOutput, InputImage, Reasoning, Refusal
+from sessions.model.types import ContentPart, FunctionCallOutput, InputImage, Reasoning, Refusal, RunFile
+
+_LISTING: Final = "[files: "
 
 
 def scrub(text: str, event: ev.ContentRetracted) -> str:
@@ -14,9 +19,25 @@ def scrub(text: str, event: ev.ContentRetracted) -> str:
 
 
 def with_output(item: FunctionCallOutput, output: str) -> FunctionCallOutput:
-    """Returns a tool's output with another text. Files that the text names no more go with it."""
-    files = tuple(file for file in item.files if file.path in output) if isinstance(item.files, tuple) else ()
+    """Returns a tool's output with another text. Files that the text lists no more go with it."""
+    files = listed_files(output, item.files) if isinstance(item.files, tuple) else ()
     return msgspec.structs.replace(item, output=output, files=files or UNSET)
+
+
+def files_line(files: Iterable[RunFile]) -> str:
+    """Returns the line by which an output lists the files of a run."""
+    return f"{_LISTING}{', '.join(map(_entry, files))}]"
+
+
+def listed_files(output: str, files: Iterable[RunFile]) -> tuple[RunFile, ...]:
+    """Returns those of a run's files that its output lists, as whole entries of `files_line`."""
+    ends = ", ", "]"
+    listings = [f", {line.removeprefix(_LISTING)}" for line in output.split("\n") if line.startswith(_LISTING)]
+    return tuple(file for file in files if any(f", {_entry(file)}{end}" in line for line in listings for end in ends))
+
+
+def _entry(file: RunFile) -> str:
+    return f"{file.path} ({file.size} bytes)"
 
 
 def scrub_part(part: ContentPart, event: ev.ContentRetracted) -> ContentPart:

@@ -28,6 +28,7 @@ from inference.tools.code.sandbox_pool import (
 )
 from inference.tools.code.scratch import ScratchFolders, plain_files
 from inference.tools.tools_file import CodeTool
+from sessions.machine.scrubbing import files_line
 from sessions.model.errors import Unavailable
 from sessions.server_tools import Outcome, ToolRequest, ToolResult
 
@@ -184,7 +185,7 @@ def result_of(result: SandboxResult, filled: FilledFolder, kept: KeptFiles, tool
         )
         parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
     if kept.files:
-        parts.append(f"[files: {_listed([f'{file.path} ({file.size} bytes)' for file in kept.files])}]")
+        parts.append(files_line(kept.files))
     if kept.missing:
         parts.append(f"[files that are not kept: {_listed(kept.missing)}; {kept.reason}]")
     if filled.missing:

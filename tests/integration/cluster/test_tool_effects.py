@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sessions.machine.scrubbing import files_line
 from tests.support.cluster.tool_effects import Fault, turn_with_tools
 from tests.support.virtual_time import virtual
 
@@ -85,7 +86,8 @@ async def test_files_of_a_call_are_stored_once_and_named_wherever_the_owner_brea
         assert verdict.problem == "" and sorted(named) == sorted(set(named)), (fault, at, verdict)
         assert len(verdict.stored) <= 2 and set(named) <= set(verdict.stored), (fault, at, verdict)
         if takes_keys:
-            assert verdict.outputs == ("wrote a.txt b.txt",) and len(named) == 2, (fault, at, verdict)
+            assert verdict.outputs == (files_line(verdict.files),) and len(named) == 2, (fault, at, verdict)
+            assert [file.path for file in verdict.files] == ["a.txt", "b.txt"], (fault, at, verdict)
         else:
             assert len(named) == 2 or verdict.outputs[0].startswith("outcome_unknown"), (fault, at, verdict)
         broke += verdict.broke

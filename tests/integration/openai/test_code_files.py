@@ -222,6 +222,13 @@ async def test_an_output_that_is_refused_names_no_files(client: openai.AsyncOpen
     assert "content_filter" in logs(done) and "sesame" not in done.model_dump_json() and not cited(done)
 
 
+async def test_no_file_of_a_refused_output_is_attached(client: openai.AsyncOpenAI, server: Serving) -> None:
+    code = "for name in ('tool', 'a', 'ses' + 'ame.txt'):\n    open(name, 'w').write('x')"
+    done = await run(client, server, code)
+    assert "content_filter" in logs(done) and not cited(done)
+    assert logs(await run(client, server, LIST, previous_response_id=done.id)) == "[]"
+
+
 async def test_over_sessions_the_tool_and_its_output_name_the_files(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
@@ -337,8 +344,8 @@ async def test_numbers_of_names_stay_when_a_file_is_deleted(client: openai.Async
     await client.files.delete(one)
     parts = [{"type": "input_text", "text": "look"}, {"type": "input_file", "file_id": other}]
     code = f"{LIST}\nprint(open('a-2.csv').read(), open('a-2-2.csv').read())"
-    more = {"input": [{"role": "user", "content": parts}], "previous_response_id": first.id}
-    done = await run(client, server, code, tools=container(two), **more)
+    look: Any = [{"role": "user", "content": parts}]
+    done = await run(client, server, code, input=look, tools=container(two), previous_response_id=first.id)
     assert logs(done) == "['a-2-2.csv', 'a-2.csv']\ntwo of a run other"
 
 

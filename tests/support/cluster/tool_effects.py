@@ -16,6 +16,7 @@ from inference.tools.code.run_files import FilledFolder, FolderBounds, RunFiles
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
 from sessions.machine.responses import OUTCOME_UNKNOWN
+from sessions.machine.scrubbing import files_line
 from sessions.machine.state import State, replay
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -101,7 +102,7 @@ class StandInTools:
         if self._files is None:
             return ToolResult(outcome="done", output=output)
         kept = await self._files.keep(name, request)
-        return ToolResult(outcome="done", output=" ".join(["wrote", *(file.path for file in kept)]), files=kept)
+        return ToolResult(outcome="done", output=files_line(kept), files=kept)
 
     async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
         """A program that books as often as its argument says, and says what it was answered. Of what was computed

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sessions.actor.session_files import session_files
-from sessions.machine.scrubbing import with_output
+from sessions.machine.scrubbing import files_line, with_output
 from sessions.machine.state import State, apply, empty
 from sessions.model import events as ev
 from sessions.model.types import (
@@ -106,4 +106,12 @@ def test_a_runs_file_replaces_the_one_that_it_was_made_from() -> None:
 def test_a_file_that_an_output_names_no_more_is_none_of_its() -> None:
     item = output("1", "0", "[files: a.txt (1 bytes), b.txt (1 bytes)]", **{"a.txt": "w1", "b.txt": "w2"})
     assert with_output(item, "[files: ..., b.txt (1 bytes)]").files == (RunFile(file_id="w2", path="b.txt", size=1),)
-    assert not isinstance(with_output(item, "").files, tuple)
+    for text in (
+        "",
+        "b.txt (1 bytes)",
+        "[files: x/b.txt (1 bytes), b.txt.gz (1 bytes), a.txt (12 bytes)]",
+        "[removed]",
+    ):
+        assert not isinstance(with_output(item, text).files, tuple), text
+    printed = f"a, b\n{files_line(item.files or ())}\n[files that are not kept: c; no room]"
+    assert with_output(item, printed).files == item.files

@@ -135,7 +135,8 @@ def test_files_of_code_go_both_ways() -> None:
         id=ItemId("i"), parent_id=None, call_id=CallId("c"), output="x", created_at=UnixMs(1), files=(file,)
     )
     event = translate.event_of(SessionId("s"), Epoch("e"), Span(Record(1, UnixMs(1), ItemCreated(item=output)), None))
-    assert list(event.item_created.item.files) == [pb.RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")]
+    (told,) = event.item_created.item.files
+    assert told == pb.RunFile(file_id="file-2", path="a/b.csv", size=3, source="file-1")
 
 
 @pytest.mark.parametrize(
