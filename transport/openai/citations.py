@@ -30,7 +30,7 @@ class Citations:
 
     def __init__(self) -> None:
         self._places: dict[int, dict[str, Json] | None] = {}  # by number; None: the searches differ
-        self._files: list[dict[str, Json]] = []  # that no message has cited yet
+        self._files: list[tuple[str, RunFile]] = []  # that no message has cited yet, with their containers
 
     def take_passages(self, passages: Sequence[PassageResult]) -> None:
         """Takes what a search found: texts behind it may cite these passages."""
@@ -42,10 +42,7 @@ class Citations:
 
     def take_files(self, container_id: str, files: Iterable[RunFile]) -> None:
         """Takes the files that a call has written: the next message cites them."""
-        self._files += [
-            {"container_id": container_id, "file_id": file.file_id, "filename": file.path.rpartition("/")[2]}
-            for file in files
-        ]
+        self._files += [(container_id, file) for file in files]
 
     def end_message(self) -> None:
         """Forgets the files that a message has cited, at its end."""
@@ -53,8 +50,16 @@ class Citations:
 
     def annotations_of(self, text: str) -> list[dict[str, Json]]:
         """Returns the annotations of a text: of passages, `CITATIONS_MAX` at most, then of files."""
-        files = [
-            {"type": "container_file_citation", **file, **_span(text, str(file["filename"]))} for file in self._files
+        spans = _spans(text, [file.path for _, file in self._files])
+        files: list[dict[str, Json]] = [
+            {
+                "type": "container_file_citation",
+                "container_id": container_id,
+                "file_id": file.file_id,
+                "filename": _filename(file.path),
+                **spans[file.path],
+            }
+            for container_id, file in self._files
         ]
         return [*self._passages_cited(text), *files]
 
@@ -87,12 +92,27 @@ def annotated_items(items: Iterable[Item], take: Callable[[Citations, FunctionCa
     return tuple(annotated)
 
 
-def _span(text: str, filename: str) -> dict[str, Json]:
-    """Returns where a text names a file, with the folders or the scheme in front of the name; 0 to 0 if it does not."""
-    start = text.find(filename)
-    if start < 0:
-        return {"start_index": 0, "end_index": 0}
-    end = start + len(filename)
-    while start > 0 and end - start < LINK_MAX and (text[start - 1].isalnum() or text[start - 1] in _LINK_SIGNS):
-        start -= 1
-    return {"start_index": start, "end_index": end}
+def _filename(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _spans(text: str, paths: Sequence[str]) -> dict[str, dict[str, Json]]:
+    """Returns for each path where a text names it, with the folders or the scheme in front; 0 to 0 if it does not. A
+    name alone stands for a path only where it ends no other one."""
+    owners = {end: path for path in sorted(paths, key=len) for end in _ends(text, path)}
+    spans: dict[str, dict[str, Json]] = {}
+    for path in paths:
+        whole = (end for end, owner in owners.items() if owner == path)
+        name = _filename(path)
+        end = min(whole, default=None) or next((end for end in _ends(text, name) if end not in owners), 0)
+        start = end - len(name) if end else 0
+        while start > 0 and end - start < LINK_MAX and (text[start - 1].isalnum() or text[start - 1] in _LINK_SIGNS):
+            start -= 1
+        spans[path] = {"start_index": start, "end_index": end}
+    return spans
+
+
+def _ends(text: str, name: str) -> Iterable[int]:
+    """Yields the ends of a name in a text, where it is no part of a longer one."""
+    whole = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", re.ASCII)
+    return (match.end() for match in whole.finditer(text))

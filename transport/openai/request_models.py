@@ -363,13 +363,22 @@ class InputItem(ResentModel):
         return {"type": given["type"]} if isinstance(given, dict) and is_foreign(given.get("type")) else given
 
 
-FileName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+FileIdParam = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
 class CodeContainer(ResentModel):
     type: Literal["auto"]
-    file_ids: Annotated[list[FileName], Field(max_length=TOOL_FILES_MAX)] | None = None
+    file_ids: Annotated[list[FileIdParam], Field(max_length=TOOL_FILES_MAX)] | None = None
     memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None  # the tools file says it
+
+
+def _container_kind(given: Any) -> str:
+    return "a-container" if isinstance(given, dict | CodeContainer) else "by-value"
+
+
+AnyContainer = Annotated[
+    Annotated[CodeContainer, Tag("a-container")] | Annotated[str, Tag("by-value")], Discriminator(_container_kind)
+]
 
 
 def _named_by_type(given: Any) -> Any:
@@ -383,7 +392,7 @@ class FunctionTool(ChatFunction):
     """A function of the client, or `code_interpreter`, which the server runs if its tools file has it."""
 
     type: Literal["function", "code_interpreter"]
-    container: CodeContainer | str | None = None
+    container: AnyContainer | None = None
 
     _named = model_validator(mode="before")(_named_by_type)
 

@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-import msgspec
+from msgspec import UNSET
 
 from inference.tools.code.scratch import (
     NAME_MAX,
@@ -178,7 +178,7 @@ class RunFiles:
         stored: list[RunFile],
     ) -> str:
         """Appends each file that it stores to `stored`. Returns why others are not among them. Raises SessileError."""
-        size, reason = 0, ""
+        size, reason, taken = 0, "", {file.path for file in changed}
         for path, bytes_of_it in changed:
             if len(stored) >= bounds.files or size + bytes_of_it > bounds.size or bytes_of_it > self._bytes_max:
                 reason = f"a run keeps {bounds.files} files and {bounds.size >> 20} MB at most"
@@ -189,15 +189,18 @@ class RunFiles:
                 continue
             with file:
                 kept = await self._stored(request, len(stored), path, bytes_of_it, file)
-            before = filled.files.get(kept.path)
-            kept = kept if before is None else msgspec.structs.replace(kept, source=before.id)
+            if kept.filename != safe_filename(path):  # an earlier attempt's
+                path = _free_path(kept.filename, taken | {file.path for file in stored})
+            before = filled.files.get(path)
+            source = UNSET if before is None else before.id
             size += bytes_of_it
-            stored.append(kept)
-        if changed:
-            await self._take_others(request, bounds.files, stored)
+            stored.append(RunFile(file_id=kept.id, path=path, size=kept.size, source=source))
+        await self._take_others(request, bounds.files, stored)
         return reason
 
-    async def _stored(self, request: ToolRequest, number: int, path: str, size: int, file: BufferedReader) -> RunFile:
+    async def _stored(
+        self, request: ToolRequest, number: int, path: str, size: int, file: BufferedReader
+    ) -> StoredFile:
         """Stores a file as the call's `number`th, unless an earlier attempt of the call has stored one as that. Returns
         the one that is stored."""
         tenant, now, left = request.key.tenant, self._now_ms(), size
@@ -228,8 +231,7 @@ class RunFiles:
         except BaseException:
             await self._store.abandon(tenant, blob)
             raise
-        is_mine = (stored.filename, stored.sha256) == (mine.filename, mine.sha256)
-        return RunFile(file_id=stored.id, path=path if is_mine else stored.filename, size=stored.size)
+        return stored
 
     async def _take_others(self, request: ToolRequest, files_max: int, stored: list[RunFile]) -> None:
         """Appends what an earlier attempt of the call has stored beyond the files of this one."""
@@ -238,7 +240,8 @@ class RunFiles:
         for file_id in sorted(others, key=ids.index):
             other = await self._store.find(request.key.tenant, file_id, self._now_ms())
             if other is not None:
-                stored.append(RunFile(file_id=other.id, path=other.filename, size=other.size))
+                path = _free_path(other.filename, {file.path for file in stored})
+                stored.append(RunFile(file_id=other.id, path=path, size=other.size))
 
 
 def changed_files(folder: Path, filled: FilledFolder, count_max: int) -> list[ScratchFile]:

@@ -134,6 +134,15 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
     assert answer.status_code == 400 and "takes no `file_ids`" in answer.text
 
 
+async def test_wrong_file_ids_are_named_by_their_place(client: openai.AsyncOpenAI, server: Serving) -> None:
+    wrong: dict[str, list[str]] = {"file_ids[0]": ["x" * 65], "file_ids": ["x"] * 51}
+    for place, names in wrong.items():
+        tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": names}}
+        with pytest.raises(openai.BadRequestError) as refused:
+            await run(client, server, "1", tools=[tool])
+        assert refused.value.param == f"tools[0].container.{place}"
+
+
 async def test_what_code_writes_is_a_file_of_its_user(client: openai.AsyncOpenAI, server: Serving) -> None:
     code = "import os\nos.mkdir('plots')\nopen('plots/sum.csv', 'w').write('42')\nprint('written')"
     done = await run(client, server, code, "It is in [the file](sandbox:/mnt/data/plots/sum.csv).")

@@ -1,4 +1,4 @@
-"""Which numbers in an answer cite a passage."""
+"""Which numbers in an answer cite a passage, and where it names a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sessions.model.types import RunFile
 from transport.openai.citations import CITATIONS_MAX, Citations
 
 
@@ -47,3 +48,23 @@ def test_a_text_has_a_bounded_number_of_annotations() -> None:
     citations = Citations()
     citations.take_passages(passages("a", 1))
     assert len(citations.annotations_of("[1] " * (CITATIONS_MAX + 1))) == CITATIONS_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "paths", "named"),
+    [
+        ("p/x.csv, then q/x.csv.", ["p/x.csv", "q/x.csv"], ["p/x.csv", "q/x.csv"]),
+        ("[one](sandbox:/mnt/data/q/x.csv)", ["p/x.csv", "q/x.csv"], ["", "sandbox:/mnt/data/q/x.csv"]),
+        ("max.csv, x.csv.gz, p/x.csv and x.csv", ["x.csv", "p/x.csv"], ["x.csv", "p/x.csv"]),
+        ("max.csv and x.csv.gz", ["x.csv"], [""]),
+        ("See x.csv.", ["plots/x.csv"], ["x.csv"]),
+    ],
+)
+def test_a_file_is_cited_where_its_own_name_stands(text: str, paths: list[str], named: list[str]) -> None:
+    citations = Citations()
+    citations.take_files("c", [RunFile(file_id=path, path=path, size=1) for path in paths])
+    cited: list[Any] = citations.annotations_of(text)
+    assert [text[each["start_index"] : each["end_index"]] for each in cited] == named
+    assert [each["filename"] for each in cited] == [path.rpartition("/")[2] for path in paths]
+    last = [each for each, name in zip(cited, named, strict=True) if name == "x.csv" and "p/x.csv" in paths]
+    assert all(each["end_index"] == len(text) for each in last)

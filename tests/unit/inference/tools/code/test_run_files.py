@@ -175,6 +175,24 @@ async def test_after_a_crash_at_any_file_the_next_attempt_names_all_that_is_stor
         assert found[file.path] == (b"old" if number < done else b"new")
 
 
+async def test_files_of_an_earlier_attempt_have_paths_of_their_own_and_are_never_forgotten(
+    files: RunFiles, store: FailingFiles, tmp_path: Path
+) -> None:
+    deep = folder_of(tmp_path)
+    for name in ("x", "y"):
+        (deep / name).mkdir()
+        (deep / name / "a").write_text(name)
+    first = await keep(files, deep)
+    assert [file.path for file in first.files] == ["x/a", "y/a"]
+    again = await keep(files, folder_of(tmp_path, A="1", a="2"))
+    assert [file.path for file in again.files] == ["a-2", "a"]
+    assert [file.file_id for file in again.files] == [file.file_id for file in first.files]
+    nothing = await keep(files, folder_of(tmp_path))
+    assert [(file.path, file.file_id) for file in nothing.files] == [
+        (path, file.file_id) for path, file in zip(("a", "a-2"), first.files, strict=True)
+    ]
+
+
 async def test_an_outcome_that_is_not_known_is_asked_for_again(
     files: RunFiles, store: FailingFiles, tmp_path: Path
 ) -> None:
