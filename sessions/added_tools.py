@@ -50,11 +50,13 @@ class AddedTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """All tools that the administrators of one tenant have added. `version` 0: there never were any."""
+    """All tools that the administrators of one tenant have added. `version` 0: there never were any. A set that is not
+    `readable` has no tools; one that replaces it is."""
 
     tenant: TenantId
     version: int = 0
     tools: tuple[AddedTool, ...] = ()
+    readable: bool = True
 
     def find(self, kind: AddedKind, name: str) -> AddedTool | None:
         return next((tool for tool in self.tools if (tool.kind, tool.name) == (kind, name)), None)
@@ -64,15 +66,16 @@ class AddedTools(msgspec.Struct, frozen=True, kw_only=True):
         others = self.without(tool.kind, tool.name).tools
         if sum(each.kind == tool.kind for each in others) >= ADDED_MAX[tool.kind]:
             raise Limited("quota_exceeded", f"A tenant adds at most {ADDED_MAX[tool.kind]} {tool.kind}s.")
-        return msgspec.structs.replace(self, tools=_sorted((*others, tool)))
+        return msgspec.structs.replace(self, tools=_sorted((*others, tool)), readable=True)
 
     def without(self, kind: AddedKind, name: str) -> AddedTools:
         rest = (each for each in self.tools if (each.kind, each.name) != (kind, name))
-        return msgspec.structs.replace(self, tools=tuple(rest))
+        return msgspec.structs.replace(self, tools=tuple(rest), readable=True)
 
 
 class AddedToolStore(Protocol):
-    """The added tools of all tenants. Every method raises Unavailable. Tools whose keys are destroyed are gone."""
+    """The added tools of all tenants. Every method raises Unavailable. Tools whose keys are destroyed are gone; a set
+    that cannot be read is not `readable`."""
 
     async def tools_of(self, tenant: TenantId) -> AddedTools: ...
 
@@ -82,8 +85,11 @@ class AddedToolStore(Protocol):
         ...
 
     async def changes(self, *, after: int, limit: int) -> Sequence[AddedTools]:
-        """Returns the sets that were changed after a version, in the order of their changes; one that cannot be read is
-        empty."""
+        """Returns the sets that were changed after a version, in the order of their changes."""
+        ...
+
+    async def forget(self, tenant: TenantId) -> None:
+        """Removes a tenant's tools, readable or not, whatever their version; `changes` has the empty set then."""
         ...
 
 

@@ -24,7 +24,7 @@ from inference.tools.tool_set import ToolSet
 from inference.tools.tools_file import HttpTool
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
-from sessions.added_tools import ADDED_MAX, HIDDEN
+from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools
 from sessions.model.audit import public
 from sessions.model.types import Principal, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
@@ -304,6 +304,16 @@ async def test_no_change_is_lost(world: World) -> None:
     puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(6)]
     assert {each.status_code for each in await asyncio.gather(*puts)} == {201}
     assert len(world.database.added_tools[LOCAL].tools) == 7
+
+
+async def test_tools_that_cannot_be_read_are_replaced(world: World) -> None:
+    kept = world.database.added_tools
+    for method, body, status in (("PUT", {"url": "https://x.example/"}, 201), ("DELETE", None, 200)):
+        kept[LOCAL] = AddedTools(tenant=LOCAL, version=7, readable=False)
+        for path in ("/v1/tools/weather", "/v1/tools"):
+            assert (await world.ask("GET", path))[0] == 500
+        assert (await world.ask(method, "/v1/tools/weather", body))[0] == status
+        assert kept[LOCAL].readable and len(kept[LOCAL].tools) == (method == "PUT")
 
 
 async def test_a_tenant_adds_so_many(world: World) -> None:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Request, Response
 from sessions.added_tools import AddedKind, AddedTool, AddedTools, tools_conflict
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
-from sessions.model.errors import BadInput, Conflict, Forbidden, NotFound
+from sessions.model.errors import BadInput, Conflict, Forbidden, Internal, NotFound
 from sessions.model.json_schema import SchemaFault
 from sessions.model.types import Principal
 from sessions.tool_records import ToolRecord, ToolRecordKind
@@ -177,7 +177,8 @@ async def _delete(request: Request, kind: AddedKind, name: str) -> Principal:
     tool = AddedTool(kind=kind, name=name, table={}, revision="", at=now, by=principal.key_id)
 
     def without(tools: AddedTools) -> AddedTools:
-        _present(tools, kind, name)
+        if tools.readable:
+            _present(tools, kind, name)
         return tools.without(kind, name)
 
     await _change(request, principal, tool, without, "tool.deleted")
@@ -212,8 +213,15 @@ def _check_match(request: Request, present: AddedTool | None) -> None:
         raise Conflict("tool_changed", "It was changed meanwhile: read it and try again.", param="If-Match")
 
 
+def check_readable(tools: AddedTools) -> AddedTools:
+    """Returns `tools`. Raises Internal if what is stored of them cannot be read."""
+    if not tools.readable:
+        raise Internal("body_unreadable", "The stored tools cannot be read: a change of a tool replaces all of them.")
+    return tools
+
+
 def _present(tools: AddedTools, kind: AddedKind, name: str) -> AddedTool:
-    tool = tools.find(kind, name)
+    tool = check_readable(tools).find(kind, name)
     if tool is None:
         what = "tool" if kind == "tool" else "MCP server"
         raise NotFound("tool_not_found", f"No {what} {name!r} was added.", param="name" if kind == "tool" else "server")
