@@ -127,6 +127,18 @@ async def test_an_added_tool_is_called_and_its_header_is_seen_by_the_service_alo
     assert row["detail"] == {"kind": "tool", "name": "weather"}
 
 
+async def test_parts_of_a_header_are_removed_and_harmless_values_stay(
+    world: World, client: openai.AsyncOpenAI, service: ToolService
+) -> None:
+    service.answer = lambda asked: reply({"sent": asked.headers["authorization"], "ok": True, "as": "application/json"})
+    headers = {"authorization": f'Token token="{SECRET}"', "x-verbose": "true", "accept": "application/json"}
+    await world.put("weather", url=f"{service.url}/now", parameters=PARAMETERS, headers=headers)
+    world.server.engine.script += [call_of("weather", city="Rome"), "It is warm."]
+    done = await client.responses.create(model=SIMULATED, input="how is it", tools=[named("weather")])
+    (output,) = [str(each.output) for each in done.output if each.type == "function_call_output"]
+    assert json.loads(output) == {"sent": "[removed]", "ok": True, "as": "application/json"}
+
+
 async def test_a_change_lets_running_calls_go_on_and_a_deleted_tool_is_not_found(
     world: World, client: openai.AsyncOpenAI, service: ToolService
 ) -> None:
