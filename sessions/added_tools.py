@@ -100,6 +100,10 @@ class AddedToolCheck(Protocol):
         """Raises BadInput that names a wrong field, Conflict (`tool_exists`) for a name that the file has."""
         ...
 
+    def has_server(self, tenant: TenantId, label: str) -> bool:
+        """Returns whether the file has an MCP server of the tenant's own with this label."""
+        ...
+
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(tuple[AddedTool, ...]).decode

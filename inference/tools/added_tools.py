@@ -84,6 +84,11 @@ def taken_by_file(file: ToolsFile, tenant: TenantId, kind: AddedKind, name: str)
     return any(name in table.tools or (SEPARATOR in name and server_of(name) in table.servers) for table in tables)
 
 
+def has_own_server(file: ToolsFile, tenant: str, label: str) -> bool:
+    """Returns whether the file has an MCP server of the tenant's own with this label."""
+    return tenant in file.tenants and label in file.tenants[tenant].servers
+
+
 class AddedToolRules:
     """The port `AddedToolCheck`, by the present tools file."""
 
@@ -103,6 +108,9 @@ class AddedToolRules:
                 f"The operator's tools file has {tool.name!r}: name the {what} otherwise.",
                 param="name",
             )
+
+    def has_server(self, tenant: TenantId, label: str) -> bool:
+        return has_own_server(self.file, tenant, label)
 
 
 class MergedTools(ToolsFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +134,14 @@ class ToolSources:
         """Takes another version of the file."""
         self._file = file
         self._apply(self._merged())
+
+    async def has_server(self, store: AddedToolStore, owner: str, label: str) -> bool:
+        """Returns whether the file, or the store now, has an MCP server with this owner and label. Raises
+        Unavailable."""
+        if not owner or has_own_server(self._file, owner, label):
+            return True
+        added = await store.tools_of(TenantId(owner))
+        return not added.readable or added.find("server", label) is not None
 
     async def look(self, store: AddedToolStore) -> None:
         """Takes what was changed in the store since the last look; if the store is away, it is taken later."""

@@ -25,8 +25,9 @@ from inference.tools.tools_file import HttpTool
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
 from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools
-from sessions.model.audit import public
-from sessions.model.types import Principal, TenantId
+from sessions.model.audit import Audited, public
+from sessions.model.types import Principal, TenantId, UnixMs
+from sessions.tool_records import ToolRecord
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import LOOPBACK, ToolService, opened_tools, reply
 from tests.support.mcp.http_server import HttpMcp
@@ -254,6 +255,50 @@ async def test_a_changed_mcp_server_lets_its_calls_end(world: World, client: ope
         outputs = [str(each.output) for each in done.output if each.type == "function_call_output"]
         assert "waited for it" in outputs[0] and outputs[1].startswith("tool_not_found")
         await until(lambda: not world.tools.servers._ending)
+
+
+async def test_a_listing_that_ends_after_the_deletion_leaves_no_records(world: World) -> None:
+    listing, release = asyncio.Event(), asyncio.Event()
+    town, records = HttpMcp(), world.server.gateway.store.tool_records
+    put, stored = records.put, list[str]()
+
+    async def late(record: ToolRecord, audit: Audited | None = None) -> None:
+        listing.set()
+        try:
+            await release.wait()
+        finally:  # it is stored even if its caller is cancelled
+            await put(record, audit)
+            stored.append(record.kind)
+
+    async with town.running():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(records), "put", lambda _, record, audit=None: late(record, audit))
+            assert (await world.ask("PUT", "/v1/tool_servers/town", {"url": town.url}))[0] == 201
+            async with asyncio.timeout(60):
+                await listing.wait()
+            assert (await world.ask("DELETE", "/v1/tool_servers/town"))[0] == 200
+            release.set()
+            await until(lambda: bool(stored) and not world.tools.servers._running)
+            await until(lambda: not world.tools.servers._ending)
+    assert [await records.records(kind) for kind in ("pin", "listing")] == [[], []]
+
+
+async def test_records_without_a_server_can_be_deleted(world: World) -> None:
+    records = world.server.gateway.store.tool_records
+    await records.put(ToolRecord(tenant=LOCAL, kind="pin", name="town", body='{"digests": {}}', at=UnixMs(1)))
+    assert [(await world.ask("DELETE", "/v1/tool_servers/town"))[0] for _ in range(2)] == [200, 404]
+    assert await records.records("pin") == []
+    rows = [public(row) for row in await world.server.gateway.store.audit.rows(LOCAL, after=0, limit=10)]
+    assert [row["detail"] for row in rows if row["action"] == "tool.deleted"] == [{"kind": "server", "name": "town"}]
+
+
+async def test_agreements_about_the_files_own_server_stay(world: World) -> None:
+    records = world.server.gateway.store.tool_records
+    await records.put(ToolRecord(tenant=LOCAL, kind="pin", name="town", body='{"digests": {}}', at=UnixMs(1)))
+    world.file.write_text(f'{LOOPBACK}[tenants.local.servers.town]\nurl = "https://town.example/mcp"\n')
+    await until(lambda: world.rules.has_server(LOCAL, "town"))
+    assert (await world.ask("DELETE", "/v1/tool_servers/town"))[0] == 404
+    assert len(await records.records("pin")) == 1
 
 
 @pytest.mark.parametrize(

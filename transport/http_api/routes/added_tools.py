@@ -118,12 +118,19 @@ async def get_server(request: Request, server: Name, response: Response) -> Adde
 @routes.delete("/v1/tool_servers/{server}", responses=ERRORS)
 async def delete_server(request: Request, server: Name) -> DeletedToolObject:
     """Deletes an MCP server that was added, with the agreements about its tools."""
-    principal = await _delete(request, "server", server)
-    records = gateway_of(request).store.tool_records
-    for kind in RECORDS:
-        await records.remove(
-            ToolRecord(tenant=principal.tenant, kind=kind, name=server, body="", at=gateway_of(request).now_ms())
-        )
+    principal, gateway, missing = principal_of(request), gateway_of(request), None
+    try:
+        await _delete(request, "server", server)
+    except NotFound as error:  # agreements may be left of a deletion that was interrupted
+        missing = error
+    if gateway.added_tools is None or not gateway.added_tools.has_server(principal.tenant, server):
+        audit = Audited(action="tool.deleted", at=gateway.now_ms(), by=principal, detail=_detail("server", server))
+        for kind in RECORDS:
+            record = ToolRecord(tenant=principal.tenant, kind=kind, name=server, body="", at=audit.at)
+            if await gateway.store.tool_records.remove(record, audit if missing else None):
+                missing = None
+    if missing is not None:
+        raise missing
     return DeletedToolObject(object="tool_server.deleted", name=server)
 
 
@@ -171,7 +178,7 @@ async def _put(request: Request, response: Response, kind: AddedKind, name: str,
     return tool
 
 
-async def _delete(request: Request, kind: AddedKind, name: str) -> Principal:
+async def _delete(request: Request, kind: AddedKind, name: str) -> None:
     principal, now = principal_of(request), gateway_of(request).now_ms()
     demand_administrator(principal)
     tool = AddedTool(kind=kind, name=name, table={}, revision="", at=now, by=principal.key_id)
@@ -182,7 +189,6 @@ async def _delete(request: Request, kind: AddedKind, name: str) -> Principal:
         return tools.without(kind, name)
 
     await _change(request, principal, tool, without, "tool.deleted")
-    return principal
 
 
 async def _change(
@@ -191,7 +197,7 @@ async def _change(
     """Stores a change of the tenant's tools, and again if others change them at the same time. Returns the tool that
     was there before. Raises NotFound, Conflict, Limited."""
     store = gateway_of(request).store.added_tools
-    audit = Audited(action=action, at=tool.at, by=by, detail={"kind": tool.kind, "name": tool.name})
+    audit = Audited(action=action, at=tool.at, by=by, detail=_detail(tool.kind, tool.name))
     for _ in range(ATTEMPTS):
         tools = await store.tools_of(by.tenant)
         before = tools.find(tool.kind, tool.name)
@@ -203,6 +209,10 @@ async def _change(
         except Conflict:
             continue
     raise tools_conflict()
+
+
+def _detail(kind: AddedKind, name: str) -> dict[str, Any]:
+    return {"kind": kind, "name": name}
 
 
 def _check_match(request: Request, present: AddedTool | None) -> None:
