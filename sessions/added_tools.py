@@ -122,7 +122,7 @@ def decode_tools(tenant: TenantId, version: int, body: bytes) -> AddedTools:
 
 
 def tools_conflict() -> Conflict:
-    return Conflict("tool_changed", "The tools were changed meanwhile: read them and try again.")
+    return Conflict("tool_changed", "The tools were changed meanwhile: try again.", retryable=True)
 
 
 def _sorted(tools: Iterable[AddedTool]) -> tuple[AddedTool, ...]:

@@ -22,9 +22,10 @@ from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.opening import open_added_tool_check
 from inference.tools.tool_set import ToolSet
 from inference.tools.tools_file import HttpTool
+from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
-from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools
+from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools, tools_conflict
 from sessions.model.audit import Audited, public
 from sessions.model.types import Principal, TenantId, UnixMs
 from sessions.tool_records import ToolRecord
@@ -33,6 +34,7 @@ from tests.support.doors.tool_service import LOOPBACK, ToolService, opened_tools
 from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import until
 from transport.auth.authenticator import key_digest
+from transport.http_api.routes import added_tools as routes
 from transport.http_api.routes.added_tools import SERVER, TOOL
 
 LOCAL = TenantId("local")
@@ -358,9 +360,27 @@ async def test_no_change_is_lost(world: World) -> None:
     assert (await world.http.get(url)).json()["settings"]["url"] == "https://x.example/2"
     absent = await world.http.put("/v1/tools/other", json={"url": "https://x.example/"}, headers={"if-match": "*"})
     assert absent.status_code == 409
-    puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(6)]
+    puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(20)]
     assert {each.status_code for each in await asyncio.gather(*puts)} == {201}
-    assert len(world.database.added_tools[LOCAL].tools) == 7
+    assert len(world.database.added_tools[LOCAL].tools) == 21
+
+
+async def test_a_change_goes_on_while_others_change_other_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, conflicts = MemoryAddedTools.replace, [12]
+
+    async def contended(store: MemoryAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
+        conflicts[0] -= 1
+        if conflicts[0] >= 0:
+            raise tools_conflict()
+        return await replace(store, tools, audit)
+
+    monkeypatch.setattr(MemoryAddedTools, "replace", contended)
+    monkeypatch.setattr(routes, "PAUSE_MAX_S", 0.001)
+    body = {"url": "https://x.example/"}
+    assert (await world.ask("PUT", "/v1/tools/weather", body))[0] == 201
+    conflicts[0] = 1_000
+    status, said = await world.ask("PUT", "/v1/tools/weather", body)
+    assert status == 409 and said["error"]["code"] == "tool_changed" and said["error"]["retryable"]
 
 
 async def test_tools_that_cannot_be_read_are_replaced(world: World) -> None:

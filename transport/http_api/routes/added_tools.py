@@ -7,12 +7,14 @@ returned. What a table may say is decided by the reader of the tools file (`sess
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Request, Response
 
 from sessions.added_tools import AddedKind, AddedTool, AddedTools, tools_conflict
+from sessions.backoff import Backoff
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
 from sessions.model.errors import BadInput, Conflict, Forbidden, Internal, NotFound
@@ -24,7 +26,9 @@ from transport.http_api.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, ResponseModel
 
 Name = Annotated[str, Path(min_length=1, max_length=64)]
-ATTEMPTS: Final = 8  # at a change, while others change the tenant's tools too
+ATTEMPTS: Final = 16  # at a change, while others change the tenant's tools too
+FIRST_PAUSE_S: Final = 0.01
+PAUSE_MAX_S: Final = 0.5
 RECORDS: Final[tuple[ToolRecordKind, ...]] = ("pin", "listing")  # about an MCP server
 TEXT: Final = {"type": "string"}
 WHOLE: Final = {"type": "integer"}
@@ -198,7 +202,10 @@ async def _change(
     was there before. Raises NotFound, Conflict, Limited."""
     store = gateway_of(request).store.added_tools
     audit = Audited(action=action, at=tool.at, by=by, detail=_detail(tool.kind, tool.name))
-    for _ in range(ATTEMPTS):
+    pauses = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random())
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(pauses.next_s())
         tools = await store.tools_of(by.tenant)
         before = tools.find(tool.kind, tool.name)
         _check_match(request, before)
