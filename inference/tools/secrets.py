@@ -67,7 +67,7 @@ class SecretValues(NamedTuple):
 def check_headers(headers: Mapping[str, Secret]) -> None:
     """Raises ValueError for headers that a tools file may not set, or that are invalid."""
     if len({name.lower() for name in headers}) < len(headers):
-        raise ValueError("a header stands in `headers` twice")
+        raise ValueError("`headers` has a header twice")
     for name, value in headers.items():
         if name.lower() in _OURS:
             raise ValueError(f"headers.{name} is set by the server itself: leave it out")

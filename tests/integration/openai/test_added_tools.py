@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx2
+import msgspec
 import openai
 import pytest
 from structlog.testing import capture_logs
@@ -203,11 +204,15 @@ async def test_the_file_has_precedence(world: World, service: ToolService) -> No
         await world.put("other", url=f"{service.url}/other")
     left_out = [each for each in logs if each["event"] == "added_tool_left_out"]
     assert [(each["tool"], each["reason"]) for each in left_out] == [("weather", "the file has this name")]
+    seen = (await world.ask("GET", "/v1/tools/weather"))[1], (await world.ask("GET", "/v1/tools/other"))[1]
+    assert [each["left_out"] for each in seen] == ["the file has this name", None]
     taken = [("tools/weather", "weather"), ("tools/town__look", "town__look"), ("tool_servers/town", "town")]
+    taken += [("tools/town", "town"), ("tool_servers/weather", "weather")]
     await until(lambda: "town" in world.rules.file.servers)
     for path, name in taken:
         status, said = await world.ask("PUT", f"/v1/{path}", {"url": "https://x.example/"})
         assert status == 409 and said["error"]["code"] == "tool_exists" and name in said["error"]["message"]
+        assert said["error"]["param"] == ("server" if path.startswith("tool_servers") else "name")
     assert [each.name for each in world.database.added_tools[LOCAL].tools] == ["other", "weather"]
 
 
@@ -325,7 +330,11 @@ async def test_agreements_about_the_files_own_server_stay(world: World) -> None:
         ("tools/code_interpreter", {"url": "https://x.example/"}, "name"),
         ("tools/file_search", {"url": "https://x.example/"}, "name"),
         ("tool_servers/town", {}, "url"),
-        ("tool_servers/Town", {"url": "https://x.example/"}, "name"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {"a": "x", "A": "y"}}, "headers"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {"a": 5}}, "headers.a"),
+        ("tools/weather?tenant=other", {"url": "https://x.example/"}, "tenant"),
+        ("tool_servers/Town", {"url": "https://x.example/"}, "server"),
+        ("tool_servers/town", {"url": "https://x.example/", "name": "x"}, "name"),
         ("tool_servers/town", {"command": ["/bin/sh"]}, "command"),
         ("tool_servers/town", {"url": "https://x.example/", "env": {"A": "b"}}, "env"),
         ("tool_servers/town", {"url": "https://x.example/", "folder": "/"}, "folder"),
@@ -358,11 +367,41 @@ async def test_no_change_is_lost(world: World) -> None:
     assert late.status_code == 409 and late.json()["error"]["code"] == "tool_changed"
     assert (await world.http.delete(url, headers=match)).status_code == 409
     assert (await world.http.get(url)).json()["settings"]["url"] == "https://x.example/2"
+    there = await world.http.put(url, json={"url": "https://x.example/3"}, headers={"if-none-match": "*"})
+    assert there.status_code == 409 and there.json()["error"]["param"] == "If-None-Match"
+    new = await world.http.put("/v1/tools/new", json={"url": "https://x.example/"}, headers={"if-none-match": "*"})
+    assert new.status_code == 201
     absent = await world.http.put("/v1/tools/other", json={"url": "https://x.example/"}, headers={"if-match": "*"})
     assert absent.status_code == 409
     puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(20)]
     assert {each.status_code for each in await asyncio.gather(*puts)} == {201}
-    assert len(world.database.added_tools[LOCAL].tools) == 21
+    assert len(world.database.added_tools[LOCAL].tools) == 22
+
+
+@pytest.mark.parametrize("name", ["own", "own__weather"])
+async def test_tools_and_servers_are_not_mistaken_for_each_other(world: World, name: str) -> None:
+    body = {"url": "https://x.example/"}
+    for first, second, param in (
+        (f"tools/{name}", "tool_servers/own", "server"),
+        ("tool_servers/own", f"tools/{name}", "name"),
+    ):
+        assert (await world.ask("PUT", f"/v1/{first}", body))[0] == 201
+        status, said = await world.ask("PUT", f"/v1/{second}", body)
+        assert status == 409 and said["error"]["code"] == "tool_exists" and said["error"]["param"] == param
+        assert (await world.ask("DELETE", f"/v1/{first}"))[0] == 200
+
+
+async def test_a_tool_says_why_it_is_not_in_force(world: World) -> None:
+    tables = {"local": "http://127.0.0.1/", "later": "https://x.example/"}
+    for name, url in tables.items():
+        assert (await world.ask("PUT", f"/v1/tools/{name}", {"url": url}))[0] == 201
+    (later, local) = world.database.added_tools[LOCAL].tools
+    later = msgspec.structs.replace(later, table={**later.table, "colour": "red"})
+    world.database.added_tools[LOCAL] = AddedTools(tenant=LOCAL, version=9, tools=(later, local))
+    world.file.write_text("")
+    await until(lambda: not world.rules.file.networks)
+    refused, forbidden = [each["left_out"] for each in (await world.ask("GET", "/v1/tools"))[1]["data"]]
+    assert "colour" in refused and forbidden == "its address is not permitted"
 
 
 async def test_a_change_goes_on_while_others_change_other_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
-from sessions.added_tools import AddedKind, AddedTool, AddedTools, tools_conflict
+from sessions.added_tools import NAME_PARAMS, AddedKind, AddedTool, AddedTools, tools_conflict
 from sessions.backoff import Backoff
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
 from sessions.model.errors import BadInput, Conflict, Forbidden, Internal, NotFound
 from sessions.model.json_schema import SchemaFault
-from sessions.model.types import Principal
+from sessions.model.types import Principal, TenantId
 from sessions.tool_records import ToolRecord, ToolRecordKind
 from transport.http_api.context import gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
@@ -64,13 +64,14 @@ SERVER: Final[dict[str, Any]] = {
 
 class AddedToolObject(ResponseModel):
     """An HTTP tool or an MCP server that administrators have added. `settings` are those of the tools file, without the
-    values of headers."""
+    values of headers. `left_out` is why it is not in force; null if it is."""
 
     object: Literal["tool", "tool_server.settings"]
     name: str
     settings: dict[str, Any]
     changed_at: int
     changed_by: str
+    left_out: str | None
 
 
 class DeletedToolObject(ResponseModel):
@@ -85,19 +86,25 @@ def _body(properties: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
 
 
-routes = APIRouter(tags=["tools"], route_class=StrictRoute)
+def _refuse_tenant(request: Request) -> None:
+    """Raises BadInput for a request that names a tenant: these routes are about the caller's own."""
+    if "tenant" in request.query_params:
+        raise BadInput("invalid_request", "`tenant`: tools are added to the key's own tenant.", param="tenant")
+
+
+routes = APIRouter(tags=["tools"], route_class=StrictRoute, dependencies=[Depends(_refuse_tenant)])
 
 
 @routes.put("/v1/tools/{name}", responses=ERRORS, openapi_extra=_body(TOOL))
 async def put_tool(request: Request, name: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
     """Adds an HTTP tool to the tenant's, or replaces it. Sessions can name it within two seconds."""
-    return tool_object(await _put(request, response, "tool", name, body))
+    return await _put(request, response, "tool", name, body)
 
 
 @routes.get("/v1/tools/{name}", responses=ERRORS)
 async def get_tool(request: Request, name: Name, response: Response) -> AddedToolObject:
     """Returns an HTTP tool that was added."""
-    return tool_object(await _get(request, response, "tool", name))
+    return await _get(request, response, "tool", name)
 
 
 @routes.delete("/v1/tools/{name}", responses=ERRORS)
@@ -110,13 +117,13 @@ async def delete_tool(request: Request, name: Name) -> DeletedToolObject:
 @routes.put("/v1/tool_servers/{server}", responses=ERRORS, openapi_extra=_body(SERVER))
 async def put_server(request: Request, server: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
     """Adds an MCP server to the tenant's, or replaces it. Its tools are there as soon as it has listed them."""
-    return tool_object(await _put(request, response, "server", server, body))
+    return await _put(request, response, "server", server, body)
 
 
 @routes.get("/v1/tool_servers/{server}", responses=ERRORS)
 async def get_server(request: Request, server: Name, response: Response) -> AddedToolObject:
     """Returns the settings of an MCP server that was added."""
-    return tool_object(await _get(request, response, "server", server))
+    return await _get(request, response, "server", server)
 
 
 @routes.delete("/v1/tool_servers/{server}", responses=ERRORS)
@@ -138,24 +145,31 @@ async def delete_server(request: Request, server: Name) -> DeletedToolObject:
     return DeletedToolObject(object="tool_server.deleted", name=server)
 
 
-def tool_object(tool: AddedTool) -> AddedToolObject:
+async def tool_object(request: Request, tenant: TenantId, tool: AddedTool) -> AddedToolObject:
+    check = gateway_of(request).added_tools
+    left_out: str | None = "this server has no tools file"
+    if check is not None:
+        left_out = await asyncio.to_thread(check.left_out, tenant, tool)
     return AddedToolObject(
         object="tool" if tool.kind == "tool" else "tool_server.settings",
         name=tool.name,
         settings=tool.shown,
         changed_at=tool.at,
         changed_by=tool.by,
+        left_out=left_out,
     )
 
 
-async def _get(request: Request, response: Response, kind: AddedKind, name: str) -> AddedTool:
+async def _get(request: Request, response: Response, kind: AddedKind, name: str) -> AddedToolObject:
     tenant = demand_administrator(principal_of(request))
     tool = _present(await gateway_of(request).store.added_tools.tools_of(tenant), kind, name)
     response.headers["etag"] = _etag(tool)
-    return tool
+    return await tool_object(request, tenant, tool)
 
 
-async def _put(request: Request, response: Response, kind: AddedKind, name: str, body: dict[str, Any]) -> AddedTool:
+async def _put(
+    request: Request, response: Response, kind: AddedKind, name: str, body: dict[str, Any]
+) -> AddedToolObject:
     principal, gateway = principal_of(request), gateway_of(request)
     tenant, check = demand_administrator(principal), gateway.added_tools
     if check is None:
@@ -179,7 +193,7 @@ async def _put(request: Request, response: Response, kind: AddedKind, name: str,
     before = await _change(request, principal, tool, lambda tools: tools.with_tool(tool), "tool.stored")
     response.status_code = 201 if before is None else 200
     response.headers["etag"] = _etag(tool)
-    return tool
+    return await tool_object(request, tenant, tool)
 
 
 async def _delete(request: Request, kind: AddedKind, name: str) -> None:
@@ -223,11 +237,19 @@ def _detail(kind: AddedKind, name: str) -> dict[str, Any]:
 
 
 def _check_match(request: Request, present: AddedTool | None) -> None:
-    """Raises Conflict if the request's `If-Match` names another revision than the present one."""
-    lines = request.headers.getlist("if-match")
-    wanted = [each.strip().removeprefix("W/") for line in lines for each in line.split(",")]  # W/: it was compressed
-    if wanted and (present is None or not {"*", _etag(present)}.intersection(wanted)):
+    """Raises Conflict if the request's `If-Match` names another revision than the present one, or its `If-None-Match`
+    names the present one."""
+    named = set[str]() if present is None else {"*", _etag(present)}
+    wanted = _etags(request, "if-match")
+    if wanted and not named & wanted:
         raise Conflict("tool_changed", "It was changed meanwhile: read it and try again.", param="If-Match")
+    if named & _etags(request, "if-none-match"):
+        raise Conflict("tool_changed", "It is there already.", param="If-None-Match")
+
+
+def _etags(request: Request, header: str) -> set[str]:
+    lines = request.headers.getlist(header)
+    return {each.strip().removeprefix("W/") for line in lines for each in line.split(",")}  # W/: it was compressed
 
 
 def check_readable(tools: AddedTools) -> AddedTools:
@@ -241,7 +263,7 @@ def _present(tools: AddedTools, kind: AddedKind, name: str) -> AddedTool:
     tool = check_readable(tools).find(kind, name)
     if tool is None:
         what = "tool" if kind == "tool" else "MCP server"
-        raise NotFound("tool_not_found", f"No {what} {name!r} was added.", param="name" if kind == "tool" else "server")
+        raise NotFound("tool_not_found", f"No {what} {name!r} was added.", param=NAME_PARAMS[kind])
     return tool
 
 

@@ -77,7 +77,7 @@ async def listed(request: Request, tenant: Annotated[str | None, Query(max_lengt
         records += await store.records("listing", EVERYBODY)
     added = check_readable(await gateway_of(request).store.added_tools.tools_of(owner)).tools
     data: list[ResponseModel] = [_server_object(record) for record in records]
-    data += map(tool_object, added)
+    data += [await tool_object(request, owner, tool) for tool in added]
     return ToolServerList.model_validate({"object": "list", "data": data, "last_id": None, "has_more": False})
 
 
