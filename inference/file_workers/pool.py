@@ -3,9 +3,8 @@
 Bounded: `WORKERS` files at once, `WAITING_MAX` may wait (`worker_pool`); results are remembered by the hash of their
 content, `RESULTS_BYTES_MAX` of them. A large file is hashed in a thread.
 
-An image that
-was decoded here stays as it is when a client sends it back: compressed again, it would be another one, and a history
-with it would not be known again.
+An image that was decoded here stays as it is when a client sends it back: compressed again, it would be another one,
+and a history with it would not be known again.
 """
 
 from __future__ import annotations

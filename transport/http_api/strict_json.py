@@ -55,15 +55,20 @@ class StrictRequest(Request):
             self._parsed = parsed(await self.body())
         return self._parsed
 
+    def release(self) -> None:
+        """Empties what was parsed: whoever still refers to it keeps nothing."""
+        value = getattr(self, "_parsed", None)
+        if isinstance(value, dict):
+            value.clear()
+
 
 def release_body(request: Request, history: object) -> None:
     """Empties what was parsed of a request whose turn has begun, and `history`, the list of its model that holds the
     messages. FastAPI refers to both until the answer has been written, and they are many times as large as the turn."""
     if isinstance(history, list):
         history.clear()
-    parsed_body = getattr(request, "_parsed", None)
-    if isinstance(parsed_body, dict):
-        parsed_body.clear()
+    if isinstance(request, StrictRequest):
+        request.release()
 
 
 def _ignores_unknown(request: Request) -> bool:
