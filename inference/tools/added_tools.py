@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 PAGE: Final = 100
+HEADERS_MAX: Final = 32  # of a tool or server
 SERVERS_MAX: Final = 2_000  # of all tenants: each replica keeps a connection to each
 _OPERATORS: Final[dict[AddedKind, tuple[str, ...]]] = {
     "tool": ("networks",),
@@ -57,6 +58,8 @@ def read_table(kind: AddedKind, name: str, table: Mapping[str, Any]) -> AnyTable
     if kind == "tool" and table.get("kind", "http") != "http":
         raise _wrong('`kind` is "http": code is the operator\'s, only the tools file has it', "kind")
     headers = table.get("headers")
+    if isinstance(headers, dict) and len(headers) > HEADERS_MAX:
+        raise _wrong(f"`headers` has at most {HEADERS_MAX} entries", "headers")
     for header, value in headers.items() if isinstance(headers, dict) else ():
         if not isinstance(value, str):
             raise _wrong(f"headers.{header} is a text: files and variables are the operator's", f"headers.{header}")

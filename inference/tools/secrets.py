@@ -15,6 +15,7 @@ from msgspec import Meta
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$(?!\n)")]
 SECRET_LENGTH_MIN: Final = 4  # shorter values are no secrets: they occur in many answers
 TEXT_LENGTH_MIN: Final = 8  # of a header sent over the API, and of its parts: not all of these are secrets
+PARTS_MAX: Final = 16  # of such a header: each is searched for in every answer
 SENT_MAX: Final = 512  # secrets of a server that are remembered: those of now and those before them
 _OURS: Final = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"}
 _PUBLIC: Final = {"accept", "accept-language", "content-type", "user-agent"}  # headers without secrets
@@ -49,11 +50,13 @@ class SecretText(str):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The whole value; of one like `Bearer TOKEN` what stands behind the scheme; and of one like `Token id="ID",
-        key="KEY"` or `a=A; b=B` each part. Short ones are none."""
+        key="KEY"` or `a=A; b=B` its first parts. Short ones are none."""
         scheme, _, rest = self.partition(" ")
         behind = rest if rest and _SCHEME.match(scheme) else str(self)
         return tuple(
-            dict.fromkeys(each for each in (str(self), behind, *_PART.findall(behind)) if len(each) >= TEXT_LENGTH_MIN)
+            dict.fromkeys(
+                each for each in (str(self), behind, *_PART.findall(behind)[:PARTS_MAX]) if len(each) >= TEXT_LENGTH_MIN
+            )
         )
 
 

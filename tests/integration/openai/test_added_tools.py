@@ -332,6 +332,7 @@ async def test_agreements_about_the_files_own_server_stay(world: World) -> None:
         ("tool_servers/town", {}, "url"),
         ("tools/weather", {"url": "https://x.example/", "headers": {"a": "x", "A": "y"}}, "headers"),
         ("tools/weather", {"url": "https://x.example/", "headers": {"a": 5}}, "headers.a"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {f"a{n}": "x" for n in range(33)}}, "headers"),
         ("tools/weather?tenant=other", {"url": "https://x.example/"}, "tenant"),
         ("tool_servers/Town", {"url": "https://x.example/"}, "server"),
         ("tool_servers/town", {"url": "https://x.example/", "name": "x"}, "name"),

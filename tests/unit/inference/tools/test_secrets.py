@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from inference.tools.secrets import (
+    PARTS_MAX,
     SENT_MAX,
     Secret,
     SecretHeader,
@@ -18,6 +19,8 @@ from inference.tools.secrets import (
     secret_values,
     without_secrets,
 )
+
+MANY = "; ".join(f"k{n}=secret-{n}" for n in range(10, 60))
 
 
 def test_values_stand_in_files_and_in_the_environment(tmp_path: Path) -> None:
@@ -70,6 +73,7 @@ def test_what_was_sent_is_taken_out_of_answers() -> None:
         ("sessionid=abcd1234; theme=dark", ["sessionid=abcd1234; theme=dark", "abcd1234"]),
         ("id=abcd1234==,key=efgh5678", ["id=abcd1234==,key=efgh5678", "abcd1234==", "efgh5678"]),
         ("true", []),
+        (MANY, [MANY, *(f"secret-{n}" for n in range(10, 10 + PARTS_MAX))]),
     ],
 )
 def test_the_secrets_in_a_header_sent_over_the_api(value: str, secrets: list[str]) -> None:
