@@ -29,9 +29,8 @@ def models_with(words: str) -> list[BaseModel]:
 
 
 @pytest.mark.parametrize(("path", "body"), DOORS)
-@pytest.mark.parametrize("stream", [False, True])
 async def test_a_body_is_freed_while_its_answer_is_written(
-    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], stream: bool
+    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     server.engine.script.append("word " * 10_000)
     draw, drawn = server.engine.draw, asyncio.Event()
@@ -42,7 +41,7 @@ async def test_a_body_is_freed_while_its_answer_is_written(
 
     monkeypatch.setattr(server.engine, "draw", drawing)
     async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        request = asyncio.create_task(http.post(path, json={"model": SIMULATED, "stream": stream, **body}))
+        request = asyncio.create_task(http.post(path, json={"model": SIMULATED, **body}))
         await drawn.wait()
         while models_with(WORDS):
             drawn.clear()
