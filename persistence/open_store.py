@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from msgspec import structs
 
 from persistence.at_rest.administration import EncryptionAdministration
 from persistence.at_rest.codec import SealingCodec
@@ -34,7 +33,7 @@ from persistence.sqlite.key_names import named_keys
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
-from sessions.model.types import TenantId, UnixMs
+from sessions.model.types import UnixMs
 from sessions.store import Store
 
 KeyStore = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
@@ -142,7 +141,7 @@ class OpenableStores:
         """Makes the object through which operators manage encryption keys; returns None if bodies are stored plain."""
         if self.codec is None or sweep is None:
             return None
-        return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys, self._forget_tools)
+        return EncryptionAdministration(self.codec, sweep, self._rewrap_kv_keys, self.store.added_tools.forget)
 
     def server_keys(self) -> StoredServerKeys | MemoryServerKeys:
         """Returns the keys that cookies are sealed with, the same for all processes on this store. Raises BadInput."""
@@ -166,11 +165,6 @@ class OpenableStores:
     def tenant_keys(self) -> TenantKeys | None:
         """The keys that new bodies are encrypted with; None if bodies are stored plain."""
         return self.codec.keys if self.codec is not None and self.codec.writes else None
-
-    async def _forget_tools(self, tenant: TenantId) -> None:
-        added = await self.store.added_tools.tools_of(tenant)
-        if added.tools:
-            await self.store.added_tools.replace(structs.replace(added, tools=()))
 
     async def _rewrap_kv_keys(self) -> int:
         return 0 if self.keys is None else await self.keys.rewrap()

@@ -22,6 +22,7 @@ AddedKind = Literal["tool", "server"]
 
 ADDED_MAX: Final[dict[AddedKind, int]] = {"tool": 64, "server": 8}  # of a tenant
 ADDED_BYTES_MAX: Final = 256 * 1024  # of all tables of a tenant
+NAME_PARAMS: Final[dict[AddedKind, str]] = {"tool": "name", "server": "server"}  # how a wrong name is named
 HIDDEN: Final = "[hidden]"  # what readers see in place of a header's value
 
 
@@ -50,29 +51,40 @@ class AddedTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """All tools that the administrators of one tenant have added. `version` 0: there never were any."""
+    """All tools that the administrators of one tenant have added. `version` 0: there never were any. A set that is not
+    `readable` has no tools; one that replaces it is."""
 
     tenant: TenantId
     version: int = 0
     tools: tuple[AddedTool, ...] = ()
+    readable: bool = True
 
     def find(self, kind: AddedKind, name: str) -> AddedTool | None:
         return next((tool for tool in self.tools if (tool.kind, tool.name) == (kind, name)), None)
 
     def with_tool(self, tool: AddedTool) -> AddedTools:
-        """Returns the set with `tool` in place of one of its name. Raises Limited."""
+        """Returns the set with `tool` in place of one of its name. Raises Limited, and Conflict (`tool_exists`) for a
+        tool that has the name of a server or of a tool of one, or the reverse."""
         others = self.without(tool.kind, tool.name).tools
+        for each in others:
+            if each.kind != tool.kind and _server_of(each.name) == _server_of(tool.name):
+                raise Conflict(
+                    "tool_exists",
+                    f"The {each.kind} {each.name!r} was added, whose name would be mistaken for {tool.name!r}.",
+                    param=NAME_PARAMS[tool.kind],
+                )
         if sum(each.kind == tool.kind for each in others) >= ADDED_MAX[tool.kind]:
             raise Limited("quota_exceeded", f"A tenant adds at most {ADDED_MAX[tool.kind]} {tool.kind}s.")
-        return msgspec.structs.replace(self, tools=_sorted((*others, tool)))
+        return msgspec.structs.replace(self, tools=_sorted((*others, tool)), readable=True)
 
     def without(self, kind: AddedKind, name: str) -> AddedTools:
         rest = (each for each in self.tools if (each.kind, each.name) != (kind, name))
-        return msgspec.structs.replace(self, tools=tuple(rest))
+        return msgspec.structs.replace(self, tools=tuple(rest), readable=True)
 
 
 class AddedToolStore(Protocol):
-    """The added tools of all tenants. Every method raises Unavailable. Tools whose keys are destroyed are gone."""
+    """The added tools of all tenants. Every method raises Unavailable. Tools whose keys are destroyed are gone; a set
+    that cannot be read is not `readable`."""
 
     async def tools_of(self, tenant: TenantId) -> AddedTools: ...
 
@@ -82,8 +94,11 @@ class AddedToolStore(Protocol):
         ...
 
     async def changes(self, *, after: int, limit: int) -> Sequence[AddedTools]:
-        """Returns the sets that were changed after a version, in the order of their changes; one that cannot be read is
-        empty."""
+        """Returns the sets that were changed after a version, in the order of their changes."""
+        ...
+
+    async def forget(self, tenant: TenantId) -> None:
+        """Removes a tenant's tools, readable or not, whatever their version; `changes` has the empty set then."""
         ...
 
 
@@ -92,6 +107,14 @@ class AddedToolCheck(Protocol):
 
     def check(self, tenant: TenantId, tool: AddedTool) -> None:
         """Raises BadInput that names a wrong field, Conflict (`tool_exists`) for a name that the file has."""
+        ...
+
+    def left_out(self, tenant: TenantId, tool: AddedTool) -> str | None:
+        """Returns why a stored tool is not in force; None if it is, as far as the file decides."""
+        ...
+
+    def has_server(self, tenant: TenantId, label: str) -> bool:
+        """Returns whether the file has an MCP server of the tenant's own with this label."""
         ...
 
 
@@ -112,7 +135,12 @@ def decode_tools(tenant: TenantId, version: int, body: bytes) -> AddedTools:
 
 
 def tools_conflict() -> Conflict:
-    return Conflict("tool_changed", "The tools were changed meanwhile: read them and try again.")
+    return Conflict("tool_changed", "The tools were changed meanwhile: try again.", retryable=True)
+
+
+def _server_of(name: str) -> str:
+    """Returns the server in the name of a server's tool, `SERVER__NAME`; the whole of another name."""
+    return name.partition("__")[0]
 
 
 def _sorted(tools: Iterable[AddedTool]) -> tuple[AddedTool, ...]:

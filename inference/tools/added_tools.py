@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from inference.tools.mcp.server_table import SEPARATOR, McpServerTable
+from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.secrets import SecretText
 from inference.tools.tools_file import (
     NOT_PERMITTED,
@@ -27,7 +27,7 @@ from inference.tools.tools_file import (
     reason_of,
     server_of,
 )
-from sessions.added_tools import HIDDEN, AddedKind, AddedTool, AddedTools, AddedToolStore
+from sessions.added_tools import HIDDEN, NAME_PARAMS, AddedKind, AddedTool, AddedTools, AddedToolStore
 from sessions.model.errors import BadInput, Conflict, SessileError
 from sessions.model.types import TenantId
 from sessions.public_addresses import AddressRules
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 PAGE: Final = 100
+HEADERS_MAX: Final = 32  # of a tool or server
 SERVERS_MAX: Final = 2_000  # of all tenants: each replica keeps a connection to each
 _OPERATORS: Final[dict[AddedKind, tuple[str, ...]]] = {
     "tool": ("networks",),
@@ -57,8 +58,10 @@ def read_table(kind: AddedKind, name: str, table: Mapping[str, Any]) -> AnyTable
     if kind == "tool" and table.get("kind", "http") != "http":
         raise _wrong('`kind` is "http": code is the operator\'s, only the tools file has it', "kind")
     headers = table.get("headers")
+    if isinstance(headers, dict) and len(headers) > HEADERS_MAX:
+        raise _wrong(f"`headers` has at most {HEADERS_MAX} entries", "headers")
     for header, value in headers.items() if isinstance(headers, dict) else ():
-        if isinstance(value, dict):
+        if not isinstance(value, str):
             raise _wrong(f"headers.{header} is a text: files and variables are the operator's", f"headers.{header}")
         if value == HIDDEN:
             raise _wrong(
@@ -71,17 +74,32 @@ def read_table(kind: AddedKind, name: str, table: Mapping[str, Any]) -> AnyTable
         else:
             read = msgspec.convert({name: table}, dict[Label, McpServerTable])[name]
     except msgspec.ValidationError as error:
-        raise _wrong(reason_of(error).replace(" - at `key` in `$`", ""), _field(str(error))) from None
+        param = _field(str(error)) or NAME_PARAMS[kind]
+        raise _wrong(reason_of(error).replace(" - at `key` in `$`", ""), param) from None
     return msgspec.structs.replace(read, headers={each: SecretText(value) for each, value in read.headers.items()})
 
 
 def taken_by_file(file: ToolsFile, tenant: TenantId, kind: AddedKind, name: str) -> bool:
-    """Returns whether the file has a tool or server of this name for the tenant or for all tenants, or a server whose
-    tools begin with it."""
+    """Returns whether the file has, for the tenant or for all tenants, a tool or server of this name, or one that it
+    would be mistaken for: a tool `LABEL` or `LABEL__NAME` and a server `LABEL`."""
     tables = [file, *([file.tenants[tenant]] if tenant in file.tenants else ())]
     if kind == "server":
-        return any(name in table.servers for table in tables)
-    return any(name in table.tools or (SEPARATOR in name and server_of(name) in table.servers) for table in tables)
+        return any(name in table.servers or name in map(server_of, table.tools) for table in tables)
+    return any(name in table.tools or server_of(name) in table.servers for table in tables)
+
+
+def _why_left_out(
+    file: ToolsFile, rules: AddressRules, tenant: TenantId, kind: AddedKind, name: str, url: str
+) -> str | None:
+    """Returns why the file leaves out an added tool or server; None if it does not."""
+    if taken_by_file(file, tenant, kind, name):
+        return "the file has this name"
+    return None if rules.permits_url(url) else "its address is not permitted"
+
+
+def has_own_server(file: ToolsFile, tenant: str, label: str) -> bool:
+    """Returns whether the file has an MCP server of the tenant's own with this label."""
+    return tenant in file.tenants and label in file.tenants[tenant].servers
 
 
 class AddedToolRules:
@@ -101,8 +119,18 @@ class AddedToolRules:
             raise Conflict(
                 "tool_exists",
                 f"The operator's tools file has {tool.name!r}: name the {what} otherwise.",
-                param="name",
+                param=NAME_PARAMS[tool.kind],
             )
+
+    def left_out(self, tenant: TenantId, tool: AddedTool) -> str | None:
+        try:
+            read = read_table(tool.kind, tool.name, tool.table)
+        except BadInput as error:
+            return f"this release refuses it: {error.public_message}"
+        return _why_left_out(self.file, AddressRules(self.file.networks), tenant, tool.kind, tool.name, read.url)
+
+    def has_server(self, tenant: TenantId, label: str) -> bool:
+        return has_own_server(self.file, tenant, label)
 
 
 class MergedTools(ToolsFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,6 +154,14 @@ class ToolSources:
         """Takes another version of the file."""
         self._file = file
         self._apply(self._merged())
+
+    async def has_server(self, store: AddedToolStore, owner: str, label: str) -> bool:
+        """Returns whether the file, or the store now, has an MCP server with this owner and label. Raises
+        Unavailable."""
+        if not owner or has_own_server(self._file, owner, label):
+            return True
+        added = await store.tools_of(TenantId(owner))
+        return not added.readable or added.find("server", label) is not None
 
     async def look(self, store: AddedToolStore) -> None:
         """Takes what was changed in the store since the last look; if the store is away, it is taken later."""
@@ -156,13 +192,12 @@ class ToolSources:
         tenants, left_out = dict(file.tenants), set[tuple[TenantId, AddedKind, str, str]]()
 
         def usable(tenant: TenantId, kind: AddedKind, name: str, url: str) -> bool:
-            why = "the file has this name" if taken_by_file(file, tenant, kind, name) else ""
-            why = why or ("" if rules.permits_url(url) else "its address is not permitted")
-            if not why and kind == "server" and connected >= SERVERS_MAX:
+            why = _why_left_out(file, rules, tenant, kind, name, url)
+            if why is None and kind == "server" and connected >= SERVERS_MAX:
                 why = f"this replica has {SERVERS_MAX} of them"
-            if why:
+            if why is not None:
                 left_out.add((tenant, kind, name, why))
-            return not why
+            return why is None
 
         for tenant, added in self._added.items():
             own = file.tenants.get(tenant, TenantTools())
@@ -204,11 +239,11 @@ def _wrong(message: str, param: str) -> BadInput:
 
 
 def _field(problem: str) -> str:
-    """Returns the field that msgspec's error is about; "name" for an error about the name itself."""
+    """Returns the field that msgspec's error is about; "" for an error about the name itself."""
     path = _PATH.search(problem)
     if path is None or "`key`" in problem:
-        return "headers" if ".headers" in problem else "name"
+        return "headers" if ".headers" in problem else ""
     if path[1]:
         return path[1].replace("[...]", "")
     named = _NAMED.search(_PATH.sub("", problem))
-    return next((each for each in named.groups() if each), "name") if named is not None else "name"
+    return next((each for each in named.groups() if each), "") if named is not None else ""

@@ -78,7 +78,11 @@ async def open_tools(
 
     call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
     gates = ToolGates(call_s, breakers)
-    stored = StoredPins(store.tool_records, now_ms) if store is not None and now_ms is not None else None
+
+    async def exists(owner: str, label: str) -> bool:
+        return store is None or await sources.has_server(store.added_tools, owner, label)
+
+    stored = StoredPins(store.tool_records, now_ms, exists) if store is not None and now_ms is not None else None
     run_files = None
     if store is not None and now_ms is not None and settings.file_bytes:
         run_files = RunFiles(store.files, quotas, now_ms, bytes_max=settings.file_bytes)

@@ -3,7 +3,9 @@ never logged, nothing of them is in an error, and they are taken out of what a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -12,8 +14,13 @@ from msgspec import Meta
 
 HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,63}$(?!\n)")]
 SECRET_LENGTH_MIN: Final = 4  # shorter values are no secrets: they occur in many answers
-SENT_MAX: Final = 64  # secrets of a server that are remembered: those of now and those before them
+TEXT_LENGTH_MIN: Final = 8  # of a header sent over the API, and of its parts: not all of these are secrets
+PARTS_MAX: Final = 16  # of such a header: each is searched for in every answer
+SENT_MAX: Final = 512  # secrets of a server that are remembered: those of now and those before them
 _OURS: Final = {"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"}
+_PUBLIC: Final = {"accept", "accept-language", "content-type", "user-agent"}  # headers without secrets
+_SCHEME: Final = re.compile(r"[A-Za-z0-9-]+$")
+_PART: Final = re.compile(r'(?:[^\s=;,"]+=(?="?[^\s=;,"]))?"?([^\s;,"]+)')  # behind NAME=, if there is a name
 _SECRET_BYTES_MAX: Final = 16_384
 
 
@@ -42,9 +49,15 @@ class SecretText(str):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The whole value and, of one like `Bearer TOKEN`, what stands behind the scheme."""
+        """The whole value; of one like `Bearer TOKEN` what stands behind the scheme; and of one like `Token id="ID",
+        key="KEY"` or `a=A; b=B` its first parts. Short ones are none."""
         scheme, _, rest = self.partition(" ")
-        return (str(self), rest) if rest and scheme.isalnum() else (str(self),)
+        behind = rest if rest and _SCHEME.match(scheme) else str(self)
+        return tuple(
+            dict.fromkeys(
+                each for each in (str(self), behind, *_PART.findall(behind)[:PARTS_MAX]) if len(each) >= TEXT_LENGTH_MIN
+            )
+        )
 
 
 class SecretValues(NamedTuple):
@@ -57,7 +70,7 @@ class SecretValues(NamedTuple):
 def check_headers(headers: Mapping[str, Secret]) -> None:
     """Raises ValueError for headers that a tools file may not set, or that are invalid."""
     if len({name.lower() for name in headers}) < len(headers):
-        raise ValueError("a header stands in `headers` twice")
+        raise ValueError("`headers` has a header twice")
     for name, value in headers.items():
         if name.lower() in _OURS:
             raise ValueError(f"headers.{name} is set by the server itself: leave it out")
@@ -73,7 +86,7 @@ def secret_values(given: Mapping[str, Secret], environment: Mapping[str, str]) -
             secrets.append(_secret(value, environment))
             values[name] = value.prefix + secrets[-1]
         else:
-            secrets += value.secrets if isinstance(value, SecretText) else ()
+            secrets += value.secrets if isinstance(value, SecretText) and name.lower() not in _PUBLIC else ()
             values[name] = str(value)
     return SecretValues(values, tuple(secrets))
 
@@ -89,11 +102,13 @@ def header_values(headers: Mapping[str, Secret], environment: Mapping[str, str])
 
 
 def without_secrets(secrets: Iterable[str], body: bytes) -> bytes:
-    """Returns an answer's body with our own secrets removed: an error page of a service or proxy may repeat the
-    request's headers."""
-    for secret in secrets:
-        if len(secret) >= SECRET_LENGTH_MIN:
-            body = body.replace(secret.encode(), b"[removed]")
+    """Returns an answer's body with our own secrets removed, as they are and as JSON has them: an error page of a
+    service or proxy may repeat the request's headers."""
+    long = {secret for secret in secrets if len(secret) >= SECRET_LENGTH_MIN}
+    quoted = {json.dumps(secret)[1:-1] for secret in long}
+    slashed = {text.replace("/", "\\/") for text in quoted}  # as some writers of JSON do
+    for text in sorted(long | quoted | slashed, key=len, reverse=True):  # a part never before its whole
+        body = body.replace(text.encode(), b"[removed]")
     return body
 
 
@@ -104,11 +119,11 @@ class SentSecrets:
     def __init__(self) -> None:
         self._kept: dict[str, None] = {}
 
-    def add(self, secrets: Iterable[str]) -> None:
+    def add(self, secrets: Collection[str]) -> None:
         for secret in secrets:
             self._kept.pop(secret, None)
             self._kept[secret] = None
-        while len(self._kept) > SENT_MAX:
+        while len(self._kept) > max(SENT_MAX, len(secrets)):
             del self._kept[next(iter(self._kept))]
 
     def taken_out(self, text: str) -> str:

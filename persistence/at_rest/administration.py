@@ -65,5 +65,6 @@ class EncryptionAdministration:
                 return EncryptionChange(changed=0)
         if tenant is None:
             raise BadInput("invalid_request", "Name the tenant whose keys are to be destroyed.", param="tenant")
-        await self._forget_tools(tenant)
-        return EncryptionChange(changed=await keys.destroy(tenant))
+        changed = await keys.destroy(tenant)
+        await self._forget_tools(tenant)  # last: nothing about tools may keep keys from being destroyed
+        return EncryptionChange(changed=changed)

@@ -132,6 +132,11 @@ def _own_column(columns: Values) -> set[str]:
     return {columns[0]}
 
 
+def _own_column_of_body(columns: Values) -> set[str]:
+    """Returns the key's id of a row whose body may be empty, which is encrypted with none."""
+    return {columns[0]} if columns[1] else set()
+
+
 TABLES: Final = (
     _Table(
         "heads",
@@ -181,7 +186,7 @@ TABLES: Final = (
     _Table("memories", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _memory),
     _Table("push_subscriptions", ("end_user", "id"), ("", ""), ("key_id", "body"), "length(body)", _own_column, _push),
     _Table("files", ("id",), ("",), ("key_id", "body", "end_user"), "length(body)", _own_column, _file),
-    _Table("added_tools", ("tenant",), ("",), ("key_id", "body"), "length(body)", _own_column, _added_tools),
+    _Table("added_tools", ("tenant",), ("",), ("key_id", "body"), "length(body)", _own_column_of_body, _added_tools),
 )
 
 _NEXT_TENANT: Final = "SELECT tenant FROM heads WHERE tenant > $1 ORDER BY tenant LIMIT 1"

@@ -28,6 +28,10 @@ class MemoryAddedTools:
             self._database.chain([self._database.sealer.entry(tools.tenant, audit)])
         return stored
 
+    async def forget(self, tenant: TenantId) -> None:
+        if tenant in self._database.added_tools:
+            await self.replace(msgspec.structs.replace(await self.tools_of(tenant), tools=()))
+
     async def changes(self, *, after: int, limit: int) -> list[AddedTools]:
         behind = [each for each in self._database.added_tools.values() if each.version > after]
         return sorted(behind, key=lambda each: each.version)[:limit]

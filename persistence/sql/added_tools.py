@@ -1,7 +1,7 @@
 """Added tools in SQLite and PostgreSQL. The port is `sessions.added_tools.AddedToolStore`.
 
-A tenant has one row, whose body is encrypted with its key. Versions count changes to the table. A change locks the
-table against other changes until it commits, so that versions become visible in their order.
+A tenant has one row, whose body is encrypted with its key; it is empty after `forget`. Versions count changes to the
+table. A change locks the table against other changes until it commits, so that versions become visible in their order.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ _PUT: Final = (
     f"INSERT INTO added_tools ({_ALL}) VALUES ($1, (SELECT coalesce(max(version), 0) + 1 FROM added_tools), $2, $3)"
     " ON CONFLICT (tenant) DO UPDATE SET version = excluded.version, key_id = excluded.key_id, body = excluded.body"
     " RETURNING version"
+)
+_FORGET: Final = (
+    "UPDATE added_tools SET version = (SELECT max(version) + 1 FROM added_tools), key_id = '', body = $2"
+    " WHERE tenant = $1"
 )
 
 
@@ -61,24 +65,30 @@ class SqlAddedTools:
         return msgspec.structs.replace(tools, version=await self._database.run(script))
 
     async def changes(self, *, after: int, limit: int) -> list[AddedTools]:
-        return [await self._read_alone(row) for row in await self._database.rows(_CHANGES, (after, limit))]
+        return [await self._read(row) for row in await self._database.rows(_CHANGES, (after, limit))]
 
-    async def _read_alone(self, row: Any) -> AddedTools:
-        """Reads a row among others, which one that cannot be read must not hold up."""
-        try:
-            return await self._read(row)
-        except Internal as error:
-            tenant, version, *_ = tuple(row)
-            log.error("added_tools_unreadable", tenant=tenant, error=str(error))
-            return AddedTools(tenant=tenant, version=version)
+    async def forget(self, tenant: TenantId) -> None:
+        check_text(tenant)
+
+        def script() -> Script[None]:
+            yield Lock("added_tools")
+            yield Query(_FORGET, (tenant, b""))
+
+        await self._database.run(script)
 
     async def _read(self, row: Any) -> AddedTools:
         codec = self._database.codec
+        tenant, version, _, body = tuple(row)
+        nothing = AddedTools(tenant=tenant, version=version)
+        if not body:
+            return nothing
         try:
             return await with_keys(codec, partial(_opened, codec, row))
         except KeyDestroyed:  # erased on purpose
-            tenant, version, *_ = tuple(row)
-            return AddedTools(tenant=tenant, version=version)
+            return nothing
+        except Internal as error:
+            log.error("added_tools_unreadable", tenant=tenant, error=str(error))
+            return msgspec.structs.replace(nothing, readable=False)
 
 
 def _opened(codec: Codec, row: Any) -> AddedTools:

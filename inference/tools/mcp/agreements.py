@@ -7,7 +7,7 @@ What somebody agrees to over the API stands in the store too, and is in force wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -50,9 +50,13 @@ class StoredPins:
     """Agreements in the store that all replicas share. Coroutines raise Unavailable if the store does not answer; new
     tools are not shown then."""
 
-    def __init__(self, store: ToolRecordStore, now_ms: Callable[[], UnixMs]) -> None:
+    def __init__(
+        self, store: ToolRecordStore, now_ms: Callable[[], UnixMs], exists: Callable[[str, str], Awaitable[bool]]
+    ) -> None:
+        """`exists` returns whether there is still an MCP server with an owner and a label."""
         self._store = store
         self._now_ms = now_ms
+        self._exists = exists
 
     async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None:
         for record in await self._store.records("pin", TenantId(owner)):
@@ -91,4 +95,9 @@ class StoredPins:
             await asyncio.sleep(LOOK_S)
 
     async def _put(self, kind: ToolRecordKind, owner: str, label: str, body: str) -> None:
-        await self._store.put(ToolRecord(tenant=TenantId(owner), kind=kind, name=label, body=body, at=self._now_ms()))
+        record = ToolRecord(tenant=TenantId(owner), kind=kind, name=label, body=body, at=self._now_ms())
+        try:
+            await self._store.put(record)
+        finally:  # a put that is cancelled may be stored
+            if not await self._exists(owner, label):  # asked last: a deletion ends by removing the records
+                await self._store.remove(record)

@@ -112,6 +112,7 @@ class McpConnection:
         self.unused = asyncio.Event()  # no call needs it
         self.unused.set()
         self._users = 0
+        self._retired = False
         self._connect = connect
         self._schemas = schemas
         self._pins = pins
@@ -146,6 +147,10 @@ class McpConnection:
     def look_again(self) -> None:
         """Has the tools listed again soon, and compared with the agreements as they are then."""
         self._again.set()
+
+    def retire(self) -> None:
+        """Has no tools listed any more: the server was deleted or replaced, and stays connected only for calls."""
+        self._retired = True
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -240,6 +245,8 @@ class McpConnection:
             log.info("mcp_transport_failed", server=self.label, reason=self.sent.taken_out(_reason(message)))
 
     async def _list(self, session: ClientSession) -> None:
+        if self._retired:
+            return
         listed, more = await self._pages(session)
         allow = self.table.allow
         tools, refused = taken_over(self.label, (tool for tool in listed if allow is None or tool.name in allow))

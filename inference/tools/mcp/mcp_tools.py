@@ -91,6 +91,7 @@ class McpTools:
         wanted = dict(file.all_servers())
         for name, running in list(self._running.items()):
             if wanted.get(name) != running.connection.table:
+                running.connection.retire()
                 ending = asyncio.create_task(_end(running))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)

@@ -13,7 +13,7 @@ from sessions.model.audit import Audited, public
 from sessions.model.errors import Conflict, Limited
 from sessions.model.types import TenantId
 from sessions.store import Store
-from tests.support.stores.journals import ACME, NOW, Bed, PostgresBed, SqliteBed
+from tests.support.stores.journals import ACME, NOW, Bed, PostgresBed, SqliteBed, overwrite_added_tools
 
 ROW = Audited(action="tool.stored", at=NOW, detail={"name": "weather"})
 SECRET = "Bearer a-very-secret-token"
@@ -86,4 +86,32 @@ async def test_what_is_sealed_is_not_readable_and_ends_with_its_key(bed: Bed) ->
     assert [each.tools for each in await store.added_tools.changes(after=0, limit=1)] == [()]
     await store.added_tools.replace(msgspec.structs.replace(stored, tools=()).with_tool(a_tool()))
     assert (await store.added_tools.tools_of(ACME)).tools == (a_tool(),)
+    await store.close()
+
+
+async def test_forgotten_tools_are_gone_for_every_reader(added: AddedToolStore) -> None:
+    await added.forget(ACME)
+    assert list(await added.changes(after=0, limit=10)) == []
+    other = await added.replace(AddedTools(tenant=TenantId("beta")).with_tool(a_tool()))
+    stored = await added.replace(AddedTools(tenant=ACME).with_tool(a_tool()))
+    await added.forget(ACME)
+    (ended,) = await added.changes(after=stored.version, limit=10)
+    assert ended == AddedTools(tenant=ACME, version=stored.version + 1) == await added.tools_of(ACME)
+    with pytest.raises(Conflict):
+        await added.replace(stored)
+    assert (await added.replace(ended.with_tool(a_tool("new")))).find("tool", "new") is not None
+    assert await added.tools_of(other.tenant) == other
+
+
+async def test_a_set_that_cannot_be_read_is_known_as_such_and_replaced(bed: Bed) -> None:
+    if not isinstance(bed, SqliteBed | PostgresBed):
+        pytest.skip("bodies are objects")
+    store = await bed.open()
+    stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(a_tool()))
+    await overwrite_added_tools(store.added_tools._database)  # type: ignore[attr-defined]
+    damaged = await store.added_tools.tools_of(ACME)
+    assert damaged == msgspec.structs.replace(stored, tools=(), readable=False)
+    assert list(await store.added_tools.changes(after=0, limit=10)) == [damaged]
+    mended = await store.added_tools.replace(damaged.with_tool(a_tool("new")))
+    assert mended.readable and await store.added_tools.tools_of(ACME) == mended
     await store.close()

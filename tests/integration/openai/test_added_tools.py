@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx2
+import msgspec
 import openai
 import pytest
 from structlog.testing import capture_logs
@@ -22,16 +23,19 @@ from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.opening import open_added_tool_check
 from inference.tools.tool_set import ToolSet
 from inference.tools.tools_file import HttpTool
+from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
-from sessions.added_tools import ADDED_MAX, HIDDEN
-from sessions.model.audit import public
-from sessions.model.types import Principal, TenantId
+from sessions.added_tools import ADDED_MAX, HIDDEN, AddedTools, tools_conflict
+from sessions.model.audit import Audited, public
+from sessions.model.types import Principal, TenantId, UnixMs
+from sessions.tool_records import ToolRecord
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import LOOPBACK, ToolService, opened_tools, reply
 from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import until
 from transport.auth.authenticator import key_digest
+from transport.http_api.routes import added_tools as routes
 from transport.http_api.routes.added_tools import SERVER, TOOL
 
 LOCAL = TenantId("local")
@@ -127,6 +131,18 @@ async def test_an_added_tool_is_called_and_its_header_is_seen_by_the_service_alo
     assert row["detail"] == {"kind": "tool", "name": "weather"}
 
 
+async def test_parts_of_a_header_are_removed_and_harmless_values_stay(
+    world: World, client: openai.AsyncOpenAI, service: ToolService
+) -> None:
+    service.answer = lambda asked: reply({"sent": asked.headers["authorization"], "ok": True, "as": "application/json"})
+    headers = {"authorization": f'Token token="{SECRET}"', "x-verbose": "true", "accept": "application/json"}
+    await world.put("weather", url=f"{service.url}/now", parameters=PARAMETERS, headers=headers)
+    world.server.engine.script += [call_of("weather", city="Rome"), "It is warm."]
+    done = await client.responses.create(model=SIMULATED, input="how is it", tools=[named("weather")])
+    (output,) = [str(each.output) for each in done.output if each.type == "function_call_output"]
+    assert json.loads(output) == {"sent": "[removed]", "ok": True, "as": "application/json"}
+
+
 async def test_a_change_lets_running_calls_go_on_and_a_deleted_tool_is_not_found(
     world: World, client: openai.AsyncOpenAI, service: ToolService
 ) -> None:
@@ -188,11 +204,15 @@ async def test_the_file_has_precedence(world: World, service: ToolService) -> No
         await world.put("other", url=f"{service.url}/other")
     left_out = [each for each in logs if each["event"] == "added_tool_left_out"]
     assert [(each["tool"], each["reason"]) for each in left_out] == [("weather", "the file has this name")]
+    seen = (await world.ask("GET", "/v1/tools/weather"))[1], (await world.ask("GET", "/v1/tools/other"))[1]
+    assert [each["left_out"] for each in seen] == ["the file has this name", None]
     taken = [("tools/weather", "weather"), ("tools/town__look", "town__look"), ("tool_servers/town", "town")]
+    taken += [("tools/town", "town"), ("tool_servers/weather", "weather")]
     await until(lambda: "town" in world.rules.file.servers)
     for path, name in taken:
         status, said = await world.ask("PUT", f"/v1/{path}", {"url": "https://x.example/"})
         assert status == 409 and said["error"]["code"] == "tool_exists" and name in said["error"]["message"]
+        assert said["error"]["param"] == ("server" if path.startswith("tool_servers") else "name")
     assert [each.name for each in world.database.added_tools[LOCAL].tools] == ["other", "weather"]
 
 
@@ -244,6 +264,50 @@ async def test_a_changed_mcp_server_lets_its_calls_end(world: World, client: ope
         await until(lambda: not world.tools.servers._ending)
 
 
+async def test_a_listing_that_ends_after_the_deletion_leaves_no_records(world: World) -> None:
+    listing, release = asyncio.Event(), asyncio.Event()
+    town, records = HttpMcp(), world.server.gateway.store.tool_records
+    put, stored = records.put, list[str]()
+
+    async def late(record: ToolRecord, audit: Audited | None = None) -> None:
+        listing.set()
+        try:
+            await release.wait()
+        finally:  # it is stored even if its caller is cancelled
+            await put(record, audit)
+            stored.append(record.kind)
+
+    async with town.running():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(records), "put", lambda _, record, audit=None: late(record, audit))
+            assert (await world.ask("PUT", "/v1/tool_servers/town", {"url": town.url}))[0] == 201
+            async with asyncio.timeout(60):
+                await listing.wait()
+            assert (await world.ask("DELETE", "/v1/tool_servers/town"))[0] == 200
+            release.set()
+            await until(lambda: bool(stored) and not world.tools.servers._running)
+            await until(lambda: not world.tools.servers._ending)
+    assert [await records.records(kind) for kind in ("pin", "listing")] == [[], []]
+
+
+async def test_records_without_a_server_can_be_deleted(world: World) -> None:
+    records = world.server.gateway.store.tool_records
+    await records.put(ToolRecord(tenant=LOCAL, kind="pin", name="town", body='{"digests": {}}', at=UnixMs(1)))
+    assert [(await world.ask("DELETE", "/v1/tool_servers/town"))[0] for _ in range(2)] == [200, 404]
+    assert await records.records("pin") == []
+    rows = [public(row) for row in await world.server.gateway.store.audit.rows(LOCAL, after=0, limit=10)]
+    assert [row["detail"] for row in rows if row["action"] == "tool.deleted"] == [{"kind": "server", "name": "town"}]
+
+
+async def test_agreements_about_the_files_own_server_stay(world: World) -> None:
+    records = world.server.gateway.store.tool_records
+    await records.put(ToolRecord(tenant=LOCAL, kind="pin", name="town", body='{"digests": {}}', at=UnixMs(1)))
+    world.file.write_text(f'{LOOPBACK}[tenants.local.servers.town]\nurl = "https://town.example/mcp"\n')
+    await until(lambda: world.rules.has_server(LOCAL, "town"))
+    assert (await world.ask("DELETE", "/v1/tool_servers/town"))[0] == 404
+    assert len(await records.records("pin")) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -266,7 +330,12 @@ async def test_a_changed_mcp_server_lets_its_calls_end(world: World, client: ope
         ("tools/code_interpreter", {"url": "https://x.example/"}, "name"),
         ("tools/file_search", {"url": "https://x.example/"}, "name"),
         ("tool_servers/town", {}, "url"),
-        ("tool_servers/Town", {"url": "https://x.example/"}, "name"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {"a": "x", "A": "y"}}, "headers"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {"a": 5}}, "headers.a"),
+        ("tools/weather", {"url": "https://x.example/", "headers": {f"a{n}": "x" for n in range(33)}}, "headers"),
+        ("tools/weather?tenant=other", {"url": "https://x.example/"}, "tenant"),
+        ("tool_servers/Town", {"url": "https://x.example/"}, "server"),
+        ("tool_servers/town", {"url": "https://x.example/", "name": "x"}, "name"),
         ("tool_servers/town", {"command": ["/bin/sh"]}, "command"),
         ("tool_servers/town", {"url": "https://x.example/", "env": {"A": "b"}}, "env"),
         ("tool_servers/town", {"url": "https://x.example/", "folder": "/"}, "folder"),
@@ -299,11 +368,69 @@ async def test_no_change_is_lost(world: World) -> None:
     assert late.status_code == 409 and late.json()["error"]["code"] == "tool_changed"
     assert (await world.http.delete(url, headers=match)).status_code == 409
     assert (await world.http.get(url)).json()["settings"]["url"] == "https://x.example/2"
+    there = await world.http.put(url, json={"url": "https://x.example/3"}, headers={"if-none-match": "*"})
+    assert there.status_code == 409 and there.json()["error"]["param"] == "If-None-Match"
+    new = await world.http.put("/v1/tools/new", json={"url": "https://x.example/"}, headers={"if-none-match": "*"})
+    assert new.status_code == 201
     absent = await world.http.put("/v1/tools/other", json={"url": "https://x.example/"}, headers={"if-match": "*"})
     assert absent.status_code == 409
-    puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(6)]
+    puts = [world.http.put(f"/v1/tools/t{n}", json={"url": "https://x.example/"}) for n in range(20)]
     assert {each.status_code for each in await asyncio.gather(*puts)} == {201}
-    assert len(world.database.added_tools[LOCAL].tools) == 7
+    assert len(world.database.added_tools[LOCAL].tools) == 22
+
+
+@pytest.mark.parametrize("name", ["own", "own__weather"])
+async def test_tools_and_servers_are_not_mistaken_for_each_other(world: World, name: str) -> None:
+    body = {"url": "https://x.example/"}
+    for first, second, param in (
+        (f"tools/{name}", "tool_servers/own", "server"),
+        ("tool_servers/own", f"tools/{name}", "name"),
+    ):
+        assert (await world.ask("PUT", f"/v1/{first}", body))[0] == 201
+        status, said = await world.ask("PUT", f"/v1/{second}", body)
+        assert status == 409 and said["error"]["code"] == "tool_exists" and said["error"]["param"] == param
+        assert (await world.ask("DELETE", f"/v1/{first}"))[0] == 200
+
+
+async def test_a_tool_says_why_it_is_not_in_force(world: World) -> None:
+    tables = {"local": "http://127.0.0.1/", "later": "https://x.example/"}
+    for name, url in tables.items():
+        assert (await world.ask("PUT", f"/v1/tools/{name}", {"url": url}))[0] == 201
+    (later, local) = world.database.added_tools[LOCAL].tools
+    later = msgspec.structs.replace(later, table={**later.table, "colour": "red"})
+    world.database.added_tools[LOCAL] = AddedTools(tenant=LOCAL, version=9, tools=(later, local))
+    world.file.write_text("")
+    await until(lambda: not world.rules.file.networks)
+    refused, forbidden = [each["left_out"] for each in (await world.ask("GET", "/v1/tools"))[1]["data"]]
+    assert "colour" in refused and forbidden == "its address is not permitted"
+
+
+async def test_a_change_goes_on_while_others_change_other_tools(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, conflicts = MemoryAddedTools.replace, [12]
+
+    async def contended(store: MemoryAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
+        conflicts[0] -= 1
+        if conflicts[0] >= 0:
+            raise tools_conflict()
+        return await replace(store, tools, audit)
+
+    monkeypatch.setattr(MemoryAddedTools, "replace", contended)
+    monkeypatch.setattr(routes, "PAUSE_MAX_S", 0.001)
+    body = {"url": "https://x.example/"}
+    assert (await world.ask("PUT", "/v1/tools/weather", body))[0] == 201
+    conflicts[0] = 1_000
+    status, said = await world.ask("PUT", "/v1/tools/weather", body)
+    assert status == 409 and said["error"]["code"] == "tool_changed" and said["error"]["retryable"]
+
+
+async def test_tools_that_cannot_be_read_are_replaced(world: World) -> None:
+    kept = world.database.added_tools
+    for method, body, status in (("PUT", {"url": "https://x.example/"}, 201), ("DELETE", None, 200)):
+        kept[LOCAL] = AddedTools(tenant=LOCAL, version=7, readable=False)
+        for path in ("/v1/tools/weather", "/v1/tools"):
+            assert (await world.ask("GET", path))[0] == 500
+        assert (await world.ask(method, "/v1/tools/weather", body))[0] == status
+        assert kept[LOCAL].readable and len(kept[LOCAL].tools) == (method == "PUT")
 
 
 async def test_a_tenant_adds_so_many(world: World) -> None:

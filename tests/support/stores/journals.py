@@ -29,6 +29,7 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.store import PostgresStore
+from persistence.sql.script import Query, Script, SqlDatabase
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model.commands import Ok
@@ -278,6 +279,15 @@ async def billed(names: Sequence[str]) -> AsyncIterator[MemoryStore]:
     await a_log(store.journal, "s", 1, usage=tuple(a_usage(name) for name in names))
     yield store
     await store.close()
+
+
+async def overwrite_added_tools(database: SqlDatabase) -> None:
+    """Overwrites the bodies of all added tools, so that they cannot be read."""
+
+    def script() -> Script[None]:
+        yield Query("UPDATE added_tools SET body = $1", (b"overwritten",))
+
+    await database.run(script)
 
 
 async def a_log(journal: Journal, session: str, count: int = 3, *, tenant: str = ACME, **fields: Any) -> Head:

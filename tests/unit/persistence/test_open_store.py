@@ -17,7 +17,7 @@ from persistence.postgres.store import PostgresStore
 from persistence.sqlite.store import SqliteStore
 from sessions.added_tools import AddedTool, AddedTools
 from sessions.model.errors import BadInput, Unavailable
-from tests.support.stores.journals import ACME, NOW, a_log
+from tests.support.stores.journals import ACME, NOW, a_log, overwrite_added_tools
 from transport.cli.settings import Settings
 
 
@@ -184,3 +184,19 @@ async def test_added_tools_go_over_to_a_new_key_and_end_with_their_tenants_keys(
         await administration.act("destroy", ACME)
         (ended,) = await store.added_tools.changes(after=stored.version, limit=10)
         assert ended.tenant == ACME and ended.tools == (), "what holds them in memory is told"
+        assert await sweep.sweep() and await store.added_tools.tools_of(ACME) == ended
+
+
+async def test_tools_that_cannot_be_read_keep_no_key_from_being_destroyed(tmp_path: Path) -> None:
+    stores = make_stores(Settings(data=str(tmp_path)), folder=tmp_path, now_ms=lambda: NOW)
+    async with stores.opened() as store:
+        tool = AddedTool(kind="tool", name="weather", table={"url": "https://x.example/"}, revision="r", at=NOW, by="")
+        stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(tool))
+        assert stores.codec is not None and stores.sql is not None
+        await overwrite_added_tools(stores.sql)
+        assert not (await store.added_tools.tools_of(ACME)).readable
+        administration = stores.administration(Reencryption(stores.sql, stores.codec, now_ms=lambda: NOW, settle_s=0))
+        assert administration is not None
+        assert (await administration.act("destroy", ACME)).changed == 1
+        (ended,) = await store.added_tools.changes(after=stored.version, limit=10)
+        assert ended.readable and ended.tools == () and await store.added_tools.tools_of(ACME) == ended

@@ -17,7 +17,7 @@ from sessions.model.errors import Conflict, NotFound
 from sessions.model.types import Principal, TenantId
 from sessions.tool_records import EVERYBODY, ToolListing, ToolPin, ToolRecord
 from transport.http_api.context import gateway_of, principal_of
-from transport.http_api.routes.added_tools import AddedToolObject, tool_object
+from transport.http_api.routes.added_tools import AddedToolObject, check_readable, tool_object
 from transport.http_api.strict_json import StrictRoute
 from transport.openai.request_models import RequestModel
 from transport.openai.response_models import ERRORS, ListPage, ResponseModel
@@ -75,9 +75,9 @@ async def listed(request: Request, tenant: Annotated[str | None, Query(max_lengt
     records = list(await store.records("listing", owner))
     if operates(principal):
         records += await store.records("listing", EVERYBODY)
-    added = (await gateway_of(request).store.added_tools.tools_of(owner)).tools
+    added = check_readable(await gateway_of(request).store.added_tools.tools_of(owner)).tools
     data: list[ResponseModel] = [_server_object(record) for record in records]
-    data += map(tool_object, added)
+    data += [await tool_object(request, owner, tool) for tool in added]
     return ToolServerList.model_validate({"object": "list", "data": data, "last_id": None, "has_more": False})
 
 

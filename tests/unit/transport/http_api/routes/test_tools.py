@@ -16,6 +16,10 @@ from tests.support.doors.openai_server import Serving, serving
 from tests.support.mcp.opened import ACME, opened_servers, stdio_table, until
 
 
+async def there_is(owner: str, label: str) -> bool:
+    return True
+
+
 async def call(server: Serving, method: str, path: str, **more: Any) -> tuple[int, Any]:
     async with httpx2.AsyncClient(base_url=server.server.url, trust_env=False) as http:
         answer = await http.request(method, path, **more)
@@ -24,7 +28,7 @@ async def call(server: Serving, method: str, path: str, **more: Any) -> tuple[in
 
 async def test_what_changed_is_held_seen_and_agreed_to(tmp_path: Path) -> None:
     async with serving(SimulatedOptions()) as server:
-        pins = StoredPins(server.gateway.store.tool_records, lambda: UnixMs(1))
+        pins = StoredPins(server.gateway.store.tool_records, lambda: UnixMs(1), there_is)
         table = stdio_table(tmp_path, mode="pulls")
         async with opened_servers(tmp_path, table, pins=pins) as tools:
             assert tools.find(ACME, "town__look") is not None
