@@ -47,6 +47,8 @@ async def servers(tmp_path: Path, model_path: Path) -> AsyncIterator[Servers]:
         await engine.start()
         yield Servers(own, (relays[0], relays[1]), engine)
         await engine.close()
+        for relay in relays:  # a server waits for requests that are still open
+            await relay.cut()
         await world.close()
 
 

@@ -27,6 +27,7 @@ async def test_answers_outlive_a_replica_and_a_gateway() -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
 async def test_a_tool_that_one_gateway_was_given_is_called_through_the_other(tmp_path: Path) -> None:
     tools = tmp_path / "tools.toml"
     tools.touch()
