@@ -36,7 +36,14 @@ def make(*targets: str) -> tuple[str, ...]:
     return ("make", "--no-print-directory", *targets)
 
 
-OTHERS: Final = ("tests/unit", "tests/golden", "tests/contract", "tests/integration", "tests/walk", "clients/python/tests")
+OTHERS: Final = (
+    "tests/unit",
+    "tests/golden",
+    "tests/contract",
+    "tests/integration",
+    "tests/walk",
+    "clients/python/tests",
+)
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "locks": make("withdrawn", "resolve"),
     "node": make("node"),
