@@ -37,13 +37,13 @@ class WorkerEnded(Exception):
         self.used = used
 
 
-class WorkerCommand(NamedTuple):
+class WorkerCommand(NamedTuple, Generic[Reply]):
     """Describes a worker: its module with the arguments, how its replies are read, and in how many seconds one must
     have come. The module writes one reply when it is ready."""
 
     module: str
     arguments: tuple[str, ...]
-    read_reply: Callable[[asyncio.StreamReader], Awaitable[object]]
+    read_reply: Callable[[asyncio.StreamReader], Awaitable[Reply]]
     answer_s: float
 
 
@@ -57,7 +57,7 @@ class PoolErrors(NamedTuple):
 class WorkerPool(Generic[Request, Reply]):
     """A pool of worker processes of one kind."""
 
-    def __init__(self, command: WorkerCommand, errors: PoolErrors, *, workers: int, waiting_max: int) -> None:
+    def __init__(self, command: WorkerCommand[Reply], errors: PoolErrors, *, workers: int, waiting_max: int) -> None:
         self._errors = errors
         self._waiting_max = waiting_max
         self._free: asyncio.LifoQueue[_Worker[Request, Reply]] = asyncio.LifoQueue()
@@ -123,7 +123,7 @@ class WorkerPool(Generic[Request, Reply]):
 class _Worker(Generic[Request, Reply]):
     """One worker process, started when it is needed."""
 
-    def __init__(self, command: WorkerCommand, errors: PoolErrors) -> None:
+    def __init__(self, command: WorkerCommand[Reply], errors: PoolErrors) -> None:
         self._command = command
         self._errors = errors
         self.process: asyncio.subprocess.Process | None = None
@@ -142,7 +142,7 @@ class _Worker(Generic[Request, Reply]):
                 await process.stdin.drain()
                 reply = await self._command.read_reply(process.stdout)
             whole = True
-            return reply  # type: ignore[return-value]  # the command's frames are of the pool's types
+            return reply
         except TimeoutError as exc:
             raise WorkerEnded(None, used) from exc
         except (OSError, EOFError, ValueError) as exc:

@@ -178,8 +178,13 @@ class ToolSources:
                 if tools.tools:
                     self._added[tools.tenant] = tables
                 self._version = tools.version
-        if self._version != begun:
-            self._apply(self._merged())
+        if self._version == begun:
+            return
+        while True:  # all tools of all tenants: it takes time and runs in a thread
+            file = self._file
+            merged = await asyncio.to_thread(self._merged)
+            if self._file is file:
+                return self._apply(merged)
 
     async def follow(self, store: AddedToolStore) -> None:
         """Looks every `LOOK_S` until cancelled."""

@@ -1,4 +1,4 @@
-"""What every engine must do whose model sees images: one suite, on tiny models whose answers depend on the image."""
+"""Every engine whose model sees images passes this suite, on tiny models whose answers depend on the image."""
 
 from __future__ import annotations
 

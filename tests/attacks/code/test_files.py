@@ -4,25 +4,22 @@ server that keeps what code leaves. None brings anything out that was not in the
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import Response, ResponseCodeInterpreterToolCall
-from openai.types.responses.response_code_interpreter_tool_call import OutputLogs
+from openai.types.responses import Response
 
 from inference.simulated import SimulatedOptions
 from inference.tools.code.sandbox_pool import SandboxUnavailable, find_kind
 from persistence.memory.database import MemoryDatabase
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.code_runs import logs, run
+from tests.support.doors.openai_server import Serving, serving
 from tests.support.doors.tool_service import opened_tools
 from tests.support.sandbox.escapes_files import COSTLY, TAKEN_OUT, program
 
 pytestmark = [pytest.mark.timeout(300)]
-CODE: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 SECRET = b"hidden-from-code-4711"
 KEPT, KEPT_BYTES = 8, 2**20
 TOOLS = f"""
@@ -56,21 +53,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Serving]:
 async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with server.client() as made:
         yield made
-
-
-async def run(client: openai.AsyncOpenAI, server: Serving, code: str, **more: Any) -> Response:
-    call = {"name": "code_interpreter", "arguments": {"code": code}}
-    server.engine.script += [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", "Done."]
-    done: Response = await client.responses.create(model=SIMULATED, input="run it", **{"tools": [CODE], **more})
-    return done
-
-
-def logs(done: Response) -> str:
-    (ran,) = [item for item in done.output if isinstance(item, ResponseCodeInterpreterToolCall)]
-    assert ran.outputs is not None
-    (output,) = ran.outputs
-    assert isinstance(output, OutputLogs)
-    return output.logs
 
 
 def contents(server: Serving) -> list[bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,10 +15,18 @@ from sessions.model.audit import Audited, public
 from sessions.model.errors import Conflict, Limited
 from sessions.model.types import TenantId
 from sessions.store import Store
-from tests.support.stores.journals import ACME, NOW, Bed, PostgresBed, SqliteBed, overwrite_added_tools
+from tests.support.stores.journals import ACME, KINDS, NOW, Bed, PostgresBed, SqliteBed, a_bed, overwrite_added_tools
 
 ROW = Audited(action="tool.stored", at=NOW, detail={"name": "weather"})
+IN_FILES = [kind for kind in KINDS if kind != "memory"]
+FileBed = SqliteBed | PostgresBed
 SECRET = "Bearer a-very-secret-token"
+
+
+@pytest.fixture(params=IN_FILES)
+async def in_a_file(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bed]:
+    async with a_bed(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -69,15 +79,14 @@ async def test_a_tenant_has_so_many_and_so_much(added: AddedToolStore) -> None:
     assert await added.tools_of(ACME) == tools
 
 
-async def test_what_is_sealed_is_not_readable_and_ends_with_its_key(bed: Bed) -> None:
-    if not isinstance(bed, SqliteBed | PostgresBed) or not bed._sealed:
-        pytest.skip("bodies are plain")
-    store = await bed.open()
+@pytest.mark.parametrize("in_a_file", [kind for kind in IN_FILES if "sealed" in str(kind)], indirect=True)
+async def test_what_is_sealed_is_not_readable_and_ends_with_its_key(in_a_file: FileBed) -> None:
+    store = await in_a_file.open()
     stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(a_tool()))
-    if isinstance(bed, PostgresBed):
-        content = b"".join(await bed.tables())
+    if isinstance(in_a_file, PostgresBed):
+        content = b"".join(await in_a_file.tables())
     else:
-        content = b"".join(each.read_bytes() for each in bed.folder.iterdir() if each.name.startswith("journal"))
+        content = b"".join(each.read_bytes() for each in in_a_file.folder.iterdir() if each.name.startswith("journal"))
     assert SECRET.encode() not in content
     codec = store.added_tools._database.codec  # type: ignore[attr-defined]
     assert isinstance(codec, SealingCodec)
@@ -103,10 +112,8 @@ async def test_forgotten_tools_are_gone_for_every_reader(added: AddedToolStore) 
     assert await added.tools_of(other.tenant) == other
 
 
-async def test_a_set_that_cannot_be_read_is_known_as_such_and_replaced(bed: Bed) -> None:
-    if not isinstance(bed, SqliteBed | PostgresBed):
-        pytest.skip("bodies are objects")
-    store = await bed.open()
+async def test_a_set_that_cannot_be_read_is_known_as_such_and_replaced(in_a_file: FileBed) -> None:
+    store = await in_a_file.open()
     stored = await store.added_tools.replace(AddedTools(tenant=ACME).with_tool(a_tool()))
     await overwrite_added_tools(store.added_tools._database)  # type: ignore[attr-defined]
     damaged = await store.added_tools.tools_of(ACME)

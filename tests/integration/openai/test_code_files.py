@@ -11,7 +11,6 @@ import httpx
 import openai
 import pytest
 from openai.types.responses import Response, ResponseCodeInterpreterToolCall
-from openai.types.responses.response_code_interpreter_tool_call import OutputLogs
 from openai.types.responses.response_output_text import AnnotationContainerFileCitation
 
 from inference.simulated import SimulatedOptions
@@ -20,12 +19,12 @@ from sessions.model.knowledge.files import FileQuota, FileQuotas
 from sessions.model.types import FunctionCallOutput, Principal, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.documents.inline import InlineDocuments
+from tests.support.doors.code_runs import CODE, logs, run
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import opened_tools
 from tests.support.mcp.opened import until
 from transport.auth.authenticator import key_digest
 
-CODE: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 TOOLS = """
 [tools.code_interpreter]
 kind = "code"
@@ -69,22 +68,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Serving]:
 async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with server.client("anna") as made:
         yield made
-
-
-async def run(client: openai.AsyncOpenAI, server: Serving, code: str, said: str = "Done.", **more: Any) -> Response:
-    call = {"name": "code_interpreter", "arguments": {"code": code}}
-    server.engine.script += [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", said]
-    more = {"input": "run it", "tools": [CODE], **more}
-    done: Response = await client.responses.create(model=SIMULATED, **more)
-    return done
-
-
-def logs(done: Response) -> str:
-    (ran,) = [item for item in done.output if isinstance(item, ResponseCodeInterpreterToolCall)]
-    assert ran.outputs is not None
-    (output,) = ran.outputs
-    assert isinstance(output, OutputLogs)
-    return output.logs
 
 
 def cited(done: Response) -> list[AnnotationContainerFileCitation]:

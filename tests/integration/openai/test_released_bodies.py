@@ -1,4 +1,4 @@
-"""What was parsed of a request does not stay until its answer has been written."""
+"""A request's parsed body is freed when its turn has begun, and does not stay until its answer has been written."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ WORDS = "hello to whoever keeps this"
 PARTS = [{"type": "text", "text": WORDS}] * 3
 DOORS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": PARTS}]}),
+    ("/v1/completions", {"prompt": [WORDS, "another prompt"], "max_tokens": 9_999}),
     ("/v1/messages", {"messages": [{"role": "user", "content": PARTS}], "max_tokens": 9_999}),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": WORDS}] * 3}]}),
 ]

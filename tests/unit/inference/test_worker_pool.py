@@ -16,7 +16,9 @@ ERRORS = PoolErrors(lambda: Overloaded("overloaded", "full"), lambda: Unavailabl
 REQUEST = SchemaRequest(b"{}")
 
 
-def pool_of(command: WorkerCommand = COMMAND, *, waiting_max: int = 1) -> WorkerPool[SchemaRequest, SchemaReply]:
+def pool_of(
+    command: WorkerCommand[SchemaReply] = COMMAND, *, waiting_max: int = 1
+) -> WorkerPool[SchemaRequest, SchemaReply]:
     return WorkerPool(command, ERRORS, workers=1, waiting_max=waiting_max)
 
 

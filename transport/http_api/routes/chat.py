@@ -180,6 +180,7 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
     ]
     with naming_input("prompt"):
         started = await _started(request, principal, turns)
+    release_body(request, body.prompt)
 
     def left() -> None:
         for each in started:
