@@ -14,15 +14,15 @@ from typing import Any, Final
 import openai
 import pytest
 
-from bench.support import free_ports
 from inference.simulated import SimulatedOptions
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import LOOPBACK, opened_tools
+from tests.support.listening_sockets import free_ports
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PACKAGES: Final = Path(__file__).parent / "node_modules" / "@modelcontextprotocol"
 WITH_NODE: Final = str(ROOT / "deploy" / "with_node.sh")
-PYTHON: Final = ROOT / ".venv-mcp-servers" / "bin"
+PYTHON: Final = ROOT / ".venv-sdks-mcp" / "bin"
 TOOLS: Final = {
     "everything": 13,
     "remote": 13,
