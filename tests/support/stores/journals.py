@@ -179,7 +179,7 @@ KINDS = [
     "sqlite",
     "sqlite-sealed",
     pytest.param("postgres", marks=pytest.mark.cluster),
-    pytest.param("postgres-sealed", marks=pytest.mark.cluster),
+    pytest.param("postgres-sealed", marks=[pytest.mark.cluster, pytest.mark.slow]),
 ]
 
 
