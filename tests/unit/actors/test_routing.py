@@ -1,4 +1,4 @@
-"""Where a gateway sends what: who is believed, who is avoided, and how often a session may be taken over."""
+"""Routes of sessions, and subscriptions that follow them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from actors.cluster.pool_states import PoolStates
+from actors.cluster.versions import OURS
 from actors.peer.links import LinkDown
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.generation import EngineInfo
-from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey
-from sessions.ports import Member, Owner, View
-from tests.support.cluster.harness import ALICE, Cluster, advance, cluster
+from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
+from sessions.ports import Member, Owner, Published, View
+from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
+from tests.support.cluster.steps import all_met, member
+from tests.support.virtual_time import advance as subscriptions_advance
 from tests.support.virtual_time import outcome, virtual
 
 
@@ -190,3 +193,56 @@ async def test_a_gateway_has_a_replica_while_one_takes_sessions_and_answers() ->
         assert not router.routes.has_replica
         router.routes.view = View(0, ())
         assert not router.routes.has_replica
+
+
+@virtual
+async def test_replicas_are_linked_before_anybody_needs_them() -> None:
+    async with cluster(replicas=2) as made:
+        links = made.gateways["g1"].router.links
+        await advance(0.1)
+        assert all(links.member(member(node)) is not None for node in made.replicas.values())
+        late = await made.add_replica("r3")
+        await advance(made.router_limits.view_s + 0.1)
+        assert links.member(member(late)) is not None
+
+
+KEY = SessionKey(TenantId("acme"), SessionId("one"))
+
+
+def offsets(seen: list[Published]) -> list[int]:
+    return [record.offset for published in seen for record in published.records]
+
+
+async def silent(made: Cluster, gateway: str = "g1") -> bool:
+    subscriptions = made.gateways[gateway].router.subscriptions
+    await subscriptions_advance(0.1)
+    return len(subscriptions) == 0 and subscriptions.attachments == 0
+
+
+@virtual
+async def test_watches_of_one_session_share_an_attachment_until_the_last_ends() -> None:
+    async with cluster(replicas=1) as made:
+        await made.gateways["g1"].create("one")
+        router, first, second = made.gateways["g1"].router, list[Published](), list[Published]()
+        unwatch = router.watch(KEY, first.append)
+        unwatch_second = router.watch(KEY, second.append)
+        await until(lambda: router.subscriptions.attachments == 1)
+        assert len(router.subscriptions) == 1
+        unwatch()
+        await made.gateways["g1"].say(KEY, tokens=3)
+        await made.at_rest(KEY)
+        assert second and not offsets(first)
+        unwatch_second()
+        assert await silent(made)
+
+
+@virtual
+async def test_inside_its_context_it_is_a_member_with_its_address_engine_and_protocol() -> None:
+    async with cluster(replicas=2) as made:
+        await all_met(made)
+        node = made.replicas["r1"]
+        (announced,) = [each for each in made.gateways["g1"].router.routes.view.members if each.replica == "r1"]
+        assert (announced.address, announced.protocol, announced.protocols) == ("r1", OURS[0], OURS)
+        assert announced.engine == node.engine.info
+        await node.end()
+        await until(lambda: len(made.replicas["r2"].replica.membership.view.members) == 1)

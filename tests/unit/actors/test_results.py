@@ -1,4 +1,4 @@
-"""Whose answers are found, what seals them, and what keeps one from being stored."""
+"""The cache of answers: whose they are, where they lie, what is kept."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 from array import array
 from typing import Any, NamedTuple
 
+import pytest
+from redis.exceptions import NoScriptError, ResponseError
+
+from actors.directory.pipelined_connection import NotSent, ReplyLost
 from actors.results.cache import ProcessKeys, TenantResultCache, make_results
-from actors.results.store import MemoryResultStore, StoredResult
+from actors.results.store import ENTRY_OVERHEAD_BYTES, MemoryResultStore, StoredResult
 from actors.results.valkey import ValkeyResultStore
 from sessions.limits import Limits, LimitsNow, TenantLimits
 from sessions.metrics import Metrics
-from sessions.model.errors import Unavailable
+from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.generation import Chunk
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.result_cache import ResultLookup
+from tests.support.cluster.scripted_servers import ScriptedServers
 
 ON = TenantLimits(result_cache_s=60, result_cache_bytes=5_000)
 PLAN = PromptPlan(array("I", [1]), array("I"), 0, 10, 0, None)
@@ -162,3 +167,52 @@ def test_there_is_none_without_room_limits_or_keys_to_share_it_under() -> None:
     assert configured(megabytes=0) is None
     assert configured(limited=None) is None
     assert configured("redis://127.0.0.1") is None
+
+
+ONE, TWO = TenantId("one"), TenantId("two")
+
+
+async def test_all_tenants_together_are_bounded_and_counted() -> None:
+    size = 1_000
+    store = MemoryResultStore(3 * (size + ENTRY_OVERHEAD_BYTES), lambda: 0.0)
+    for number, tenant in enumerate((ONE, TWO, ONE, TWO)):
+        result = StoredResult(bytes([number]), b"m", bytes(size))
+        await store.put(tenant, result, ttl_s=10, bytes_max=1 << 20)
+    assert [await store.get(tenant, bytes([n])) is None for n, tenant in enumerate((ONE, TWO, ONE, TWO))] == [
+        True,
+        False,
+        False,
+        False,
+    ], "the one that had most made room"
+    assert len(store) == 3 and store.size == 3 * (size + ENTRY_OVERHEAD_BYTES)
+    await store.put(ONE, StoredResult(b"x", b"m", bytes(1 << 20)), ttl_s=10, bytes_max=1 << 30)
+    assert len(store) == 3, "it would have taken more than all of the room"
+    await store.drop(TWO, None)
+    assert store.size == size + ENTRY_OVERHEAD_BYTES
+    await store.close()
+    assert (len(store), store.size) == (0, 0)
+
+
+def over(*answers: Any) -> tuple[ValkeyResultStore, ScriptedServers]:
+    store, servers = ValkeyResultStore("redis://127.0.0.1"), ScriptedServers(*answers)
+    store._servers = servers  # type: ignore[assignment]
+    return store, servers
+
+
+async def test_the_script_is_sent_where_the_server_has_it_not_and_a_tenant_stays_in_one_slot() -> None:
+    store, servers = over(NoScriptError("none"), b"body", None)
+    assert await store.get(TenantId("a {b}"), b"n") == b"body"
+    assert await store.get(TenantId("a {b}"), b"n") is None
+    assert [call[1] for call in servers.calls] == ["EVALSHA", "EVAL", "EVALSHA"]
+    keys = {call[0] for call in servers.calls}
+    assert len(keys) == 1 and keys.pop().count("{") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(NotSent("x"), Unavailable), (ResponseError("OOM"), Unavailable), (ReplyLost("x"), OutcomeUnknown)],
+)
+async def test_what_went_wrong_is_an_error_of_ours(error: Exception, kind: type[Exception]) -> None:
+    store, _ = over(error)
+    with pytest.raises(kind):
+        await store.drop(TenantId("t"), None)
