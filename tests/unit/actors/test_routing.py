@@ -16,7 +16,6 @@ from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey,
 from sessions.ports import Member, Owner, Published, View
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
 from tests.support.cluster.steps import all_met, member
-from tests.support.virtual_time import advance as subscriptions_advance
 from tests.support.virtual_time import outcome, virtual
 
 
@@ -215,7 +214,7 @@ def offsets(seen: list[Published]) -> list[int]:
 
 async def silent(made: Cluster, gateway: str = "g1") -> bool:
     subscriptions = made.gateways[gateway].router.subscriptions
-    await subscriptions_advance(0.1)
+    await advance(0.1)
     return len(subscriptions) == 0 and subscriptions.attachments == 0
 
 
