@@ -9,12 +9,12 @@ import pytest
 from sessions.machine.model_routing import alias_of
 from sessions.model import commands as cm
 from sessions.model import events as ev
-from sessions.model.errors import Conflict, Forbidden, NotFound
+from sessions.model.errors import Conflict, NotFound
 from sessions.model.request import request_of
 from sessions.model.types import SessionKey
-from sessions.routing.models_file import NO_POOLS, read_models
+from sessions.routing.models_file import NO_POOLS
 from tests.support.cluster.harness import ALICE, Cluster, until
-from tests.support.cluster.model_pools import EASY, FILE, FileInForce, add, events, pools, receipts, say
+from tests.support.cluster.model_pools import EASY, FileInForce, add, events, pools, receipts, say
 from tests.support.virtual_time import virtual
 
 
@@ -148,26 +148,3 @@ async def test_an_alias_may_be_chosen_and_left_again() -> None:
         await turn(made, key, here)
         assert (info(made, key).model, alias_of(info(made, key))) == (here, ""), "pinned where it is"
         assert wrote(made, key)[-1] == here
-
-
-@virtual
-async def test_what_a_tenant_may_not_use_is_refused() -> None:
-    file = FileInForce()
-    async with pools(file) as made:
-        key = await begun(made, "small")
-        file.pools = read_models(FILE + f'[tenants.{ALICE.tenant}]\nallow = ["small"]\n')
-        with pytest.raises(Forbidden, match="You may not use the model 'large'"):
-            await turn(made, key, "large")
-
-
-@virtual
-async def test_a_repeat_of_the_turn_that_changed_the_model_is_applied_once() -> None:
-    async with pools(no_file()) as made:
-        key = await begun(made, "small")
-        command = cm.MessageCreate(
-            id=made.command_id(), session=key.session, content=EASY, max_output_tokens=12, model="large"
-        )
-        first = await execute(made, command)
-        await made.at_rest(key)
-        assert await execute(made, command) == first
-        assert wrote(made, key) == ["small", "large"]

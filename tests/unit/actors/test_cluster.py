@@ -25,7 +25,7 @@ from actors.cluster.placement import BOUND, BoundedRendezvous, session_load_of
 from actors.cluster.pool_states import PoolStates, pool_states
 from actors.cluster.previous_owner import PreviousOwnerQuery
 from actors.cluster.rendezvous import FLAT_MAX, RendezvousTree, ranking
-from actors.cluster.versions import OURS, common_protocol, protocol_mismatch, protocols_of
+from actors.cluster.versions import OURS, common_protocol, protocol_mismatch
 from actors.directory import LEASE_TTL_S, PARTITIONS
 from actors.directory.memory import MemoryDirectory
 from actors.directory.rules import DirectoryState
@@ -706,10 +706,6 @@ def test_who_drains_without_a_new_version_is_passed_over() -> None:
     assert chosen is not None and chosen.replica == ranking(rendezvous_key(0), MANY)[1]
 
 
-OLD = Member(replica=ReplicaId("r1"), incarnation="i1", address="a", model="m", fingerprint="w/t")
-NEW = msgspec.structs.replace(OLD, protocol=OURS[0], protocols=OURS, version="0.3.0")
-
-
 @pytest.mark.parametrize(
     ("one", "other", "spoken"),
     [
@@ -723,17 +719,6 @@ NEW = msgspec.structs.replace(OLD, protocol=OURS[0], protocols=OURS, version="0.
 def test_two_speak_the_newest_that_both_know(one: tuple[int, int], other: tuple[int, int], spoken: int | None) -> None:
     assert common_protocol(one, other) == common_protocol(other, one) == spoken
     assert (protocol_mismatch("g1", one, "r1", other) is None) == (spoken is not None)
-
-
-def test_the_refusal_says_who_is_to_be_upgraded() -> None:
-    says = "g1 speaks peer protocol 1, r1 speaks peer protocols 2 to 3: they are more than one release apart;"
-    assert protocol_mismatch("g1", (1, 1), "r1", (2, 3)) == f"{says} upgrade g1 first, one release at a time"
-    assert (protocol_mismatch("g1", (4, 5), "r1", (2, 3)) or "").endswith("upgrade r1 first, one release at a time")
-
-
-def test_a_member_without_a_range_speaks_the_one_that_it_names() -> None:
-    assert protocols_of(OLD) == (1, 1) and protocols_of(NEW) == OURS
-    assert NEW.protocol == OLD.protocol, "an older program refuses a member that names another number"
 
 
 def test_neighbours_share_a_protocol() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Literal
 
 import pytest
@@ -172,13 +171,6 @@ def test_a_summary_that_was_requested_is_settled_too(
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected
 
 
-async def test_nothing_stays_of_a_session_whose_tokens_nothing_limits() -> None:
-    limiter, session = MemoryLimiter(lambda: 0.0), SessionId("".join(("a", "session")))
-    references = sys.getrefcount(session)
-    await limiter.settle(KEY.tenant, ResponseId("r"), session, 100)
-    assert sys.getrefcount(session) == references
-
-
 NOTHING = [*[-1] * 12, 0]
 
 
@@ -200,15 +192,6 @@ def demand(**tenant: int) -> Demand:
         user_ceilings=Ceilings(),
         hold_ms=1_000,
     )
-
-
-async def test_a_refusal_names_the_limit_and_levels_are_those_of_the_nearest_bucket() -> None:
-    limiter, _ = over([700, 2, 1, 50, 9, 3, 10, 50, 0, 700, *[-1] * 6, 0])
-    grant = await limiter.reserve(demand(requests_per_minute=9, tokens_per_minute=50))
-    assert grant.refusal is not None
-    assert (grant.refusal.what, grant.refusal.scope) == ("tokens_per_minute", "tenant")
-    assert (grant.refusal.limit, grant.refusal.retry_after_ms) == (50, 700)
-    assert grant.standing.requests is not None and grant.standing.requests.remaining == 3
 
 
 async def test_a_server_that_does_not_know_the_script_gets_its_text_under_a_tag_of_the_tenant() -> None:

@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 
-from actors.cluster.membership import Membership
 from actors.hosting.recovery_gate import UNREAD
 from actors.hosting.runtime import RuntimeLimits
 from actors.hosting.services import Stores
 from actors.maintenance.erasure import Eraser
-from actors.maintenance.introspection import SessionSurvey
 from actors.maintenance.kv_cleanup import PAGE, KVCleanup
-from actors.peer.frames import Measure, Survey
-from actors.replica import Replica as ClusterReplica
+from actors.peer.frames import Measure
 from inference.simulated import SimulatedOptions
 from persistence.keys import MemoryKeyStore
 from persistence.memory.audit import MemoryAudit
@@ -30,7 +27,7 @@ from sessions.governance import retention
 from sessions.governance.audit_verify import verify
 from sessions.governance.end_user_data import Erasure
 from sessions.governance.retention import Retention, RetentionPeriods
-from sessions.load_history import STEP_S, LoadHistory
+from sessions.load_history import STEP_S
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.audit import INSTALLATION, Audited, public
@@ -39,7 +36,7 @@ from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import LOCAL_PRINCIPAL, OPENINGS, Principal, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.cluster.harness import cluster, until
 from tests.support.cluster.replicas import KEY, Place, Replica
-from tests.support.cluster.steps import all_met, answering
+from tests.support.cluster.steps import answering
 from tests.support.cluster.sweeps import sweeps_of
 from tests.support.virtual_time import advance, settled, virtual
 
@@ -211,31 +208,6 @@ async def test_every_live_replica_does_its_part() -> None:
         await check_erased_of_two(place, one, keys)
 
 
-@virtual
-async def test_the_engine_lets_go_of_a_session_once_while_others_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with Place() as place:
-        one, keys = await place.replica("r1"), MemoryKeyStore()
-        await populated(place, one, keys)
-        await place.replica("r2")
-        await request_erasure(place, one)
-        asked: list[SessionKey] = []
-        release = one.engine.release
-
-        async def released(key: SessionKey) -> None:
-            asked.append(key)
-            await release(key)
-
-        monkeypatch.setattr(one.engine, "release", released)
-        here = an_eraser(one, keys)
-        assert await here.sweep() == 0
-        once = list(asked)
-        assert [await here.sweep() for _ in range(5)] == [0] * 5
-        assert asked == once and {OPEN, ENDED, GONE} <= set(asked)
-        assert all(one.engine.place(key).tokens == 0 for key in (OPEN, ENDED, GONE))
-
-
 @pytest.mark.parametrize("failure", [AssertionError("the log ends early"), Unavailable("store_away", "away")], ids=repr)
 @pytest.mark.parametrize("part", ["execute", "release", "destroy"])
 def test_a_session_that_fails_keeps_no_other_one_and_no_other_erasure(part: str, failure: Exception) -> None:
@@ -322,69 +294,6 @@ async def check_erased_of_two(place: Place, replica: Replica, keys: MemoryKeySto
 
 
 @virtual
-async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None:
-    async with Place() as place:
-        replica, keys = await place.replica(), MemoryKeyStore()
-        await populated(place, replica, keys)
-        first = await request_erasure(place, replica)
-        assert await request_erasure(place, replica) == first
-        await an_eraser(replica, keys).sweep()
-        await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("new")), MARY)
-        assert await an_eraser(replica, keys).sweep() == 0
-        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
-        again = await request_erasure(place, replica)
-        assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
-        assert await an_eraser(replica, keys).sweep() == 1
-        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None
-
-
-def survey_of(replica: ClusterReplica, membership: Membership | None = None) -> SessionSurvey:
-    runtime = replica.runtime
-    history = LoadHistory(runtime.metrics, replica.engine, lambda: runtime.num_present, lambda: UnixMs(0))
-    return SessionSurvey(runtime, replica.engine, history, membership)
-
-
-@virtual
-async def test_pages_are_in_order_and_filters_count_all_that_pass() -> None:
-    async with cluster(replicas=1) as made:
-        for name in ("b", "c", "a"):
-            await made.gateways["g1"].create(name)
-        replica = made.replicas["r1"].replica
-        survey = survey_of(replica)
-        first = survey.answer(Survey(1, limit=2))
-        assert [each.key.session for each in first.residents] == ["a", "b"]
-        assert (first.id, first.total, first.has_more) == (1, 3, True)
-        rest = survey.answer(Survey(2, after=first.residents[-1].key, limit=2))
-        assert [each.key.session for each in rest.residents] == ["c"] and not rest.has_more
-        assert survey.answer(Survey(3, session="b")).total == 1
-        assert survey.answer(Survey(4, tenant="globex")).total == 0
-        assert survey.answer(Survey(5, state="idle")).total == 3
-
-
-@virtual
-async def test_a_session_shows_its_state_its_open_answers_and_why_it_is_here() -> None:
-    async with cluster(replicas=2) as made:
-        await all_met(made)
-        key, _ = await answering(made, tokens=60)
-        replica = made.replicas[made.owner(key)].replica
-        survey = survey_of(replica, replica.membership)
-        (shown,) = survey.answer(Survey(1, session=key.session)).residents
-        assert (shown.state, shown.replica, shown.fence, shown.idle_s) == (
-            "turn",
-            replica.runtime.identity.replica,
-            1,
-            0,
-        )
-        assert len(shown.open) == 1 and shown.top > 0 and shown.readers == 1
-        assert shown.reason.startswith("new; choice ") and shown.reason.endswith("of 2")
-        await made.at_rest(key)
-        await until(lambda: not replica.runtime.actor(key).busy)  # type: ignore[union-attr]
-        await advance(5.0)
-        (shown,) = survey.answer(Survey(2, session=key.session)).residents
-        assert shown.state == "idle" and shown.open == () and shown.idle_s >= 5.0 and shown.kv_tokens > 0
-
-
-@virtual
 async def test_the_load_is_sampled_beside_the_work_and_measured_when_it_is_requested() -> None:
     async with cluster(replicas=1) as made:
         key, _ = await answering(made, tokens=60)
@@ -405,24 +314,6 @@ async def test_the_load_is_sampled_beside_the_work_and_measured_when_it_is_reque
 
 def kv_cleanup_of(replica: Replica) -> KVCleanup:
     return KVCleanup(replica.runtime, replica.journal, replica.engine)
-
-
-async def answered(place: Place, replica: Replica) -> None:
-    """A session that the replica holds KV of, and that has left its memory."""
-    await replica.create()
-    reader = place.read(replica)
-    await reader.ended((await replica.say()).response_id)
-    await replica.runtime.passivate(KEY)
-
-
-@virtual
-async def test_a_session_in_memory_is_not_asked_about() -> None:
-    async with Place() as place:
-        replica = await place.replica()
-        await answered(place, replica)
-        await replica.do(cm.SessionUpdate(id=place.name(), session=KEY.session, metadata={"is": "awake"}))
-        replica.faults.calls.clear()
-        assert await kv_cleanup_of(replica).sweep() == 0 and not replica.faults.calls
 
 
 @virtual

@@ -10,12 +10,12 @@ import pytest
 from actors.cluster.pool_states import PoolStates
 from actors.cluster.versions import OURS
 from actors.peer.links import LinkDown
-from sessions.model.errors import NotFound, Unavailable
+from sessions.model.errors import NotFound
 from sessions.model.generation import EngineInfo
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner, Published, View
 from tests.support.cluster.harness import ALICE, Cluster, advance, cluster, until
-from tests.support.cluster.steps import all_met, member
+from tests.support.cluster.steps import all_met
 from tests.support.virtual_time import outcome, virtual
 
 
@@ -103,30 +103,6 @@ async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -
         assert error.value.code == "model_not_found" and error.value.param == "model"
 
 
-@virtual
-async def test_a_model_that_is_away_is_waited_for_and_no_other_takes_its_sessions() -> None:
-    async with cluster(replicas=1) as made:
-        gateway = made.gateways["g1"]
-        where = gateway.router.routes
-        made.engine_options = type(made.engine_options)(model="big")
-        await made.add_replica("r2")
-        await advance(1.5)
-        one = await gateway.create("one", model="big")
-        assert made.owner(one) == "r2"
-        await made.replicas["r2"].replica.runtime.passivate(one)
-        await made.replicas["r2"].kill()
-        await advance(made.lease_ttl_s + 3)
-        await where.refresh()
-        assert [member.replica for member in where.view.members] == ["r1"]
-        where.remember(one, None)
-        for name, new in ((one, False), (key(7), True)):
-            with pytest.raises(Unavailable) as error:
-                await where.route(name, new=new, model="big", absent=None)
-            assert error.value.code == "no_replica"
-        head = await where._journal.head(one)
-        assert head is not None and not made.replicas["r1"].replica._takes(head)
-
-
 def test_another_name_of_a_model_that_is_away_is_still_its_name() -> None:
     engine = EngineInfo(
         model="big",
@@ -192,17 +168,6 @@ async def test_a_gateway_has_a_replica_while_one_takes_sessions_and_answers() ->
         assert not router.routes.has_replica
         router.routes.view = View(0, ())
         assert not router.routes.has_replica
-
-
-@virtual
-async def test_replicas_are_linked_before_anybody_needs_them() -> None:
-    async with cluster(replicas=2) as made:
-        links = made.gateways["g1"].router.links
-        await advance(0.1)
-        assert all(links.member(member(node)) is not None for node in made.replicas.values())
-        late = await made.add_replica("r3")
-        await advance(made.router_limits.view_s + 0.1)
-        assert links.member(member(late)) is not None
 
 
 KEY = SessionKey(TenantId("acme"), SessionId("one"))

@@ -97,19 +97,6 @@ def reopened(path: Path) -> MarkerRecord | None:
         marker.close()
 
 
-def test_a_marker_remembers_its_last_write(tmp_path: Path) -> None:
-    path = tmp_path / "marker"
-    marker = Marker(path)
-    assert marker.open() is None
-    marker.write("one", 7)
-    marker.write("one", 8)
-    found = reopened(path)  # as after a kill: it was neither synced nor closed
-    assert found is not None
-    assert (found.incarnation, found.position) == ("one", 8)
-    marker.close()
-    assert reopened(path) is not None
-
-
 def test_a_shorter_mark_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     path = tmp_path / "marker"
     marker = Marker(path)
@@ -134,13 +121,6 @@ def test_a_marker_that_was_touched_after_its_write_is_not_believed(tmp_path: Pat
     marker.write("one", 7)
     assert reopened(path) is None
     marker.close()
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b'{"incarnation": 3}', b"\0" * 256])
-def test_a_marker_that_cannot_be_read_is_no_marker(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "marker"
-    path.write_bytes(content)
-    assert reopened(path) is None
 
 
 MASTER = MasterKey(bytes(range(KEY_BYTES)))

@@ -30,25 +30,22 @@ from persistence.codec import (
     with_keys,
 )
 from persistence.group_commit import GroupCommit, GroupLimits, Write
-from persistence.validation import check_append, check_claim, check_decision, check_key, check_text
+from persistence.validation import check_append, check_key, check_text
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
 from sessions.model.commands import Ok
 from sessions.model.errors import (
     BadInput,
-    Conflict,
     Internal,
-    NotFound,
     OutcomeUnknown,
     Overloaded,
     TooLarge,
     Unavailable,
 )
 from sessions.model.events import OutputTextDelta, Private, Record
-from sessions.model.journal_types import Append, Snapshot
+from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import CommandId, Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
-from tests.support.stores.audit_tables import a_row
 from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
 from tests.support.virtual_time import virtual
 
@@ -220,43 +217,12 @@ def test_texts_of_an_append_are_checked(fields: dict[str, object]) -> None:
     check_append(an_append(records=(delta(5), delta(6)), head=patch(), usage=(a_usage("r"),), reviews=(CASE,)))
 
 
-def test_a_transition_repeats_its_answer_or_says_what_stands_in_its_way() -> None:
-    name, until = CASE.id, UnixMs(NOW + 9)
-    claimed = msgspec.structs.replace(CASE, state="claimed", claimed_by="eve", claimed_until=until, claim_command="c1")
-    assert check_claim(name, "eve", NOW, "c1", CASE) is None
-    assert check_claim(name, "eve", NOW, "c1", claimed) is claimed, "the same command again"
-    assert check_decision(name, "eve", NOW, "d1", claimed) is None
-    with pytest.raises(NotFound):
-        check_claim(name, "eve", NOW, "c1", None)
-    for by, case in (("bob", claimed), ("eve", CASE)):
-        with pytest.raises(Conflict):
-            check_decision(name, by, NOW, "d1", case)
-
-
 CODEC = PlainCodec()
 
 
 def a_write(bytes_max: int = 10_000, **fields: object) -> AppendWrite:
     append = Append(**{"key": key("s"), "fence": 1, "top": 0, "at": NOW, **fields})  # type: ignore[arg-type]
     return AppendWrite(CODEC, append, sealer=Sealer(b"secret"), bytes_max=bytes_max)
-
-
-def test_each_part_beside_the_records_is_a_row_and_counts() -> None:
-    sizes = [
-        a_write(**fields).size
-        for fields in (
-            {},
-            {"head": patch(title="t")},
-            {"commands": (a_command(1),)},
-            {"usage": (a_usage("r"),)},
-            {"snapshot": Snapshot(0, b"s" * 100)},
-            {"audit": (a_row(1),)},
-        )
-    ]
-    assert all(size > sizes[0] for size in sizes[1:])
-    write = a_write(head=patch(title="t"), commands=(a_command(1),), usage=(a_usage("r"),), audit=(a_row(1),))
-    assert write.patch is not None and write.patch[:3] == ("acme", "s", False) and write.patch[-1] == NOW
-    assert [len(rows) for rows in (write.commands, write.usage, write.audit)] == [1, 1, 1]
 
 
 def test_what_cannot_be_stored_fails_where_it_is_made() -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from persistence.memory.audit import MemoryAudit
@@ -15,10 +14,10 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
 from persistence.memory.journal import MemoryJournal
 from sessions.billing.metering import UsageEntry, UsageQuery
-from sessions.governance.audit_verify import AuditVerification, AuditVerifier, is_trim, parse_anchor
-from sessions.governance.end_user_data import Erasure, KeptForUsers, export_user_data, status
+from sessions.governance.audit_verify import AuditVerification, AuditVerifier, parse_anchor
+from sessions.governance.end_user_data import KeptForUsers, export_user_data
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
-from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditRow, Sealer, public
+from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditRow, public
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head, Page
 from sessions.model.knowledge.files import FileQuery, StoredFile
@@ -93,24 +92,6 @@ def test_every_change_is_found(change: Callable[[AuditChain], None], first: int,
     assert why in found.why
 
 
-def test_an_anchor_finds_a_chain_that_was_put_back_whole() -> None:
-    anchor = parse_anchor(checked(chain_of(3)).anchor)
-    assert checked(chain_of(2), dict([anchor])).why == "is missing; an anchor names it"
-    other = AuditChain().add(*(audited(number) for number in (1, 2, 9)))
-    assert checked(other, dict([anchor])).why == "is not the row that the anchor names"
-
-
-def test_rows_under_another_key_are_weak_or_unknown() -> None:
-    weak = chain_of(2)
-    with_file = Sealer(b"secret", b"file")
-    verifier = AuditVerifier(with_file, TENANT)
-    verifier.take(weak.stored)
-    assert verifier.finish(weak.stored_head).weak == 2
-    stranger = AuditVerifier(Sealer(b"other"), TENANT)
-    stranger.take(weak.stored)
-    assert stranger.trouble is not None and "key that is not known" in stranger.trouble[1]
-
-
 async def trimmed() -> AuditChain:
     chain = chain_of(4)
     last = chain.stored[1]
@@ -119,13 +100,6 @@ async def trimmed() -> AuditChain:
     floor = chain.sealer.floor(last, 2)
     await chain.trim(TENANT, type(row)(action="audit.trimmed", at=UnixMs(9), detail=detail), expected=None, floor=floor)
     return chain
-
-
-async def test_a_trimmed_chain_is_checked_from_its_floor_on() -> None:
-    chain = await trimmed()
-    assert is_trim(chain.stored[-1]) and not is_trim(chain.stored[0])
-    found = checked(chain, {1: "00" * 32})
-    assert (found.intact, found.rows, found.trimmed, found.trimmed_until, found.unchecked) == (True, 3, 2, 2, 1)
 
 
 async def test_a_floor_that_was_changed_moved_or_made_up_is_found() -> None:
@@ -260,13 +234,6 @@ async def test_a_log_with_a_hole_is_our_failure(world: World) -> None:
     world.page_records = 0
     with pytest.raises(Internal):
         await exported(world)
-
-
-def test_an_erasure_is_under_way_until_it_is_done() -> None:
-    erasure = Erasure(tenant=KEY.tenant, user="u_1", asked_at=NOW, asked_by="boss")
-    assert (status(erasure, ANA)["status"], status(erasure, ANA)["user"]) == ("under_way", ANA)
-    done = status(msgspec.structs.replace(erasure, done_at=UnixMs(9)), ANA)
-    assert (done["status"], done["done_at"]) == ("done", 9)
 
 
 RETENTION_NOW = UnixMs(1_750_000_000_000)

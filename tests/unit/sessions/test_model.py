@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sessions.model import commands as cm
 from sessions.model.api_keys import ApiKeyRequest, digest_of, make_api_key, parse_key, secret_matches
-from sessions.model.audit import Audited, AuditHead, AuditRow, Sealer, public
+from sessions.model.audit import Audited
 from sessions.model.authorization import (
     acting_for,
     allows,
@@ -29,18 +29,14 @@ from sessions.model.generation import cache_scope_of
 from sessions.model.journal_types import CommandRecord, Due
 from sessions.model.knowledge.files import (
     FILENAME_MAX,
-    FileQuota,
-    FileTotals,
-    file_not_found,
     may_see_file,
     safe_filename,
     safe_media_type,
 )
 from sessions.model.knowledge.files import owner_of as owner_of_file
 from sessions.model.memories import HEADING, owner_of, with_memories
-from sessions.model.push import ApnsTarget, FcmTarget, PushTarget, WebPushTarget, address_hash, kind_of, push_id
 from sessions.model.request import Request, recorded_answer, request_of
-from sessions.model.reviews import Case, Subject, appealable, case_of, cases_to_open
+from sessions.model.reviews import appealable
 from sessions.model.revocations import KEPT_MS, make_revocation, merged, places_of, revocation_audit
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -60,8 +56,6 @@ from sessions.model.types import (
     unpack_tokens,
 )
 from sessions.model.verdicts import Finding, quoted, without_text
-from tests.support.machine.machine_fixture import KEY as CASE_KEY
-from tests.support.stores.audit_chain import TENANT, audited
 from tests.support.stores.file_rows import a_file
 
 NOW = UnixMs(1_750_000_000_000)
@@ -110,69 +104,7 @@ def test_what_cannot_be_is_refused_by_name(wanted: ApiKeyRequest, param: str) ->
     assert refused.value.param == param
 
 
-SEALER = Sealer(b"secret")
-ANA = Principal(tenant=TENANT, key_id="k", user="ana", role="user")
 FOUND = Finding(category="c", action="flag", start=0, end=3, text="gun")
-
-
-def a_row(sealer: Sealer, row: Audited) -> tuple[AuditRow, AuditHead]:
-    (made,), head = sealer.chained(None, [sealer.entry(TENANT, row)])
-    return made, head
-
-
-def test_no_name_or_text_stands_in_a_row() -> None:
-    row = Audited(action="verdict", at=UnixMs(1), by=ANA, user="ana", session="s", findings=(FOUND,))
-    made, _ = a_row(SEALER, row)
-    assert b"ana" not in made.body and b"gun" not in made.body
-    shown = public(made)
-    assert shown["by"] == {"tenant": TENANT, "key": "k", "role": "user", "user": SEALER.pseudonym(TENANT, "ana")}
-    assert made.about == shown["user"] and shown["findings"][0]["text_hmac"] == SEALER.text_hash(TENANT, "gun")
-
-
-def test_texts_stand_there_where_the_tenant_keeps_them() -> None:
-    sealer = Sealer(b"secret")
-    sealer.texts = lambda tenant: tenant == TENANT
-    row = Audited(action="verdict", at=UnixMs(1), findings=(FOUND,))
-    assert public(a_row(sealer, row)[0])["findings"][0]["text"] == "gun"
-    entry = sealer.entry(TenantId("other"), row)
-    assert b"gun" not in entry.body and msgspec.json.decode(entry.body)["by"] == {"role": "system"}
-
-
-def test_a_key_that_is_a_user_is_named_as_one() -> None:
-    own = msgspec.structs.replace(ANA, key_id="ana")
-    made, _ = a_row(SEALER, Audited(action="session.deleted", at=UnixMs(1), by=own))
-    assert public(made)["by"]["key"] == public(made)["by"]["user"] != "ana"
-
-
-def test_pseudonyms_differ_by_tenant_and_old_keys_are_searched_too() -> None:
-    assert SEALER.pseudonym(TENANT, "ana") != SEALER.pseudonym(TenantId("other"), "ana")
-    with_file = Sealer(b"secret", b"file")
-    assert SEALER.pseudonym(TENANT, "ana") in with_file.pseudonyms(TENANT, "ana")
-    assert with_file.pseudonym(TENANT, "ana") != SEALER.pseudonym(TENANT, "ana")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"seq": 2}, {"at": 2}, {"about": "u"}, {"body": b"{}"}, {"prev": b"x"}, {"mac": b"x"}, {"tenant": "other"}],
-)
-def test_a_changed_row_is_seen(change: dict[str, object]) -> None:
-    row, _ = a_row(SEALER, audited(1))
-    assert SEALER.trouble_of(row) is None
-    assert SEALER.trouble_of(row._replace(**change)) == "was changed"  # type: ignore[arg-type]
-
-
-def test_another_secret_knows_neither_row_nor_head_nor_floor() -> None:
-    row, head = a_row(SEALER, audited(1))
-    floor, other = SEALER.floor(row, 1), Sealer(b"other")
-    assert SEALER.sealed(TENANT, head, row.key_id) and SEALER.floored(TENANT, floor)
-    assert not other.sealed(TENANT, head, row.key_id) and not other.floored(TENANT, floor)
-    assert "key" in (other.trouble_of(row) or "")
-
-
-def test_chains_go_on_from_their_head() -> None:
-    first, head = a_row(SEALER, audited(1))
-    (second,), _ = SEALER.chained(head, [SEALER.entry(TENANT, audited(2))])
-    assert (second.seq, second.prev) == (2, first.mac)
 
 
 def test_what_is_written_down_does_not_print_its_texts() -> None:
@@ -268,26 +200,11 @@ def test_principals_of_before_there_were_scopes_are_read_as_what_they_could_do()
     assert len(msgspec.msgpack.encode(read)) <= len(old)
 
 
-MESSAGE = cm.MessageCreate(id=CommandId("c"), session=SessionId("s"), content="hello", seed=3, stop=("a", "b"))
-
-
-def test_digests_are_equal_exactly_for_the_same_command() -> None:
-    assert cm.command_digest(MESSAGE) == cm.command_digest(msgspec.structs.replace(MESSAGE))
-    assert cm.command_digest(MESSAGE) != cm.command_digest(msgspec.structs.replace(MESSAGE, content="other"))
-    ordered, turned = (dict.fromkeys(names, 1) for names in (("a", "b"), ("b", "a")))
-    update = cm.SessionUpdate(id=CommandId("c"), session=SessionId("s"), metadata=ordered)
-    assert cm.command_digest(update) == cm.command_digest(msgspec.structs.replace(update, metadata=turned))
-
-
 STATELESS: dict[str, Json] = {"store": False}
 
 
 def generation_principal(tenant: str = "t", key: str = "k", user: str | None = None) -> Principal:
     return Principal(tenant=TenantId(tenant), key_id=key, user=user)
-
-
-def test_a_response_to_a_client_of_sessions_has_no_scope() -> None:
-    assert cache_scope_of(generation_principal(), None) == b""
 
 
 def test_the_same_caller_has_the_same_scope_whatever_else_it_requests() -> None:
@@ -367,23 +284,6 @@ def test_they_are_an_end_users() -> None:
         owner_of(Principal(tenant=TenantId("t"), key_id="k"))
 
 
-def test_a_device_is_known_by_its_address_alone() -> None:
-    one = WebPushTarget(endpoint="https://push.example/a", p256dh="k", auth="a")
-    renewed = WebPushTarget(endpoint="https://push.example/a", p256dh="other", auth="other")
-    other = WebPushTarget(endpoint="https://push.example/b", p256dh="k", auth="a")
-    assert push_id(ACME, "ana", one) == push_id(ACME, "ana", renewed)
-    assert len({push_id(ACME, "ana", one), push_id(ACME, "ana", other), push_id(ACME, "ben", one)}) == 3
-    assert address_hash(one) == address_hash(renewed) != address_hash(other)
-
-
-def test_a_token_is_of_its_kind() -> None:
-    apple, google = ApnsTarget(token="ab" * 32), FcmTarget(token="ab" * 32)
-    other: PushTarget = ApnsTarget(token="ab" * 32, sandbox=True)
-    assert [kind_of(each) for each in (apple, google)] == ["apns", "fcm"]
-    assert address_hash(apple) != address_hash(google) and push_id(ACME, "ana", apple) != push_id(ACME, "ana", google)
-    assert address_hash(apple) == address_hash(other), "a device is of one of Apple's servers"
-
-
 ID = CommandId("c1")
 
 
@@ -409,6 +309,9 @@ def test_a_session_without_a_name_gets_the_same_one_at_every_retry() -> None:
 
 def test_digests_differ_where_two_commands_ask_for_different_things() -> None:
     assert message("hello").digest == message("hello").digest != message("bye").digest
+    ordered, turned = (dict.fromkeys(names, 1) for names in (("a", "b"), ("b", "a")))
+    update = cm.SessionUpdate(id=ID, session=SessionId("s"), metadata=ordered)
+    assert cm.command_digest(update) == cm.command_digest(msgspec.structs.replace(update, metadata=turned))
 
 
 async def test_a_repeat_gets_its_recorded_answer_and_another_command_a_conflict() -> None:
@@ -425,29 +328,8 @@ async def test_a_repeat_gets_its_recorded_answer_and_another_command_a_conflict(
     assert await recorded_answer(Records(None), request) is None
 
 
-REVIEWS_NOW = UnixMs(1_000)
-SUBJECT = Subject(key=CASE_KEY, name="r1", direction="output", user="ana", offset=3, now=REVIEWS_NOW)
-
-
 def finding(category: str = "pii/email", action: Any = "redact", **more: Any) -> Finding:
     return Finding(category=category, action=action, start=0, end=3, review=True, **more)
-
-
-def changed(case: Case, **fields: Any) -> Case:
-    return msgspec.structs.replace(case, **fields)
-
-
-def test_one_case_for_each_category_and_action() -> None:
-    findings = [
-        finding(),
-        finding("pii/phone"),
-        finding(action="flag"),
-        msgspec.structs.replace(finding("x"), review=False),
-    ]
-    cases = cases_to_open(findings, SUBJECT)
-    assert [(case.about, case.action) for case in cases] == [("pii", "redact"), ("pii", "flag")]
-    assert cases_to_open(findings, SUBJECT, known=[finding()])[0].action == "flag"
-    assert cases_to_open(findings, SUBJECT) == cases, "their ids follow from what they are of"
 
 
 def test_an_appeal_is_against_the_gravest_thing_and_the_last_of_its_kind() -> None:
@@ -455,12 +337,6 @@ def test_an_appeal_is_against_the_gravest_thing_and_the_last_of_its_kind() -> No
     assert appealable([first, last, finding(action="flag")]) is last
     assert appealable([finding(action="block"), last]) == finding(action="block")
     assert appealable([finding(action="flag")]) is None
-
-
-def test_a_mere_flag_concerns_its_user_only_after_an_appeal() -> None:
-    flag = case_of(finding(action="flag"), SUBJECT)
-    assert not flag.concerns_user and changed(flag, appealed_at=REVIEWS_NOW).concerns_user
-    assert case_of(finding(), SUBJECT).concerns_user
 
 
 REVOCATIONS_NOW = UnixMs(1000)
@@ -598,17 +474,3 @@ def test_long_names_keep_their_ending() -> None:
 )
 def test_media_types(given: str, safe: str) -> None:
     assert safe_media_type(given) == safe
-
-
-def test_quotas_say_what_is_missing() -> None:
-    quota = FileQuota(files=2, size=10)
-    assert quota.refusal(FileTotals(1, 5), 5, "You") is None
-    assert FileQuota().refusal(FileTotals(10**9, 10**15), 10**15, "You") is None
-    for have in (FileTotals(2, 0), FileTotals(1, 6)):
-        refusal = quota.refusal(have, 5, "You")
-        assert refusal is not None and refusal.code == "file_quota_exceeded" and "You" in refusal.public_message
-
-
-def test_one_that_is_not_there_is_named_shortly() -> None:
-    error = file_not_found("x" * 999, "file_id")
-    assert error.code == "file_not_found" and len(error.public_message) < 100 and error.param == "file_id"

@@ -15,15 +15,12 @@ import pytest
 
 from sessions.backoff import Backoff
 from sessions.file_watcher import FileWatcher
-from sessions.limits import BrownoutStep, Bucket, Ceilings, Limits, Target, TenantLimits
 from sessions.load_history import SAMPLES_MAX, STEP_S, LoadHistory, LoadSample, sum_by_time, thinned
-from sessions.metrics import OTHER, TURN_S, VALUES_MAX, Counter, Histogram, Histograms, Metrics, quantile_of
+from sessions.metrics import OTHER, VALUES_MAX, Counter, Histogram, Histograms, Metrics, quantile_of
 from sessions.model.generation import EngineStats
-from sessions.model.types import LOCAL_PRINCIPAL, TenantId, UnixMs
+from sessions.model.types import UnixMs
 from sessions.name_lookup import NameLookup
 from sessions.public_addresses import AddressRules, destination
-from sessions.server_tools import canonical
-from sessions.service_totals import sum_of, totals_of
 
 
 def test_pauses_double_up_to_the_bound_and_begin_anew_after_a_reset() -> None:
@@ -123,47 +120,6 @@ async def test_a_change_of_a_file_beside_it_is_a_change_of_it(path: Path, tmp_pa
     assert await watcher.look() and taken == ["oneanother"]
     key.unlink()
     assert not await watcher.look() and taken == ["oneanother"]
-
-
-def test_a_share_of_a_ceiling_is_at_least_one_and_none_stays_none() -> None:
-    scaled = Ceilings(requests_per_minute=2, tokens_per_minute=100, sessions=9).scaled(0.25)
-    assert (scaled.requests_per_minute, scaled.tokens_per_minute) == (1, 25)
-    assert (scaled.concurrent_turns, scaled.sessions) == (None, 9)
-
-
-def test_more_than_a_minutes_worth_waits_for_a_full_bucket() -> None:
-    bucket = Bucket(60, 0)
-    assert bucket.wait_ms(1_000) == 0
-    bucket.take(1_000)
-    assert bucket.level == -940
-    bucket.take(-1_000)
-    assert bucket.level == 60
-
-
-def test_a_changed_ceiling_keeps_what_was_spent() -> None:
-    bucket = Bucket(60, 0)
-    bucket.take(20)
-    bucket.look(100, 0)
-    assert (bucket.ceiling, bucket.level) == (100, 80)
-
-
-@pytest.mark.parametrize(("level", "tokens"), [(0, None), (1, 50), (2, 20), (9, 20)])
-def test_brownout_steps(level: int, tokens: int | None) -> None:
-    limits = Limits(brownout=(50, BrownoutStep(output_tokens=20, extras=False)))
-    reached, step = limits.browned(level)
-    assert (reached, step.output_tokens, step.extras) == (min(level, 2), tokens, level < 2)
-
-
-def test_targets_and_tenants_fall_back_to_the_default() -> None:
-    limits = Limits(
-        tenants={"acme": TenantLimits(priority=2, weight=3.0)},
-        targets={"2": Target(ttft_ms=1), "default": Target(ttft_ms=2)},
-    )
-    acme = msgspec.structs.replace(LOCAL_PRINCIPAL, tenant=TenantId("acme"))
-    assert (limits.share(acme).priority, limits.share(LOCAL_PRINCIPAL).priority) == (2, 5)
-    found = [limits.target(priority) for priority in (2, 5)]
-    assert [each.ttft_ms for each in found if each is not None] == [1, 2]
-    assert Limits().target(5) is None
 
 
 BEGUN_S = 1_000_000_000  # a whole step
@@ -440,28 +396,3 @@ def test_where_a_url_leads() -> None:
     assert to == ("https", "push.example", 8443, "Push.example:8443")
     assert (to.at("2606::1"), to.at("1.2.3.4")) == ("[2606::1]:8443", "1.2.3.4:8443")
     assert destination("http://[fd00::1]/").port == 80 and destination("https://a_b.example./").host == "a_b.example."
-
-
-def test_arguments_have_one_form() -> None:
-    assert canonical('{"b": 1, "a": "\\u00e9"}') == canonical('{"a":"é","b":1}') == '{"a":"é","b":1}'
-    with pytest.raises(ValueError, match="delimiter"):
-        canonical('{"a"')
-
-
-def served(*ttft_s: float) -> Metrics:
-    metrics = Metrics()
-    for each in ttft_s:
-        metrics.ttft_s.observe(each)
-        metrics.responses.add("stop")
-    metrics.activations.add("takeover")
-    metrics.in_target.add("true")
-    return metrics
-
-
-def test_two_processes_together_are_as_one_that_did_the_work_of_both() -> None:
-    apart = sum_of([totals_of(served(0.2, 0.3)), totals_of(served(30.0, 4.0))])
-    together = served(0.2, 0.3, 30.0, 4.0)
-    assert apart.ttft == tuple(together.ttft_s.counts)
-    assert quantile_of(TURN_S, apart.ttft, 0.95) == quantile_of(TURN_S, together.ttft_s.counts, 0.95)
-    assert apart.ended == {"stop": 4.0}
-    assert (apart.met, apart.missed, apart.activations["takeover"]) == (2, 0, 2)

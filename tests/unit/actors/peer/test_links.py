@@ -245,50 +245,6 @@ class World:
 
 
 @virtual
-async def test_a_broken_link_to_a_replica_that_answers_again_is_no_suspicion() -> None:
-    world = World()
-    await world.links.get(member())
-    world.made[0].ended.set_result(LinkDown("reset"))
-    await advance(0.1)
-    assert world.told == ["reachable", "down reset", "reachable"]
-    assert not world.links.suspect(member()) and world.dials == 2
-    await world.close()
-
-
-@virtual
-async def test_a_broken_link_and_a_refused_dial_are_a_suspicion_until_it_answers() -> None:
-    world = World()
-    await world.links.get(member())
-    world.always = LinkDown("refused")
-    world.made[0].ended.set_result(LinkDown("reset"))
-    await advance(0.01)
-    assert world.told == ["reachable", "down reset", "suspected"]
-    assert world.links.suspect(member())
-    dials = world.dials
-    with pytest.raises(LinkDown):
-        await world.links.get(member())
-    assert world.dials == dials, "whoever asks for a suspect is told at once"
-    world.always = None
-    await advance(2.0)
-    assert world.told[-1] == "reachable" and not world.links.suspect(member())
-    await world.close()
-
-
-@virtual
-async def test_being_rejected_is_no_suspicion_and_not_asked_for_again_at_once() -> None:
-    world = World()
-    world.always = LinkDown("rejected", "another model")
-    for _ in range(5):
-        error = await outcome(world.links.get(member()))
-        assert isinstance(error, LinkDown) and error.detail == "another model"
-    assert world.dials == 1 and world.told == [] and not world.links.suspect(member())
-    await advance(2.0)
-    world.always = None
-    await world.links.get(member())
-    await world.close()
-
-
-@virtual
 async def test_another_process_in_its_place_is_a_suspicion_and_is_not_dialed_again() -> None:
     world = World()
     world.always = Replaced("somebody else is here")
@@ -301,19 +257,6 @@ async def test_another_process_in_its_place_is_a_suspicion_and_is_not_dialed_aga
     world.links.update([again])
     await world.links.get(again)
     assert not world.links.suspect(again)
-    await world.close()
-
-
-@virtual
-async def test_a_suspect_that_has_left_the_view_is_forgotten() -> None:
-    world = World()
-    world.always = LinkDown("refused")
-    await outcome(world.links.get(member()))
-    await advance(1.0)
-    world.links.update([])
-    dials = world.dials
-    await advance(10.0)
-    assert world.dials <= dials + 1 and not world.links.suspect(member())
     await world.close()
 
 
@@ -380,47 +323,6 @@ async def visitor(made: Cluster, hello: pf.PeerHello | None = None) -> Visitor:
     (said,) = await wire.first()
     assert isinstance(said, pf.Welcome)
     return Visitor(wire)
-
-
-@virtual
-async def test_a_link_speaks_the_newest_protocol_that_both_know_and_an_older_peer_its_own() -> None:
-    async with cluster(replicas=1) as made:
-        endpoint = made.replicas["r1"].replica.endpoint
-        member, own = made.replicas["r1"].replica.membership.member, endpoint.runtime.identity
-        assert member is not None
-        oldest, newest = OURS
-
-        def visitors() -> list[pf.LinkedPeer]:
-            return [peer for peer in endpoint.peers() if peer.name.startswith("visitor")]
-
-        for proposed, speaks, spoken in (
-            (1, None, 1),  # from before there were ranges: it speaks what it proposes
-            (oldest, (oldest, newest), newest),
-            (newest, (newest, newest + 1), newest),
-        ):
-            hello = pf.PeerHello(proposed, "gateway", f"visitor{spoken}", *own, member.fingerprint, speaks, "0.3.0")
-            wire = Wire(await made.network.dial("visitor", "r1"), LinkLimits())
-            await wire.now(hello)
-            (welcome,) = await wire.first()
-            assert isinstance(welcome, pf.Welcome) and (welcome.protocol, welcome.speaks) == (spoken, OURS)
-            running = asyncio.ensure_future(wire.run(lambda frames: None))
-            await settled()
-            assert visitors() == [pf.LinkedPeer("gateway", f"visitor{spoken}", spoken, "0.3.0")]
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await until(lambda: not visitors())
-
-
-@virtual
-async def test_a_peer_that_is_too_far_away_is_refused_with_what_to_upgrade() -> None:
-    async with cluster(replicas=1) as made:
-        own = made.replicas["r1"].replica.runtime.identity
-        for speaks, older in (((OURS[1] + 1, OURS[1] + 2), "r1"), ((OURS[0] - 2, OURS[0] - 1), "g9")):
-            wire = Wire(await made.network.dial("visitor", "r1"), LinkLimits())
-            await wire.now(pf.PeerHello(speaks[0], "gateway", "g9", *own, "f", speaks))
-            (refusal,) = await wire.first()
-            assert isinstance(refusal, pf.PeerRefusal) and refusal.code == "protocol"
-            assert refusal.message.endswith(f"upgrade {older} first, one release at a time")
 
 
 def narrow() -> object:

@@ -35,7 +35,7 @@ from sessions.model.types import (
 from sessions.ports import Owner
 from sessions.service_totals import ServiceTotals
 from tests.support.cluster.memory_network import MemoryCarrier, MemoryNetwork
-from tests.support.virtual_time import VirtualLoop, advance, until, virtual
+from tests.support.virtual_time import VirtualLoop, advance, virtual
 
 QUESTION = inspection.PromptMessage(role="user", text="hi")
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
@@ -275,41 +275,6 @@ def reserved(number: int) -> pf.Reserved:
 
 
 @virtual
-async def test_what_is_posted_in_one_turn_shares_a_message_and_keeps_its_order() -> None:
-    ends = await connected()
-    for number in range(100):
-        ends.near.post(reserved(number))
-    await until(lambda: len(ends.heard) == 100)
-    assert ends.heard == [reserved(number) for number in range(100)]
-    assert ends.batches == [100]
-
-
-@virtual
-async def test_the_first_frame_leaves_at_once_and_a_stream_leaves_in_few_messages() -> None:
-    ends = await connected()
-    loop = asyncio.get_running_loop()
-    await advance(0.35)  # between two beats
-    began = loop.time()
-    ends.near.post(reserved(0))
-    await until(lambda: bool(ends.heard), step_s=0.0001)
-    assert loop.time() - began <= 0.0002
-    before = ends.near.messages_sent
-    for number in range(1000):  # one each 0.1 ms
-        ends.near.post(reserved(number))
-        await advance(0.0001)
-    assert ends.near.messages_sent - before <= 110
-
-
-@virtual
-async def test_messages_are_closed_at_their_size() -> None:
-    ends = await connected()
-    for number in range(8):
-        ends.near.post(pf.KVSnapshotChunk(number, b"x" * 100_000))
-    await until(lambda: len(ends.heard) == 8)
-    assert max(ends.batches) == 3 and ends.near.queued_bytes == 0
-
-
-@virtual
 async def test_silence_ends_the_link_within_two_seconds() -> None:
     ends = await connected()
     await advance(10.0)
@@ -351,32 +316,6 @@ async def test_a_silent_end_whose_host_refuses_connections_has_ended() -> None:
     began = asyncio.get_running_loop().time()
     assert isinstance(await ends.near_ends, Unreachable)
     assert asyncio.get_running_loop().time() - began <= 0.35
-
-
-@virtual
-async def test_a_link_without_anything_to_lose_beats_seldom_and_is_not_knocked() -> None:
-    ends = await connected(knocks_at="far")
-    await advance(LIMITS.attentive_s + 5.0)
-    before = ends.far.messages_sent
-    await advance(10.0)
-    assert ends.far.messages_sent - before <= 10.0 / LIMITS.beat_s + 1
-    ends.network.lane("far", "near").hold()
-    await advance(1.0)
-    assert ends.near.down is None
-    down = await ends.near_ends
-    assert not isinstance(down, Unreachable)
-
-
-@virtual
-async def test_beats_are_quick_again_after_a_word() -> None:
-    ends = await connected(knocks_at="far")
-    await advance(LIMITS.attentive_s + 5.0)
-    ends.near.post(reserved(1))
-    await advance(1.0)
-    ends.network.lane("far", "near").hold()
-    began = asyncio.get_running_loop().time()
-    assert isinstance(await ends.near_ends, Unreachable)
-    assert asyncio.get_running_loop().time() - began <= 0.55
 
 
 @virtual

@@ -314,29 +314,6 @@ async def test_a_server_that_is_restored_under_a_running_process_is_noticed(
         assert again.incarnation == journal.incarnation
 
 
-async def test_a_server_that_was_restored_between_two_starts_is_noticed_by_the_marker(
-    server: PostgresServer, schema: str, tmp_path: Path
-) -> None:
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        head = await grant(journal)
-        await append(journal, head, 0)
-        first = journal.incarnation
-    await asyncio.to_thread(server.stop)
-    await asyncio.to_thread(server.backup)
-    await asyncio.to_thread(server.start)
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation == first
-        await append(journal, head, 1)
-    await asyncio.to_thread(server.stop)
-    await asyncio.to_thread(server.restore)
-    await asyncio.to_thread(server.start)
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation != first
-        second = journal.incarnation
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation == second
-
-
 async def test_another_timeline_or_database_is_a_new_incarnation(server: PostgresServer, schema: str) -> None:
     async with opened_at(server.dsn, schema) as journal:
         first = journal.incarnation

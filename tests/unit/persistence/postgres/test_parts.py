@@ -11,7 +11,7 @@ import pytest
 from persistence.codec import PlainCodec
 from persistence.postgres import audit_rows
 from persistence.postgres import statements as sql
-from persistence.postgres.audit_rows import AUDIT_TYPES, HEAD_TYPES, ChainedEntries, HeadCache, columns
+from persistence.postgres.audit_rows import HeadCache
 from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.error_mapping import FAILURES, translate, unavailable
 from persistence.postgres.incarnation import KnownPosition, incarnation_number, was_restored
@@ -51,32 +51,6 @@ class Chains:
 def a_write(tenant: str, count: int = 1) -> AppendWrite:
     append = Append(key=key("s", tenant), fence=1, top=0, at=NOW, audit=tuple(a_row(n) for n in range(count)))
     return AppendWrite(PlainCodec(), append, sealer=SEALER, bytes_max=10_000)
-
-
-def test_rows_of_a_batch_follow_each_other_in_each_tenants_chain() -> None:
-    head = AuditHead(4, b"m" * 32, b"s" * 32)
-    writes = [a_write("b"), a_write("a", 2), a_write("b", 2)]
-    chained = ChainedEntries(SEALER, {"a": None, "b": head}, writes)
-    heads, rows = chained.parameters[: len(HEAD_TYPES)], chained.parameters[len(HEAD_TYPES) :]
-    assert chained.num_chains == 2 and len(rows) == len(AUDIT_TYPES)
-    assert (heads[0], heads[1], heads[3]) == (["a", "b"], [0, 4], [2, 7])
-    assert (rows[0], rows[1]) == (["a", "a", "b", "b", "b"], [1, 2, 5, 6, 7])
-    assert rows[6][2] == head.mac, "the first row behind a chain names its end"
-    behind = chained.behind["b"]
-    assert behind is not None and behind.seq == 7
-    assert columns([], 3) == [[], [], []]
-
-
-async def test_heads_are_read_once_until_they_are_forgotten() -> None:
-    database, cache = Chains(a=AuditHead(3, b"m", b"s")), HeadCache()
-    writes = [a_write("a"), a_write("new")]
-    assert await cache.of(database, writes) == {"a": AuditHead(3, b"m", b"s"), "new": None}
-    assert database.reads == [["a", "new"], ["a", "new"]], "again after the missing one was made"
-    cache.moved({"new": AuditHead(1, b"n", b"t")})
-    assert (await cache.of(database, writes))["new"] == AuditHead(1, b"n", b"t") and len(database.reads) == 2
-    cache.forget()
-    await cache.of(database, writes)
-    assert len(database.reads) == 3
 
 
 async def test_a_process_remembers_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:

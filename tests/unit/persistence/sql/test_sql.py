@@ -174,12 +174,6 @@ def test_a_gap_or_another_name_is_noticed(tmp_path: Path, names: list[str]) -> N
         read_migrations(tmp_path)
 
 
-def test_they_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for number in (2, 10, 1, *range(3, 10)):
-        (tmp_path / f"{number:03}.sql").write_text(str(number))
-    assert read_migrations(tmp_path) == [str(number) for number in range(1, 11)]
-
-
 def test_a_compatible_migration_does_not_raise_what_a_program_has_to_know() -> None:
     assert required_version([]) == 0
     assert required_version(["SELECT 1", "SELECT 2"]) == 2

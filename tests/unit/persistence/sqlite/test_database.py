@@ -15,7 +15,6 @@ from persistence.codec import PlainCodec
 from persistence.group_commit import Write
 from persistence.sql import end_users
 from persistence.sql.migrations import read_migrations, required_version
-from persistence.sql.script import Query, Script
 from persistence.sqlite import schema as sqlite_schema
 from persistence.sqlite import statements as sql
 from persistence.sqlite.database import SqliteDatabase, question_marks
@@ -26,7 +25,7 @@ from persistence.sqlite.schema import MIGRATIONS
 from persistence.sqlite.transaction import Transaction, WriterConnection, begin_incarnation
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
-from sessions.model.errors import Conflict, Internal, Unavailable
+from sessions.model.errors import Internal, Unavailable
 from sessions.model.journal_types import Append, Due
 from sessions.model.types import Epoch, TenantId
 from tests.support.stores.journals import delta
@@ -97,28 +96,6 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
         for reader in journal.database._readers:
             with pytest.raises(sqlite3.OperationalError):
                 await reader.execute_fetchall("DELETE FROM heads")
-
-
-async def test_a_script_is_one_write_among_others_and_its_error_is_its_own(tmp_path: Path) -> None:
-    def count() -> Script[int]:
-        ((sessions,),) = yield Query("SELECT count(*) FROM heads WHERE tenant = $1", ("t",))
-        return int(sessions)
-
-    def refuse() -> Script[int]:
-        yield Query("SELECT 1")
-        raise Conflict("taken", "It is taken.")
-
-    async with opened(tmp_path) as journal:
-        head = await grant(journal)
-        assert await journal.database.run(count) == 1
-        with pytest.raises(Conflict):
-            await journal.database.run(refuse)
-        await append(journal, head, 0)
-        assert await top_of(journal) == 1
-        (row,) = await journal.database.rows("SELECT top, $2 FROM heads WHERE session = $1", ("s", "x"))
-        assert tuple(row) == (1, "x")
-    with pytest.raises(Unavailable):
-        await journal.database.run(count)
 
 
 def test_a_folder_is_the_one_that_its_url_spells() -> None:

@@ -21,19 +21,15 @@ from sessions.retrieval.chunking import Chunking, chunks
 from sessions.retrieval.deleted_uploads import remove_deleted_uploads, sweep_deleted_uploads
 from sessions.retrieval.embedding import TokenSpans
 from sessions.retrieval.filters import COMPARISONS_MAX, check_attributes, matches, parse_filter
-from sessions.retrieval.ranking import fuse, rescored
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome, SearchTooLate
 from sessions.retrieval.services import Retrieval, VectorStores
 from sessions.retrieval.vector_stores import (
     DocumentId,
-    FileCounts,
     Passage,
     StoreFile,
     StoreId,
     VectorStore,
-    file_not_found,
     may_see_store,
-    store_not_found,
 )
 from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
 from tests.support.virtual_time import run
@@ -140,18 +136,6 @@ def test_attributes_have_bounds() -> None:
             check_attributes(wrong)
 
 
-def test_what_is_high_in_both_lists_comes_first_and_the_first_of_all_has_one() -> None:
-    (first, score), *_ = fuse([(1.0, [1, 2, 3]), (1.0, [1, 3])])
-    assert first == 1 and score == pytest.approx(1.0)
-    assert [each for each, _ in fuse([(1.0, [1, 2, 3]), (1.0, [4, 3])])] == [3, 1, 4, 2]
-    assert [each for each, _ in fuse([(1.0, [1, 2]), (3.0, [2])])] == [2, 1]
-    assert fuse([]) == [] and fuse([(1.0, [])]) == []
-
-
-def test_those_without_a_new_score_stay_behind_in_their_order() -> None:
-    assert rescored([1, 2, 3, 4], {3: 0.9, 1: 0.2}) == [(3, 0.9), (1, 0.2), (2, 0.0), (4, 0.0)]
-
-
 def principal(tenant: str = "acme", role: str = "user", user: str | None = "ann") -> Principal:
     return Principal(tenant=TenantId(tenant), key_id="k", user=user, role=role)  # type: ignore[arg-type]
 
@@ -163,12 +147,6 @@ def test_a_user_sees_their_own_and_a_service_its_tenants() -> None:
     assert may_see_store(principal(), store) and may_see_store(principal(role="service", user=None), store)
     assert not may_see_store(principal(user="bob"), store) and not may_see_store(principal(user=None), store)
     assert not may_see_store(principal(tenant="beta", role="operator", user=None), store)
-
-
-def test_nothing_that_is_not_there_says_more_than_that() -> None:
-    assert store_not_found("x" * 99).public_message.count("x") == 64
-    assert file_not_found("f").code == "vector_store_file_not_found"
-    assert FileCounts(in_progress=1, failed=2).total == 3
 
 
 ACME = TenantId("acme")

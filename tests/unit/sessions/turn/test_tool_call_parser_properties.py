@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +39,6 @@ texts = st.lists(st.sampled_from([*CALLS * 2, *ODDS, "well "]), max_size=7).map(
 MARKS = ThoughtMarks("<think>", "</think>")
 THOUGHTS = ["Hm.", " wait", "\n", "<", "</", "<tool_call>", CALLS[0], "é", "…"]
 thoughts = st.lists(st.sampled_from(THOUGHTS), max_size=5).map(lambda parts: f"<think>\n{''.join(parts)}\n</think>\n\n")
-Pieces = tuple[event_writer.Piece, ...]
 
 
 def together(pieces: Sequence[event_writer.Piece]) -> list[event_writer.Piece]:
@@ -290,28 +288,6 @@ def test_messages_in_channels_come_out_the_same_however_they_are_split_and_whoev
         ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
         deaths -= 1
     assert together(log.pieces) == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_s_calls_are_read(family: str) -> None:
-    for written in FAMILIES[family]:
-        if not written.strip("; "):
-            continue
-        pieces = whole(f"\n{written}", written=FORMATS[family])
-        assert pieces is not None and isinstance(pieces[0], event_writer.CallBegin), written
-        assert not any(isinstance(piece, event_writer.Text) for piece in pieces), written
-        if pieces[0].name == "f":
-            assert pieces[1] == event_writer.CallArguments('{"a": 1}')
-
-
-@pytest.mark.parametrize("arguments", ['{"b": "x', '{"b": 1}}', '{"a": 1} <b>', "no JSON\n{", '{"b" : 1 }', "[1]"])
-def test_a_verbatim_call_has_the_arguments_that_stand_before_its_mark(arguments: str) -> None:
-    pieces = whole(f'\ufdd0"h"\n{arguments}\ufdd1 and so', written=FORMATS["field"])
-    assert pieces == [
-        event_writer.CallBegin("h"),
-        event_writer.CallArguments(arguments),
-        event_writer.Text("and so"),
-    ]
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())

@@ -10,7 +10,7 @@ import pytest
 
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
-from sessions.model.errors import Fenced, OutcomeUnknown, Unavailable
+from sessions.model.errors import Fenced
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch, SessionKey
 from tests.support.stores.stores import NOW, append, key, top_of
@@ -24,36 +24,6 @@ async def opened(store: MemoryDatabase, **settings: Any) -> MemoryJournal:
     journal = MemoryJournal(store, **settings)
     await journal.open()
     return journal
-
-
-async def test_a_medium_decides_when_an_effect_happens_and_what_is_heard_of_it() -> None:
-    heard: list[tuple[str, SessionKey | None]] = []
-    fate = "well"
-
-    async def medium(call: str, key: SessionKey | None, effect: Callable[[], Any]) -> Any:
-        heard.append((call, key))
-        if fate == "never arrives":
-            raise Unavailable("journal_away", "no")
-        result = effect()
-        if fate == "answer lost":
-            raise OutcomeUnknown("journal_outcome_unknown", "?")
-        return result
-
-    journal = await opened(MemoryDatabase(), medium=medium)
-    head = await grant(journal)
-    fate = "never arrives"
-    with pytest.raises(Unavailable):
-        await append(journal, head, 0)
-    fate = "well"
-    assert await top_of(journal) == 0
-    fate = "answer lost"
-    with pytest.raises(OutcomeUnknown):
-        await append(journal, head, 0)
-    fate = "well"
-    assert await top_of(journal) == 1
-    with pytest.raises(Fenced):
-        await append(journal, head, 0)
-    assert heard == [("open", None), ("grant", key()), *[("append", key()), ("head", key())] * 2, ("append", key())]
 
 
 async def test_a_slow_effect_is_fenced_by_what_happened_meanwhile() -> None:
