@@ -390,11 +390,7 @@ async def test_watchers_are_told_of_an_activation_and_others_are_not(world: Worl
 
     # Different servers may tell in any order.
     everything = {await next_of("g1") for _ in range(3)}
-    assert everything == {
-        (KEYS[0], owner("r1")),
-        (KEYS[1], owner("r1", activation="a2")),
-        (KEYS[2], owner("r2")),
-    }
+    assert everything == {(KEYS[0], owner("r1")), (KEYS[1], owner("r1", activation="a2")), (KEYS[2], owner("r2"))}
     assert await next_of("g2") == (KEYS[0], owner("r1"))
     assert await next_of("g3") == (KEYS[2], owner("r2"))
     # Nothing else was on its way: a last mark comes next on each.

@@ -309,8 +309,7 @@ async def test_whoever_writes_trims_and_checks_at_the_same_time(audit: AuditLog)
     await audit.record(ACME, [a_row(n) for n in range(30)])
     ends = [before(n) for n in range(1, 31, 3)]
     trimmed, checked = await asyncio.gather(
-        asyncio.gather(*(trim(audit, ACME, before=end, now=LATER) for end in ends)),
-        verify(audit, ACME, page=3),
+        asyncio.gather(*(trim(audit, ACME, before=end, now=LATER) for end in ends)), verify(audit, ACME, page=3)
     )
     await asyncio.gather(*(audit.record(ACME, [a_row(40 + n)]) for n in range(9)))
     assert checked.intact

@@ -11,25 +11,9 @@ import pytest
 from persistence.group_commit import GroupLimits
 from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Fenced, TooLarge, Unavailable
-from sessions.model.events import (
-    ContextFitted,
-    ItemCreated,
-    Private,
-    Record,
-    ResponseBody,
-    ResponseCompleted,
-)
+from sessions.model.events import ContextFitted, ItemCreated, Private, Record, ResponseBody, ResponseCompleted
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
-from sessions.model.types import (
-    CommandId,
-    Epoch,
-    InputText,
-    ItemId,
-    Message,
-    ResponseId,
-    Sampling,
-    UnixMs,
-)
+from sessions.model.types import CommandId, Epoch, InputText, ItemId, Message, ResponseId, Sampling, UnixMs
 from sessions.ports import Journal
 from sessions.store import Store
 from tests.support.stores.journals import (
@@ -187,10 +171,7 @@ async def test_an_append_without_records_writes_what_stands_beside(journal: Jour
 
 async def test_a_head_patch_replaces_every_descriptive_field(journal: Journal) -> None:
     head = await a_log(
-        journal,
-        "s",
-        1,
-        head=patch(title="Tïtle", metadata={"k": ["v", 1, None]}, user="u", open=True, listed=False),
+        journal, "s", 1, head=patch(title="Tïtle", metadata={"k": ["v", 1, None]}, user="u", open=True, listed=False)
     )
     assert (head.title, head.metadata, head.user, head.model) == ("Tïtle", {"k": ["v", 1, None]}, "u", "m")
     assert (head.open, head.listed, head.deleted_at) == (True, False, None)

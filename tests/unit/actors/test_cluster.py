@@ -708,13 +708,7 @@ def test_who_drains_without_a_new_version_is_passed_over() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other", "spoken"),
-    [
-        ((1, 1), (1, 2), 1),
-        ((1, 2), (1, 2), 2),
-        ((1, 2), (2, 3), 2),
-        ((1, 1), (2, 3), None),
-        ((3, 4), (1, 2), None),
-    ],
+    [((1, 1), (1, 2), 1), ((1, 2), (1, 2), 2), ((1, 2), (2, 3), 2), ((1, 1), (2, 3), None), ((3, 4), (1, 2), None)],
 )
 def test_two_speak_the_newest_that_both_know(one: tuple[int, int], other: tuple[int, int], spoken: int | None) -> None:
     assert common_protocol(one, other) == common_protocol(other, one) == spoken

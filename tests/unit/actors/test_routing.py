@@ -105,13 +105,7 @@ async def test_a_model_that_nobody_serves_is_refused_where_there_are_several() -
 
 def test_another_name_of_a_model_that_is_away_is_still_its_name() -> None:
     engine = EngineInfo(
-        model="big",
-        build="",
-        model_fingerprint="",
-        context_window=1,
-        slots=1,
-        sampling=frozenset(),
-        aliases=("large",),
+        model="big", build="", model_fingerprint="", context_window=1, slots=1, sampling=frozenset(), aliases=("large",)
     )
     member = Member(replica=ReplicaId("r"), incarnation="i", address="", model="big", fingerprint="", engine=engine)
     views = [View(1, (member,))]

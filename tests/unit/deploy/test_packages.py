@@ -40,10 +40,7 @@ OSI = "License :: OSI Approved :: "
         ([("License", "BSD-3-Clause"), ("Classifier", f"{OSI}MIT License")], "BSD-3-Clause"),
         ([("License", "MIT License\n\nCopyright (c) 2022 ...")], "MIT"),
         ([("License", "Copyright (c) 2001"), ("Classifier", f"{OSI}BSD License")], "BSD-3-Clause"),
-        (
-            [("Classifier", f"{OSI}Apache Software License"), ("Classifier", f"{OSI}MIT License")],
-            "Apache-2.0 OR MIT",
-        ),
+        ([("Classifier", f"{OSI}Apache Software License"), ("Classifier", f"{OSI}MIT License")], "Apache-2.0 OR MIT"),
         ([("Classifier", "License :: DFSG approved"), ("Classifier", f"{OSI}MIT License")], "MIT"),
     ],
 )

@@ -13,15 +13,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.support.house import (
-    ROOT,
-    Module,
-    circles,
-    everything,
-    foreign_imports,
-    import_graph,
-    modules,
-)
+from tests.support.house import ROOT, Module, circles, everything, foreign_imports, import_graph, modules
 
 pytestmark = pytest.mark.xdist_group("tree")  # one worker reads the tree once
 

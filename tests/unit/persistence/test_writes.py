@@ -34,14 +34,7 @@ from persistence.validation import check_append, check_key, check_text
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
 from sessions.model.commands import Ok
-from sessions.model.errors import (
-    BadInput,
-    Internal,
-    OutcomeUnknown,
-    Overloaded,
-    TooLarge,
-    Unavailable,
-)
+from sessions.model.errors import BadInput, Internal, OutcomeUnknown, Overloaded, TooLarge, Unavailable
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId

@@ -27,12 +27,7 @@ from sessions.model.authorization import (
 from sessions.model.errors import BadInput, Conflict, Forbidden, NotFound
 from sessions.model.generation import cache_scope_of
 from sessions.model.journal_types import CommandRecord, Due
-from sessions.model.knowledge.files import (
-    FILENAME_MAX,
-    may_see_file,
-    safe_filename,
-    safe_media_type,
-)
+from sessions.model.knowledge.files import FILENAME_MAX, may_see_file, safe_filename, safe_media_type
 from sessions.model.knowledge.files import owner_of as owner_of_file
 from sessions.model.memories import HEADING, owner_of, with_memories
 from sessions.model.request import Request, recorded_answer, request_of
@@ -406,10 +401,7 @@ REDACTED = Finding(category="pii/email", action="redact", start=4, end=7)
 
 def test_texts_are_left_out_of_logs() -> None:
     kept = Finding(category="c", action="flag", start=0, end=1, kept="k", text="t")
-    assert without_text((REDACTED, kept)) == (
-        REDACTED,
-        Finding(category="c", action="flag", start=0, end=1),
-    )
+    assert without_text((REDACTED, kept)) == (REDACTED, Finding(category="c", action="flag", start=0, end=1))
     assert without_text(()) == ()
     assert "t'" not in repr(kept) and REDACTED.about == "pii"
 

@@ -100,11 +100,7 @@ N = {"$ref": "#/$defs/n"}
         (doubled(16, reference="$recursiveRef"), "1000 schemas hold at one place", "/$defs/"),
         ({"$ref": "#"}, "refers to itself without consuming", ""),
         ({"anyOf": [{"$ref": "#"}, {"type": "integer"}]}, "refers to itself without consuming", ""),
-        (
-            {"$dynamicAnchor": "n", "not": {"$dynamicRef": "#n"}},
-            "refers to itself without consuming",
-            "",
-        ),
+        ({"$dynamicAnchor": "n", "not": {"$dynamicRef": "#n"}}, "refers to itself without consuming", ""),
         (recursive({"allOf": [{"properties": {"p": N}}, {"properties": {"p": N}}]}), "expands to more", "/$defs/n"),
         (recursive({"items": N, "allOf": [{"contains": N}]}), "expands to more than 10000", "/$defs/n"),
         (

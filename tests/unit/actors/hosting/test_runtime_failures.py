@@ -19,15 +19,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Loaded
-from sessions.model.types import (
-    LOCAL_PRINCIPAL,
-    Principal,
-    SessionId,
-    SessionKey,
-    TenantId,
-    UnixMs,
-    unpack_tokens,
-)
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of

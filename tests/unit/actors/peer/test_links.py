@@ -61,12 +61,7 @@ class Replica:
         await self.wire.run(lambda frames: self.got.extend(f for f in frames if not isinstance(f, pf.Heartbeat)))
 
     async def dial(self, member: Member = MEMBER, **limits: int) -> PeerClient:
-        connect = Connector(
-            self.network.dialer("near"),
-            kind="gateway",
-            name="g",
-            limits=LinkLimits(**limits),
-        )
+        connect = Connector(self.network.dialer("near"), kind="gateway", name="g", limits=LinkLimits(**limits))
         return await connect(member)
 
     async def gets(self, kind: type[pf.Frame]) -> pf.Frame:

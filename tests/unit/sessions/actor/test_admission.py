@@ -38,12 +38,7 @@ class FakeEngine:
         self.told_smaller: Forecast | None = None
         self.expected_smaller: list[ResponseId] = []
         self.info = EngineInfo(
-            model="large",
-            build="b",
-            model_fingerprint="f",
-            context_window=1024,
-            slots=4,
-            sampling=frozenset(),
+            model="large", build="b", model_fingerprint="f", context_window=1024, slots=4, sampling=frozenset()
         )
 
     def with_smaller(self, told: Forecast | None) -> None:

@@ -23,14 +23,7 @@ from sessions.retrieval.embedding import TokenSpans
 from sessions.retrieval.filters import COMPARISONS_MAX, check_attributes, matches, parse_filter
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome, SearchTooLate
 from sessions.retrieval.services import Retrieval, VectorStores
-from sessions.retrieval.vector_stores import (
-    DocumentId,
-    Passage,
-    StoreFile,
-    StoreId,
-    VectorStore,
-    may_see_store,
-)
+from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore, may_see_store
 from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
 from tests.support.virtual_time import run
 

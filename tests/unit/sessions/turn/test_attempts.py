@@ -22,13 +22,7 @@ from sessions.turn.generation_task import Attempts, AttemptsEnd, GenerationRun
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.tool_call_parser import MisfitCall
-from tests.support.machine.generation_fixture import (
-    GivenEngine,
-    GivenFilters,
-    GivenLedger,
-    KeptInbox,
-    open_response,
-)
+from tests.support.machine.generation_fixture import GivenEngine, GivenFilters, GivenLedger, KeptInbox, open_response
 from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import virtual
 

@@ -23,10 +23,7 @@ from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, state_at_ledger
 from tests.support.output_text import Vocabulary
 
-TOOLS = (
-    Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}),
-    Tool(name="g"),
-)
+TOOLS = (Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool(name="g"))
 CALLS = [
     '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
     '<tool_call>\n{"name": "g", "arguments": {"b": {"c": ["}", "\\""]}}}\n</tool_call>',
@@ -174,11 +171,7 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
 
 
 FAMILIES = {
-    "field": [
-        '\ufdd0"f"\n{"a": 1}\ufdd1',
-        '\ufdd0"g"\n{"b": "ü}"}\ufdd1',
-        '\ufdd0"g"\n\ufdd1',
-    ],
+    "field": ['\ufdd0"f"\n{"a": 1}\ufdd1', '\ufdd0"g"\n{"b": "ü}"}\ufdd1', '\ufdd0"g"\n\ufdd1'],
     "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
     "mistral": [
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
@@ -192,7 +185,7 @@ FAMILIES = {
     "json_list": ['<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', '<|tool_call|>[{"name": "g"}]<|/tool_call|>'],
     "command_r": ['<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>'],
     "deepseek": [
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'  # noqa: E501
     ],
     "lfm2": ['<|tool_call_start|>[f(a=1), g(b="ü")]<|tool_call_end|>'],
     "gemma4": [
@@ -200,10 +193,7 @@ FAMILIES = {
         '<|tool_call>call:g{b:<|"|>ü, {"x"}: 1<|"|>,c:[1,true,{d:<|"|><|"|>}],e:{}}<tool_call|>',
     ],
 }
-FIELD: dict[str, Any] = {
-    "written": FORMATS["field"],
-    "thoughts": ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE),
-}
+FIELD: dict[str, Any] = {"written": FORMATS["field"], "thoughts": ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE)}
 FIELD_PARTS = ["\ufdd2Hm, </think>\ufdd3", "\ufdd2 \ufdd3", "\ufdd2And <think> so.\n\ufdd3\n", *FAMILIES["field"]]
 FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
 
