@@ -209,6 +209,10 @@ async def test_a_head_that_was_changed_is_found(journal: Journal, audit: AuditLo
     assert (await verify(Tampered(audit, rows, head), ACME)).intact
 
 
+STOPS = [pytest.mark.cluster, pytest.mark.slow]  # a server is stopped and started
+
+
+@pytest.mark.parametrize("bed", ["memory", "sqlite", pytest.param("postgres", marks=STOPS)], indirect=True)
 async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Bed, store: Store) -> None:
     await store.audit.record(ACME, [a_row(1)])
     await store.close()

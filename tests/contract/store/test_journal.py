@@ -32,8 +32,6 @@ from tests.support.stores.journals import (
     purge,
 )
 
-# -- grants -------------------------------------------------------------------------------------------------------
-
 
 async def test_a_first_grant_makes_the_head(journal: Journal) -> None:
     head = await grant(journal, key("s"))
@@ -78,9 +76,6 @@ async def test_of_many_claimants_one_wins(journal: Journal) -> None:
         heads = [r for r in results if isinstance(r, Head)]
         assert [h.fence for h in heads] == [fence]
         assert sum(isinstance(r, Fenced) for r in results) == 19
-
-
-# -- appends (I1, I2) -----------------------------------------------------------------------------------------------
 
 
 async def test_what_was_appended_is_read_back_whole(journal: Journal) -> None:
@@ -278,9 +273,6 @@ async def test_text_that_cannot_be_stored_hurts_its_sender_alone(journal: Journa
     assert isinstance(refused, BadInput)
     assert stood is None
     await journal.append(an_append(head, 1))
-
-
-# -- life ---------------------------------------------------------------------------------------------------------
 
 
 async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:

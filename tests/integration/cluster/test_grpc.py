@@ -208,9 +208,6 @@ async def test_knocks_do_not_disturb_a_replica() -> None:
         await story.ends(await say(router, key, tokens=3))
 
 
-# -- mutual TLS -----------------------------------------------------------------------------------------------------
-
-
 def certificate(
     name: str, signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -18,11 +18,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from actors.cluster import rendezvous
 from actors.cluster.compatibility import check_compatibility
 from actors.cluster.membership import RENEW_S, Change, Membership
 from actors.cluster.placement import BOUND, BoundedRendezvous, session_load_of
-from actors.cluster.pool_states import PoolStates, pool_states
+from actors.cluster.pool_states import pool_states
 from actors.cluster.previous_owner import PreviousOwnerQuery
 from actors.cluster.rendezvous import FLAT_MAX, RendezvousTree, ranking
 from actors.cluster.versions import OURS, common_protocol, protocol_mismatch
@@ -38,7 +37,6 @@ from sessions.model.journal_types import Head
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Member, Owner, View
 from tests.support.cluster.faulty_directory import Weather
-from tests.support.cluster.harness import cluster
 from tests.support.virtual_time import advance, virtual
 
 R1 = Member(replica=ReplicaId("r1"), incarnation="i1", address="a", model="small", fingerprint="w1/t1")
@@ -82,14 +80,6 @@ def test_a_neighbour_joins_and_one_that_shares_no_protocol_is_refused_saying_wha
 
 def test_a_process_that_was_this_replica_before_does_not_hinder_it() -> None:
     check_compatibility(msgspec.structs.replace(R1, incarnation="i9", fingerprint="w2/t2"), VIEW)
-
-
-@virtual
-async def test_a_replica_announces_its_protocol_and_what_its_engine_can() -> None:
-    async with cluster(replicas=1) as made:
-        (announced,) = made.gateways["g1"].router.routes.view.members
-        assert announced.engine == made.replicas["r1"].replica.engine.info
-        assert (announced.protocol, announced.protocols) == (OURS[0], OURS), "older programs compare the first alone"
 
 
 AWAY = Unavailable("directory_unavailable", "away")
@@ -286,14 +276,6 @@ member_lists = st.dictionaries(names, st.tuples(weights, loads), min_size=1, max
 )
 
 
-@given(members=member_lists, number=st.integers(0, 10**6))
-def test_who_leaves_moves_only_its_own_sessions(members: list[Member], number: int) -> None:
-    whole = ranking(key(number), members)
-    for gone in members:
-        rest = ranking(key(number), [each for each in members if each is not gone])
-        assert rest == tuple(replica for replica in whole if replica != gone.replica)
-
-
 @given(members=member_lists, number=st.integers(0, 10**6), factor=st.sampled_from([2.0, 10.0]))
 def test_more_weight_never_pushes_a_session_away(members: list[Member], number: int, factor: float) -> None:
     before = ranking(key(number), members)
@@ -304,14 +286,6 @@ def test_more_weight_never_pushes_a_session_away(members: list[Member], number: 
         assert [replica for replica in after if replica != each.replica] == [
             replica for replica in before if replica != each.replica
         ]
-
-
-def test_sessions_spread_by_weight() -> None:
-    members = [placement_member("r1", weight=1), placement_member("r2", weight=2), placement_member("r3", weight=5)]
-    first = Counter(ranking(key(n), members)[0] for n in range(8000))
-    for each in members:
-        expected = 8000 * each.weight / 8
-        assert abs(first[each.replica] - expected) < 5 * math.sqrt(expected)
 
 
 RANKINGS = "from tests.unit.actors.test_cluster import *; print([ranking(key(n), FIVE) for n in range(50)])"
@@ -359,20 +333,6 @@ def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
     assert chosen is not None and chosen.replica == ranking(key(7), members)[0]
     chosen = BoundedRendezvous(session_load=SESSION_LOAD).choose(key(7), view(*members), holder=ReplicaId("gone"))
     assert chosen is not None and chosen.replica == ranking(key(7), members)[0]
-
-
-def test_limits_are_what_rebalancing_goes_by() -> None:
-    members = [
-        placement_member("r1", load=0.9),
-        placement_member("r2", load=0.3),
-        placement_member("r3", load=0.3, weight=2),
-        placement_member("d", draining=True),
-    ]
-    limits = BoundedRendezvous(session_load=SESSION_LOAD).limits(view(*members))
-    assert set(limits) == {"r1", "r2", "r3"}
-    # 1.8 of work and one session more over a weight of 4, times 1.25: 9.3 sessions, rounded up to 10 (and 18.6 to 19).
-    assert limits[PLACEMENT_R1] == limits[PLACEMENT_R2] == pytest.approx(10 * SESSION_LOAD)
-    assert limits[ReplicaId("r3")] == pytest.approx(19 * SESSION_LOAD / 2)
 
 
 def test_where_everybody_drains_there_are_no_limits() -> None:
@@ -494,14 +454,6 @@ def test_who_takes_nothing_is_not_counted() -> None:
     assert set(states) == {"n"} and states["n"].window > 1_000_000 and states["n"].sampling is None
 
 
-def test_a_view_is_looked_at_once() -> None:
-    views = [View(1, (pool_states_member("a"),))]
-    states = PoolStates(lambda: views[-1])
-    assert states() is states()
-    views.append(View(2, ()))
-    assert states() == {}
-
-
 PREVIOUS_OWNER_OWNER = Owner(ReplicaId("r2"), "i2", ActivationId("a"))
 HEAD = Head(
     key=KEY,
@@ -559,17 +511,6 @@ class World:
 
     def sees(self, *members: Member, version: int = 2) -> None:
         self.query.update(View(version, members))
-
-
-@virtual
-async def test_an_owner_that_lives_and_has_the_session_is_found() -> None:
-    world = World()
-    world.sees(previous_owner_member("r1"), previous_owner_member("r2"))
-    assert await world.query.find_owner(KEY, HEAD) == PREVIOUS_OWNER_OWNER
-    other_activation = msgspec.structs.replace(PREVIOUS_OWNER_OWNER, activation=ActivationId("b"))
-    world = World(other_activation)
-    world.sees(previous_owner_member("r2"))
-    assert await world.query.find_owner(KEY, HEAD) is None, "the journal names another activation"
 
 
 @virtual
@@ -662,21 +603,6 @@ def test_who_leaves_moves_little_besides_its_own() -> None:
         kept += was not in left and was != now
     assert moved <= 6_000 * 0.05 * 2.5
     assert kept <= 6_000 * 0.05 * 1.5
-
-
-def test_a_place_takes_few_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = itertools.count()
-    weighed = rendezvous._weighed
-
-    def counted(digest: bytes, weight: float) -> float:
-        next(calls)
-        return weighed(digest, weight)
-
-    tree = RendezvousTree([rendezvous_member(number) for number in range(10_000)])
-    monkeypatch.setattr(rendezvous, "_weighed", counted)
-    for number in range(100):
-        first(tree, number)
-    assert next(calls) <= 100 * 64
 
 
 def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import pytest
 import structlog
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
 from actors.directory.pipelined_connection import NotSent, ReplyLost
 from actors.limits import settlement
-from actors.limits.fallback import PAUSE_MS, FallbackLimiter
+from actors.limits.fallback import FallbackLimiter
 from actors.limits.memory import MemoryLimiter
 from actors.limits.settlement import Settler
 from actors.limits.valkey import ValkeyLimiter
@@ -80,25 +80,6 @@ async def ask(limiter: FallbackLimiter, name: str = "a") -> Grant:
 async def test_an_unknown_outcome_is_repeated_under_the_same_name() -> None:
     store = Store(OutcomeUnknown("limits_outcome_unknown", "?"))
     assert (await ask(limiter(store))).refusal is None and store.calls == 2
-
-
-async def test_this_process_counts_its_share_while_the_store_is_away_and_leaves_it_alone() -> None:
-    store = Store(AWAY)
-    fallback = limiter(store, local_share=0.5)
-    answers = [await ask(fallback, name) for name in ("a", "b", "c")]
-    assert [answer.refusal is None for answer in answers] == [True, True, False], "half of four"
-    assert store.calls == 1 and fallback.lost
-    Time.ms += PAUSE_MS
-    assert (await ask(fallback, "d")).refusal is None
-    assert store.calls == 2 and not fallback.lost
-
-
-async def test_the_file_may_open_or_close_the_door_instead() -> None:
-    opened = limiter(Store(AWAY), store_lost="open")
-    assert all([(await ask(opened, str(number))).refusal is None for number in range(9)])
-    with pytest.raises(Unavailable) as refused:
-        await ask(limiter(Store(AWAY), store_lost="closed"))
-    assert refused.value.code == "limits_unavailable" and refused.value.retry_after_ms
 
 
 async def test_a_settlement_that_fails_is_its_callers_to_repeat() -> None:
@@ -171,9 +152,6 @@ def test_a_summary_that_was_requested_is_settled_too(
     assert [(end.name, end.session, end.tokens) for end in settler._ended] == expected
 
 
-NOTHING = [*[-1] * 12, 0]
-
-
 def over(*answers: Any) -> tuple[ValkeyLimiter, ScriptedServers]:
     limiter, servers = ValkeyLimiter("redis://127.0.0.1"), ScriptedServers(*answers)
     limiter._servers = servers  # type: ignore[assignment]
@@ -192,14 +170,6 @@ def demand(**tenant: int) -> Demand:
         user_ceilings=Ceilings(),
         hold_ms=1_000,
     )
-
-
-async def test_a_server_that_does_not_know_the_script_gets_its_text_under_a_tag_of_the_tenant() -> None:
-    limiter, servers = over(NoScriptError(), [0, 0, 0, 0, *NOTHING])
-    assert (await limiter.reserve(demand())).refusal is None
-    assert [call[1] for call in servers.calls] == ["EVALSHA", "EVAL"]
-    tag = servers.calls[0][0]
-    assert tag.startswith("{sessile:limits:") and tag.count("{") == tag.count("}") == 1, "braces of a tenant are hashed"
 
 
 @pytest.mark.parametrize(

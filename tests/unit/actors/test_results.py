@@ -7,7 +7,7 @@ from array import array
 from typing import Any, NamedTuple
 
 import pytest
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
 from actors.directory.pipelined_connection import NotSent, ReplyLost
 from actors.results.cache import ProcessKeys, TenantResultCache, make_results
@@ -197,15 +197,6 @@ def over(*answers: Any) -> tuple[ValkeyResultStore, ScriptedServers]:
     store, servers = ValkeyResultStore("redis://127.0.0.1"), ScriptedServers(*answers)
     store._servers = servers  # type: ignore[assignment]
     return store, servers
-
-
-async def test_the_script_is_sent_where_the_server_has_it_not_and_a_tenant_stays_in_one_slot() -> None:
-    store, servers = over(NoScriptError("none"), b"body", None)
-    assert await store.get(TenantId("a {b}"), b"n") == b"body"
-    assert await store.get(TenantId("a {b}"), b"n") is None
-    assert [call[1] for call in servers.calls] == ["EVALSHA", "EVAL", "EVALSHA"]
-    keys = {call[0] for call in servers.calls}
-    assert len(keys) == 1 and keys.pop().count("{") == 1
 
 
 @pytest.mark.parametrize(

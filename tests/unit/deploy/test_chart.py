@@ -127,9 +127,6 @@ def of_name(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     return found
 
 
-# -- valid ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_what_kubernetes_takes(manifests: list[Manifest], version: str) -> None:
     assert [problem for each in manifests for problem in problems(each, version)] == []
@@ -188,9 +185,6 @@ def test_pods_have_no_rights(manifests: list[Manifest]) -> None:
             assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], name
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert "memory" in container["resources"]["limits"] or "nvidia.com/gpu" in container["resources"]["limits"]
-
-
-# -- what the processes take ------------------------------------------------------------------------------------------
 
 
 def ours(manifests: list[Manifest]) -> list[tuple[str, Manifest, Manifest]]:
@@ -419,9 +413,6 @@ def test_scaling_goes_by_our_own_metrics(everything: list[Manifest]) -> None:
     assert all('{namespace="chat",pod=~"demo-sessile-main-[0-9]+"}' in query for query in queries.values())
 
 
-# -- refused ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -490,9 +481,6 @@ def test_values_in_the_documentation_render() -> None:
     assert len(bodies) >= 2
     for body in bodies:
         assert [problem for each in render(yaml.safe_load(body)) for problem in problems(each)] == [], body
-
-
-# -- the schema of settings -------------------------------------------------------------------------------------------
 
 
 def test_the_schema_has_the_settings_of_the_program() -> None:

@@ -94,19 +94,6 @@ async def loaded(folder: Path, *, writes: bool = True) -> SealingCodec:
     return codec
 
 
-async def test_a_key_that_is_not_in_memory_is_called_for(tmp_path: Path) -> None:
-    codec = await a_codec(SqliteKeyDatabase(tmp_path / "keys.db"))
-    with pytest.raises(KeyNotLoaded):
-        codec.encode(key("s"), 1, PLAIN)
-    key_id, stored = await with_keys(codec, lambda: codec.encode(key("s"), 1, PLAIN))
-    again = await a_codec(SqliteKeyDatabase(tmp_path / "keys.db"))
-    with pytest.raises(KeyNotLoaded):
-        again.decode(key("s"), 1, key_id, stored)
-    assert await with_keys(again, lambda: again.decode(key("s"), 1, key_id, stored)) == PLAIN
-    with pytest.raises(Internal):
-        await with_keys(again, lambda: again.decode(key("s"), 1, "unknown", stored))
-
-
 async def test_a_body_opens_in_its_own_place_only(tmp_path: Path) -> None:
     codec = await loaded(tmp_path)
     key_id, stored = codec.encode(key("s"), 7, PLAIN)
@@ -142,19 +129,6 @@ async def test_a_codec_that_does_not_write_reads(tmp_path: Path) -> None:
     assert reader.encode(key("s"), 1, PLAIN) == ("", PLAIN) and codec.decode(key("s"), 1, "", PLAIN) == PLAIN
     key_id, stored = codec.encode(key("s"), 1, PLAIN)
     assert reader.decode(key("s"), 1, key_id, stored) == PLAIN
-
-
-async def test_a_rotated_key_writes_at_once_and_the_older_one_reads(tmp_path: Path) -> None:
-    codec = await loaded(tmp_path)
-    first = codec.encode(key("s"), 1, PLAIN)
-    await codec.keys.rotate(ACME)
-    second = codec.encode(key("s"), 1, PLAIN)
-    assert first[0] != second[0]
-    assert codec.decode(key("s"), 1, *first) == codec.decode(key("s"), 1, *second) == PLAIN
-    await codec.keys.destroy(ACME)
-    for stored in (first, second):
-        with pytest.raises(Internal):
-            await with_keys(codec, lambda stored=stored: codec.decode(key("s"), 1, *stored))  # type: ignore[misc]
 
 
 async def test_a_command_hides_its_digest_too(tmp_path: Path) -> None:
@@ -555,14 +529,6 @@ async def test_the_token_is_read_again_for_each_call(service: tuple[TransitServe
     file.unlink()
     with pytest.raises(Unavailable):
         await wrapper.wrap(b"secret", b"acme")
-
-
-@pytest.mark.parametrize("status", [301, 400, 404, 500, 503])
-async def test_any_other_answer_is_unavailable(service: tuple[TransitServer, str], status: int) -> None:
-    server, url = service
-    server.answers.append(status)
-    with pytest.raises(Unavailable):
-        await TransitWrapper(url, token=TOKEN).wrap(b"secret", b"acme")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from persistence.passages import opening
 from persistence.passages.databases import PostgresPassages, SqlitePassages
 from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect, condition, halved, signs
 from persistence.passages.index import SqlPassageIndex
-from persistence.passages.words import QUERY_WORDS_MAX, hashed, indexed_text, query_words, words
+from persistence.passages.words import hashed, indexed_text, words
 from persistence.sql.script import Parameters, Query, Script, one_query
 from sessions.model.errors import BadInput, Limited, Unavailable
 from sessions.model.types import SessionKey, TenantId, UnixMs
@@ -271,9 +271,3 @@ def test_a_hash_is_letters_and_its_stores_alone() -> None:
     assert hashed("fox", ONE) != hashed("fox", OTHER)
     text = indexed_text("A fox, a fox and a dog", ONE).split()
     assert text == [hashed("fox", ONE), hashed("fox", ONE), hashed("dog", ONE)]
-
-
-def test_a_query_is_its_longest_words_once_each() -> None:
-    assert query_words("fox fox elephants", ONE) == [hashed("elephant", ONE), hashed("fox", ONE)]
-    assert len(query_words(" ".join(f"word{number}" for number in range(50)), ONE)) == QUERY_WORDS_MAX
-    assert query_words("of the and", ONE) == []

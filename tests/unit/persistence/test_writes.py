@@ -13,32 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistence.codec import (
-    HeadBody,
-    KeyNotLoaded,
     PlainCodec,
-    decode_command,
     decode_head_body,
     decode_ok,
     decode_record,
-    encode_command,
-    encode_head_body,
-    encode_ok,
     encode_record,
     seal_text,
     sealed_key_id,
     unseal_text,
-    with_keys,
 )
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.validation import check_append, check_key, check_text
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
-from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Internal, OutcomeUnknown, Overloaded, TooLarge, Unavailable
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
-from sessions.model.types import CommandId, Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
 from tests.support.virtual_time import virtual
 
@@ -60,11 +52,6 @@ def test_a_record_comes_back_equal(offset: int, at: int, text: str, tokens: byte
     private = Private(tokens=tokens, tail=text, sampling=Sampling(seed=seed))
     for record in (Record(offset, UnixMs(at), event, private), Record(offset, UnixMs(at), event)):
         assert decode_record(offset, encode_record(record)) == record
-
-
-@given(title=st.none() | texts, metadata=st.dictionaries(texts, st.none() | st.integers(-5, 5) | texts))
-def test_a_title_and_metadata_come_back_equal(title: str | None, metadata: dict[str, object]) -> None:
-    assert decode_head_body(encode_head_body(HeadBody(title, metadata))) == HeadBody(title, metadata)
 
 
 # What version 1 looks like on a disk today. These bytes stand in logs: they may never stop being readable.
@@ -121,27 +108,6 @@ def test_a_text_comes_back_and_damage_is_noticed() -> None:
             unseal_text(codec, KEY, "r", damaged)
     with pytest.raises(Internal):
         sealed_key_id(b"\x92x")
-
-
-def test_a_plain_command_is_stored_as_it_ever_was() -> None:
-    codec, answer = PlainCodec(), encode_ok(Ok(id=CommandId("c")))
-    assert encode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
-    assert decode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
-
-
-async def test_work_that_lacks_a_key_is_done_when_it_is_loaded() -> None:
-    loaded: list[str] = []
-
-    class Late(PlainCodec):
-        async def load(self, tenant: TenantId, key_id: str) -> None:
-            loaded.append(key_id)
-
-    def work() -> int:
-        if len(loaded) < 2:
-            raise KeyNotLoaded(KEY.tenant, f"k{len(loaded)}")
-        return 7
-
-    assert await with_keys(Late(), work) == 7 and loaded == ["k0", "k1"]
 
 
 CASE = Case(
@@ -326,18 +292,6 @@ async def test_a_write_that_is_cancelled_in_the_queue_is_taken_back() -> None:
     await group.stop()
 
 
-async def test_a_write_that_is_cancelled_during_its_commit_hurts_nobody() -> None:
-    store = Store()
-    group = a_group(store)
-    tasks = await behind_the_gate(store, group, group_commit_a_write("a"))
-    tasks[0].cancel()
-    assert store.gate is not None
-    store.gate.set()
-    assert await tasks[1] is None
-    assert tasks[0].cancelled()
-    await group.stop()
-
-
 async def test_a_bug_in_the_store_answers_its_batch_and_the_next_one_runs() -> None:
     fails = [True]
 
@@ -421,22 +375,6 @@ async def test_what_somebody_waits_for_does_not_wait_for_neighbours() -> None:
     await asyncio.gather(*submit(group, group_commit_a_write("a", rows=3), group_commit_a_write("b", rows=3)))
     await asyncio.gather(*submit(group, group_commit_a_write("c", rows=3)))
     assert store.batches == [["a", "b"], ["c"]] and asyncio.get_running_loop().time() == began
-    await group.stop()
-
-
-async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
-    store = Store()
-    group = a_group(store)
-    tasks = await behind_the_gate(store, group, group_commit_a_write("a"), group_commit_a_write("a"))
-    stopping = asyncio.ensure_future(group.stop())
-    await asyncio.sleep(0)
-    with pytest.raises(Unavailable):
-        await group.submit(group_commit_a_write("b"))
-    assert store.gate is not None
-    store.gate.set()
-    await stopping
-    assert all(task.done() and task.exception() is None for task in tasks)
-    assert store.batches == [["first"], ["a"], ["a"]]
     await group.stop()
 
 

@@ -23,7 +23,7 @@ from sessions.model.journal_types import Head, Page
 from sessions.model.knowledge.files import FileQuery, StoredFile
 from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.push import PushId, PushSubscription, WebPushTarget
-from sessions.model.types import NEVER, SessionKey, TenantId, UnixMs
+from sessions.model.types import SessionKey, TenantId, UnixMs
 from tests.support.machine.machine_fixture import KEY, Ground
 from tests.support.stores.audit_chain import TENANT, AuditChain, audited
 from tests.support.stores.file_rows import a_file
@@ -238,17 +238,6 @@ async def test_a_log_with_a_hole_is_our_failure(world: World) -> None:
 
 RETENTION_NOW = UnixMs(1_750_000_000_000)
 ACME = TenantId("acme")
-
-
-def test_each_tenant_has_its_own_times_and_all_others_the_default() -> None:
-    said = Retention(
-        default=RetentionPeriods(deleted_days=2), tenants={"acme": RetentionPeriods(deleted_days=0, idle_days=1)}
-    )
-    acme, others = said.due(RETENTION_NOW)
-    assert (acme.tenant, acme.deleted_before, acme.idle_before) == (ACME, RETENTION_NOW, RETENTION_NOW - DAY_MS)
-    assert (others.tenant, others.besides) == (None, (ACME,))
-    assert others.deleted_before == RETENTION_NOW - 2 * DAY_MS and others.idle_before == NEVER
-    assert others.unlisted_before == RETENTION_NOW - DAY_MS
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,6 @@ from sessions.routing.decision import (
     RoutingDecision,
     TurnSituation,
     decide,
-    extra_tokens,
-    prefill_s,
-    proposed_index,
 )
 from sessions.routing.models_file import NO_POOLS, ModelChoice, PoolModel, RoutingRules, read_models
 from sessions.routing.scorer import LOOKED_AT, score_turn
@@ -115,18 +112,6 @@ def test_a_model_that_cannot_do_it_is_left() -> None:
     assert decided("small", 0.1, small=SMALL._replace(able=False), level=0.1)[:2] == ("large", "unfit")
     assert decided("small", 0.1, 5_000, small=SMALL._replace(window=4_096), level=0.1).why == "unfit"
     assert decide(TurnSituation("small", 0.1, 100), [SMALL._replace(live=False)], RULES) is None
-
-
-def test_three_models_share_the_scores() -> None:
-    assert [proposed_index(value, 3, 0.5) for value in (0.0, 0.5, 0.74, 0.75, 1.0)] == [0, 1, 1, 2, 2]
-    assert proposed_index(1.0, 1, 0.5) == 0
-
-
-def test_costs_count_what_comes_back_from_memory_by_its_time() -> None:
-    situation = TurnSituation("small", 0.5, 1_000)
-    away = LARGE._replace(kept=500, on_device=False, restore_per_s=1_000.0)
-    assert extra_tokens(situation, SMALL._replace(kept=900), away) == 400
-    assert prefill_s(situation, away) == pytest.approx(500 / 500 + 500 / 1_000)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(10, 900)), min_size=2, max_size=40))

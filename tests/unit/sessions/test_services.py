@@ -15,7 +15,7 @@ import pytest
 
 from sessions.backoff import Backoff
 from sessions.file_watcher import FileWatcher
-from sessions.load_history import SAMPLES_MAX, STEP_S, LoadHistory, LoadSample, sum_by_time, thinned
+from sessions.load_history import STEP_S, LoadHistory, LoadSample, sum_by_time, thinned
 from sessions.metrics import OTHER, VALUES_MAX, Counter, Histogram, Histograms, Metrics, quantile_of
 from sessions.model.generation import EngineStats
 from sessions.model.types import UnixMs
@@ -104,24 +104,6 @@ async def test_the_loop_goes_on_while_a_file_is_read_and_a_change_meanwhile_is_n
         await asyncio.wait([running])
 
 
-async def test_a_change_of_a_file_beside_it_is_a_change_of_it(path: Path, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    taken: list[str] = []
-    key.write_text("k1")
-
-    async def take(text: str) -> None:
-        taken.append(text)
-
-    watcher = FileWatcher(
-        path, lambda _: path.read_text() + key.read_text(), take, what="pair", refused=(ValueError,), beside=[key]
-    )
-    assert watcher.first() == "onek1" and not await watcher.look()
-    key.write_text("another")
-    assert await watcher.look() and taken == ["oneanother"]
-    key.unlink()
-    assert not await watcher.look() and taken == ["oneanother"]
-
-
 BEGUN_S = 1_000_000_000  # a whole step
 
 
@@ -181,16 +163,6 @@ async def test_what_lies_ahead_of_a_clock_that_was_set_back_is_dropped() -> None
     rig.passes(STEP_S)
     ends = [each.at for each in rig.history.samples()]
     assert ends == [BEGUN_S + STEP_S, BEGUN_S + 2 * STEP_S]
-
-
-async def test_the_ring_is_bounded() -> None:
-    rig = Rig()
-    for _ in range(SAMPLES_MAX + 5):
-        rig.passes(STEP_S)
-    samples = rig.history.samples()
-    assert len(samples) == SAMPLES_MAX
-    assert samples[0].at == BEGUN_S + 6 * STEP_S
-    assert [each.at for each in rig.history.samples(after=samples[-2].at)] == [samples[-1].at]
 
 
 def test_longer_steps_add_what_happened_and_keep_the_most_that_waited() -> None:
@@ -389,10 +361,3 @@ def test_what_no_request_could_be_sent_to_is_refused_before_one_is(url: str) -> 
     with pytest.raises(ValueError, match=r"."):
         destination(url)
     assert not AddressRules().permits_url(url)
-
-
-def test_where_a_url_leads() -> None:
-    to = destination("https://Push.example:8443/x?y")
-    assert to == ("https", "push.example", 8443, "Push.example:8443")
-    assert (to.at("2606::1"), to.at("1.2.3.4")) == ("[2606::1]:8443", "1.2.3.4:8443")
-    assert destination("http://[fd00::1]/").port == 80 and destination("https://a_b.example./").host == "a_b.example."

@@ -16,8 +16,7 @@ from actors.peer.silence import SilenceDetector, SilenceFinding
 from actors.peer.wire import Wire
 from sessions.load_history import LoadSample
 from sessions.model import commands as cm
-from sessions.model import errors, inspection
-from sessions.model.errors import SessileError
+from sessions.model import inspection
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.types import (
     ActivationId,
@@ -35,7 +34,7 @@ from sessions.model.types import (
 from sessions.ports import Owner
 from sessions.service_totals import ServiceTotals
 from tests.support.cluster.memory_network import MemoryCarrier, MemoryNetwork
-from tests.support.virtual_time import VirtualLoop, advance, virtual
+from tests.support.virtual_time import VirtualLoop, advance, until, virtual
 
 QUESTION = inspection.PromptMessage(role="user", text="hi")
 KEY = SessionKey(TenantId("acme"), SessionId("one"))
@@ -112,11 +111,6 @@ def test_every_kind_of_frame_is_listed_here() -> None:
     assert {type(frame) for frame in FRAMES} | {pf.Failed} == set(pf.AnyFrame.__args__)
 
 
-@given(st.lists(st.sampled_from(FRAMES), max_size=40))
-def test_what_is_packed_is_unpacked(frames: list[pf.Frame]) -> None:
-    assert pf.unpack(pf.pack([pf.encode(frame) for frame in frames])) == frames
-
-
 @pytest.mark.parametrize("count", [0, 15, 16, 65_535, 65_536])
 def test_a_message_of_any_number_of_frames(count: int) -> None:
     assert len(pf.unpack(pf.pack([pf.encode(pf.Heartbeat())] * count))) == count
@@ -137,17 +131,6 @@ def test_what_is_for_our_own_eyes_does_not_travel() -> None:
     frame = pf.EncodedEvents(1, Epoch("e"), len(data), msgspec.Raw(data))
     (told,) = pf.unpack(pf.pack([pf.encode(frame)]))
     assert told == pf.Events(1, Epoch("e"), len(data), (delta(1), delta(2)))
-
-
-@pytest.mark.parametrize(
-    "kind", [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, SessileError)]
-)
-def test_an_error_arrives_as_what_it_was(kind: type[SessileError]) -> None:
-    error = kind("some_code", "Some words.", param="p", retryable=True, retry_after_ms=7)
-    (frame,) = pf.unpack(pf.pack([pf.encode(pf.failed(1, error))]))
-    assert isinstance(frame, pf.Failed)
-    told = pf.raised(frame)
-    assert type(told) is kind and told.public() == error.public() and told.status == error.status
 
 
 LIMITS = LinkLimits()
@@ -272,6 +255,15 @@ async def connected(limits: LinkLimits = LIMITS, *, knocks_at: str = "") -> Ends
 
 def reserved(number: int) -> pf.Reserved:
     return pf.Reserved(number)
+
+
+@virtual
+async def test_messages_are_closed_at_their_size() -> None:
+    ends = await connected()
+    for number in range(8):
+        ends.near.post(pf.KVSnapshotChunk(number, b"x" * 100_000))
+    await until(lambda: len(ends.heard) == 8)
+    assert max(ends.batches) == 3 and ends.near.queued_bytes == 0
 
 
 @virtual

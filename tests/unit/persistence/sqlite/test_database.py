@@ -172,21 +172,6 @@ async def test_notes_of_a_backup_of_the_release_before_are_refused(tmp_path: Pat
     assert error.code == "journal_backed_up" and "without its backup" in error.public_message
 
 
-async def test_a_migration_runs_once_and_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    await a_journal(tmp_path)
-    longer = one_more_migration(
-        sqlite_schema.MIGRATIONS, tmp_path, "ALTER TABLE heads ADD COLUMN mood TEXT NOT NULL DEFAULT 'new';"
-    )
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", longer)
-    for _ in range(2):
-        async with opened(tmp_path) as journal:
-            assert await top_of(journal) == 20
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file:
-        assert file.execute("PRAGMA user_version").fetchone() == (len(list(longer.iterdir())),)
-        assert file.execute("SELECT number FROM applied_migrations").fetchone() == (len(list(longer.iterdir())),)
-        assert file.execute("SELECT DISTINCT mood FROM heads").fetchall() == [("new",)]
-
-
 async def test_a_compatible_migration_leaves_the_file_to_the_release_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,15 +263,6 @@ async def test_every_statement_goes_by_an_index(tmp_path: Path) -> None:
             assert f"SCAN {table}" not in plan.replace(f"SCAN {table} USING INDEX {table}_", ""), f"{name}: {plan}"
     assert "heads_listed" in plans["list"] and "TEMP B-TREE" not in plans["list"]
     assert "heads_listed_by_user" in plans["list of a user"] and "TEMP B-TREE" not in plans["list of a user"]
-
-
-def test_a_batch_is_cut_into_powers_of_two_and_filled_up_with_rows_that_equal_nothing() -> None:
-    rows = [(n, b"x") for n in range(sql.VALUES_ROWS_MAX + 3)]
-    (first, all_of_it), (second, rest) = sql.chunks(rows)
-    assert (first, len(all_of_it)) == (sql.VALUES_ROWS_MAX, 2 * sql.VALUES_ROWS_MAX)
-    assert (second, rest) == (4, [256, b"x", 257, b"x", 258, b"x", None, 0])
-    assert {type(value) for value in rest} == {int, bytearray, type(None)}
-    assert sql.chunks([]) == []
 
 
 async def test_a_hole_in_a_log_is_damage_and_no_shorter_log(tmp_path: Path) -> None:

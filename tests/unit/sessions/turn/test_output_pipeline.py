@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from sessions.model.generation import Chunk
 from sessions.model.types import LOCAL_PRINCIPAL, unpack_tokens
-from sessions.model.verdicts import Verdict
 from sessions.ports import OutputFilter
 from sessions.turn.keyword_filter import KeywordInputFilter, KeywordOutputFilter, KeywordRules, fold
 from sessions.turn.output_pipeline import OutputPipeline, Release
@@ -191,21 +190,6 @@ def test_half_a_character_that_is_withheld_is_counted_once() -> None:
     assert (release.ended, release.withheld_tokens, pipeline.num_mute) == ("content_filter", 2, 0)
 
 
-def test_a_verdict_that_only_flags_changes_nothing() -> None:
-    class Flag:
-        def feed(self, text: str) -> tuple[int, Verdict]:
-            return 1, Verdict(action="flag", category="test")
-
-        def finish(self) -> tuple[int, Verdict]:
-            return 2, Verdict(action="flag", category="test")
-
-    pipeline = OutputPipeline((), [Flag()])
-    (release,) = feed(pipeline, "ab")
-    assert release is not None and release.text == "a" and release.ended is None
-    last = pipeline.finish()
-    assert last is not None and last.text == "b" and last.ended is None
-
-
 @pytest.mark.parametrize(
     ("phrase", "text"),
     [("Straße", "STRAßE"), ("Straße", "STRAẞE"), ("secret", "ſecret"), ("kelvin", "\u212aelvin"), ("İx", "İx")],
@@ -218,9 +202,3 @@ async def test_folding_is_the_same_on_the_way_in_and_out(phrase: str, text: str)
     answers = [output.feed(character) for character in text]
     assert [limit for limit, _ in answers] == [0] * len(text)
     assert answers[-1][1].action == "block"
-
-
-@given(texts)
-def test_folding_keeps_positions(text: str) -> None:
-    assert len(fold(text)) == len(text)
-    assert fold(fold(text)) == fold(text)

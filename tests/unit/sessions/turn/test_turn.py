@@ -20,7 +20,7 @@ from sessions.machine.inputs_and_effects import GenerationFailed, GenerationFini
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, TooLarge, Unavailable
-from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks, drawn_seed
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.inspection import JudgedTexts, Judgements, PromptMessage, PromptTokens, Question, TextTokens
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -39,7 +39,7 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import PASS, Finding, Verdict
 from sessions.schemas import InlineSchemaChecker
-from sessions.turn.call_opening import LEFT_MIN, call_opening, generate_behind
+from sessions.turn.call_opening import LEFT_MIN, generate_behind
 from sessions.turn.channels import END, FINAL, THOUGHT
 from sessions.turn.generation_task import GenerationRun, GenerationTask
 from sessions.turn.images import (
@@ -64,7 +64,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
-from sessions.turn.result_cache import ANSWER_BYTES_MAX, ResultLookup, is_deterministic, request_name
+from sessions.turn.result_cache import ANSWER_BYTES_MAX, ResultLookup, request_name
 from sessions.turn.retokenisation import as_written, tail_ids
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.screening import REDACTIONS_MAX, screened
@@ -72,8 +72,6 @@ from tests.support.machine.generation_fixture import GivenEngine, GivenFilters, 
 from tests.support.machine.machine_fixture import KEY
 from tests.support.virtual_time import passed, settled, virtual
 
-LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})
-FIND = Tool(name="find")
 OPENING = '{"name": "look", "arguments":'
 UNFIT = BadInput("recovery_incompatible", "The grammar does not go on from there.")
 
@@ -93,14 +91,6 @@ def request_of(max_tokens: int = 100) -> GenerationRequest:
 async def run(engine: GivenEngine, max_tokens: int = 100) -> list[Chunk | Finish]:
     given: Any = engine
     return [part async for part in generate_behind(given, request_of(max_tokens), OPENING)]
-
-
-def test_only_one_function_decides_how_its_call_begins() -> None:
-    info = GivenEngine(continues_formats=True).info
-    assert call_opening(info, (LOOK,)) == OPENING
-    assert call_opening(info, (LOOK, FIND)) == call_opening(info, ()) == ""
-    assert call_opening(info, (msgspec.structs.replace(LOOK, name="schau_zu_ä"),)) == ""
-    assert call_opening(GivenEngine().info, (LOOK,)) == ""
 
 
 @virtual
@@ -552,24 +542,6 @@ def test_no_field_runs_into_the_next() -> None:
             ):
                 names.add((repr(sorted(context.items())), request_name(greedy(), PLAN, **context)))
     assert len({name for _, name in names}) == len({context for context, _ in names})
-
-
-def test_the_response_and_a_seed_that_was_drawn_for_it_are_no_part_of_the_name() -> None:
-    one, other = greedy(), greedy()
-    other = msgspec.structs.replace(other, body=msgspec.structs.replace(other.body, id="resp_other", created_at=99))
-    other.sampling = msgspec.structs.replace(other.sampling, seed=drawn_seed(other.id))
-    assert one.sampling.seed != other.sampling.seed
-    assert request_name(one, PLAN, **CONTEXT) == request_name(other, PLAN, **CONTEXT)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "deterministic"),
-    [({"temperature": 0}, True), ({"temperature": 1.0}, False), ({}, False), ({"temperature": 1.0, "seed": 3}, True)],
-)
-def test_greedy_answers_and_those_of_a_chosen_seed_are_deterministic(
-    sampling: dict[str, Any], deterministic: bool
-) -> None:
-    assert is_deterministic(open_response(**sampling)) is deterministic
 
 
 def test_what_is_discarded_or_too_long_is_not_kept() -> None:
