@@ -434,3 +434,9 @@ async def test_errors_say_whether_a_write_may_have_happened(trouble: Exception, 
     error = await outcome(directory.release(KEY, OWNER))
     assert isinstance(error, kind)
     assert isinstance(error, OutcomeUnknown) == isinstance(trouble, ReplyLost)
+
+
+async def test_a_reading_is_repeated_once_and_has_no_unknown_outcome() -> None:
+    assert await (await valkey_over(ReplyLost("gone"), [4])).locate(KEY) is None
+    error = await outcome((await valkey_over(ReplyLost("gone"), ReplyLost("gone"))).locate(KEY))
+    assert isinstance(error, Unavailable) and not isinstance(error, OutcomeUnknown)
