@@ -20,7 +20,19 @@ from sessions.model.verdicts import Finding
 from sessions.ports import Journal
 from sessions.store import Store
 from tests.support.stores.audit_tables import BETA, Tampered, a_row, bodies, put_back, put_floor, sql, unlock
-from tests.support.stores.journals import ACME, NOW, Bed, a_log, a_usage, an_append, grant, key, patch, purge
+from tests.support.stores.journals import (
+    ACME,
+    BESIDE_A_STOP,
+    NOW,
+    Bed,
+    a_log,
+    a_usage,
+    an_append,
+    grant,
+    key,
+    patch,
+    purge,
+)
 
 
 @pytest.fixture
@@ -209,10 +221,7 @@ async def test_a_head_that_was_changed_is_found(journal: Journal, audit: AuditLo
     assert (await verify(Tampered(audit, rows, head), ACME)).intact
 
 
-STOPS = [pytest.mark.cluster, pytest.mark.slow]  # a server is stopped and started
-
-
-@pytest.mark.parametrize("bed", ["memory", "sqlite", pytest.param("postgres", marks=STOPS)], indirect=True)
+@BESIDE_A_STOP
 async def test_a_log_that_was_put_back_whole_does_not_get_past_an_anchor(bed: Bed, store: Store) -> None:
     await store.audit.record(ACME, [a_row(1)])
     await store.close()

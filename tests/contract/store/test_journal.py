@@ -18,6 +18,7 @@ from sessions.ports import Journal
 from sessions.store import Store
 from tests.support.stores.journals import (
     ACME,
+    BESIDE_A_STOP,
     NOW,
     Bed,
     a_command,
@@ -326,6 +327,7 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
     await store.close()
 
 
+@BESIDE_A_STOP
 async def test_a_restored_backup_is_a_new_incarnation_with_new_fences_and_epochs(bed: Bed) -> None:
     store = await bed.open()
     journal = store.journal
