@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,23 +20,26 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
+    NoScriptError,
     ReadOnlyError,
     ResponseError,
     TryAgainError,
 )
 
 from actors.directory.address import Address, connect, parse
-from actors.directory.common import UNREAD_MAX, Activations
+from actors.directory.common import PARTITIONS, UNREAD_MAX, Activations, Freshness, partition_of, session_name
 from actors.directory.memory import MemoryDirectory
 from actors.directory.pipelined_connection import CONNECT_ATTEMPTS, NotSent, PipelinedConnection, ReplyLost
 from actors.directory.pubsub import PAUSE_S, PubSubListener
 from actors.directory.rules import DirectoryState
+from actors.directory.scripts import read_script, run_script
 from actors.directory.topology import HOPS_MAX, ClusterServers
 from actors.directory.valkey import ValkeyDirectory
 from sessions.model.errors import BadInput, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
-from sessions.ports import Owner
+from sessions.ports import Member, Owner
 from tests.support.cluster.redis_connection import FakeConnection
+from tests.support.cluster.scripted_servers import ScriptedServers
 from tests.support.virtual_time import advance, outcome, virtual
 
 
@@ -176,6 +180,15 @@ def key(session: str, tenant: str = "t") -> SessionKey:
     return SessionKey(TenantId(tenant), SessionId(session))
 
 
+def test_names_of_two_sessions_never_meet_and_partitions_are_what_they_always_were() -> None:
+    assert session_name(key("c", "a/b")) != session_name(key("b/c", "a"))
+    partitions = [partition_of(key(str(number))) for number in range(2_000)]
+    assert set(partitions) == set(range(PARTITIONS))
+    assert partitions[:4] == [partition_of(key(str(number))) for number in range(4)]
+    stored = [partition_of(key(name, "acme")) for name in ("one", "two", "three")]
+    assert stored == [0, 52, 6], "part of the stored format"
+
+
 async def test_activations_are_read_in_order_bounded_and_to_their_end() -> None:
     closed: list[Activations] = []
     stream = Activations(closed.append)
@@ -187,6 +200,21 @@ async def test_activations_are_read_in_order_bounded_and_to_their_end() -> None:
     stream.close()
     stream.push(key("late"), OWNER)
     assert len([each async for each in stream]) == UNREAD_MAX - 1 and closed == [stream]
+
+
+async def test_news_is_a_version_beyond_the_last_returned_or_a_missing_lease() -> None:
+    fresh = Freshness()
+    fresh.record_returned(5)
+    fresh.record_answer(5)
+    waiting = asyncio.create_task(fresh.news())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    fresh.record_answer(6)
+    await waiting
+    fresh.record_returned(6)
+    fresh.lease_missing()
+    await fresh.news()
+    assert fresh.seen == 6
 
 
 @virtual
@@ -251,6 +279,15 @@ def test_a_server_that_is_not_ready_or_not_the_master_is_connected_to_anew(
     run()
 
 
+@virtual
+async def test_bytes_that_nobody_waits_for_close_the_connection_before_the_next_call() -> None:
+    lane, connection = over(b"1", b"2")
+    await lane.call("GET")
+    connection.leftover = True
+    assert await lane.call("GET") == b"2" and connection.attempts == 2
+    await lane.close()
+
+
 class Servers:
     """Hands out one connection after another."""
 
@@ -287,6 +324,20 @@ async def test_it_is_ready_when_every_channel_is_subscribed_and_passes_messages_
 
 
 @virtual
+async def test_a_slot_that_moves_away_or_a_broken_connection_begins_it_anew() -> None:
+    first, second = FakeConnection(*subscribed(b"a", b"b")), FakeConnection(*subscribed(b"a", b"b"))
+    servers = Servers(first, second)
+    listening = listener(servers, [])
+    await listening.ready(0.5)
+    first.answer([b"sunsubscribe", b"a", 0])
+    await advance(PAUSE_S / 2)
+    assert not listening.live.is_set()
+    await advance(PAUSE_S)
+    assert listening.live.is_set() and servers.refreshed == 1 and servers.connections == []
+    await listening.close()
+
+
+@virtual
 async def test_a_silent_server_is_probed_once_and_then_left() -> None:
     first, second = FakeConnection(*subscribed(b"a", b"b")), FakeConnection(*subscribed(b"a", b"b"))
     listening = listener(Servers(first, second), [])
@@ -304,6 +355,42 @@ async def test_a_silent_server_is_probed_once_and_then_left() -> None:
 
 
 KEY = SessionKey(TenantId("t"), SessionId("s"))
+TTL = 6.0
+
+
+def member(replica: str = "r1", incarnation: str = "i1") -> Member:
+    return Member(replica=ReplicaId(replica), incarnation=incarnation, address="", model="m", fingerprint="f")
+
+
+def owner(replica: str = "r1", activation: str = "a1", incarnation: str = "i1") -> Owner:
+    return Owner(ReplicaId(replica), incarnation, ActivationId(activation))
+
+
+def joined(*replicas: str) -> DirectoryState:
+    state = DirectoryState()
+    for replica in replicas:
+        state.announce(member(replica), generation=0, seen=0, ttl=TTL, now=0.0)
+    return state
+
+
+def test_an_entry_counts_while_its_lease_lives_in_either_direction_of_time() -> None:
+    state = joined("r1", "r2")
+    state.claim(KEY, owner(), instead_of=None, now=0.0)
+    assert state.locate(KEY, now=TTL - 0.1) == owner()
+    assert state.locate(KEY, now=TTL) is None
+    assert state.locate(KEY, now=-TTL) is None, "a clock that went back keeps nobody alive"
+    with pytest.raises(Unavailable):
+        state.claim(KEY, owner("r1", "a2"), instead_of=None, now=TTL)
+
+
+async def test_a_server_that_does_not_know_a_script_gets_its_text_once(tmp_path: Path) -> None:
+    path = tmp_path / "one.lua"
+    path.write_text("return 1")
+    servers: Any = ScriptedServers(NoScriptError(), 1, 1)
+    for _ in range(2):
+        assert await run_script(servers, read_script(path), ("key",), "word") == 1
+    known, whole = ("key", "EVALSHA", read_script(path).sha, 1, "key", "word"), "return 1"
+    assert servers.calls == [known, ("key", "EVAL", whole, 1, "key", "word"), known]
 
 
 ELSEWHERE = "1 127.0.0.1:2"
@@ -350,6 +437,15 @@ async def test_a_slot_on_the_move_is_asked_for_once_and_not_remembered() -> None
     made, cluster = servers(_1=one, _2=two)
     assert await made.call("key", "GET") == b"there" and two.sent == [("ASKING",), ("GET",)]
     assert await made.call("key", "GET") == b"here" and cluster.master == "127.0.0.1:1"
+    await made.close()
+
+
+@virtual
+async def test_a_node_that_left_is_looked_up_anew_once() -> None:
+    made, cluster = servers(_1=FakeConnection(refuses=9), _2=FakeConnection(b"a"))
+    assert isinstance(await outcome(made.call("key", "GET")), NotSent), "the map still names it"
+    cluster.after_refresh = "127.0.0.1:2"
+    assert await made.call("key", "GET") == b"a" and cluster.refreshed == 2
     await made.close()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.billing.metering import UsageEntry, allowed_query
-from sessions.billing.prices import PriceBook, amount, read_prices, sum_public
+from sessions.billing.prices import PICOS, PriceBook, amount, read_prices, sum_public
 from sessions.billing.reconcile import DIFFERENCES_MAX, ReconciliationReport, reconcile
 from sessions.model.errors import BadInput
 from sessions.model.journal_types import Page, UsageRow
@@ -213,3 +213,13 @@ def test_differences_are_counted_beyond_what_is_kept() -> None:
     for _ in range(DIFFERENCES_MAX + 5):
         found.differ(KEY, ResponseId("r"), "x")
     assert (len(found.differences), found.num_differences) == (DIFFERENCES_MAX, DIFFERENCES_MAX + 5)
+
+
+def test_amounts_have_neither_exponents_nor_zeros_at_their_end() -> None:
+    assert [amount(each) for each in (0, 1, PICOS, 15 * PICOS // 10, -PICOS // 4)] == [
+        "0",
+        "0.000000000001",
+        "1",
+        "1.5",
+        "-0.25",
+    ]

@@ -17,6 +17,9 @@ from sessions.routing.decision import (
     RoutingDecision,
     TurnSituation,
     decide,
+    extra_tokens,
+    prefill_s,
+    proposed_index,
 )
 from sessions.routing.models_file import NO_POOLS, ModelChoice, PoolModel, RoutingRules, read_models
 from sessions.routing.scorer import LOOKED_AT, score_turn
@@ -316,3 +319,15 @@ def test_a_model_is_able_to_take_a_turn_whose_fields_all_its_replicas_honour() -
     }
     unknown = STATE._replace(sampling=None)
     assert candidate_of("a", pools, {"a": unknown}, TurnFacts("", 0, cut, 9)).able
+
+
+def test_three_models_share_the_scores() -> None:
+    assert [proposed_index(value, 3, 0.5) for value in (0.0, 0.5, 0.74, 0.75, 1.0)] == [0, 1, 1, 2, 2]
+    assert proposed_index(1.0, 1, 0.5) == 0
+
+
+def test_costs_count_what_comes_back_from_memory_by_its_time() -> None:
+    situation = TurnSituation("small", 0.5, 1_000)
+    away = LARGE._replace(kept=500, on_device=False, restore_per_s=1_000.0)
+    assert extra_tokens(situation, SMALL._replace(kept=900), away) == 400
+    assert prefill_s(situation, away) == pytest.approx(500 / 500 + 500 / 1_000)
