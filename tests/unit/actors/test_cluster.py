@@ -36,8 +36,41 @@ from sessions.model.generation import EngineInfo
 from sessions.model.journal_types import Head
 from sessions.model.types import ActivationId, Epoch, ReplicaId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Member, Owner, View
-from tests.support.cluster.faulty_directory import Weather
 from tests.support.virtual_time import advance, virtual
+
+
+class Weather:
+    """`calls` remembers when which operation was asked for. Waiting is on the loop's clock, which a test moves."""
+
+    def __init__(self) -> None:
+        self.request_error: Exception | None = None
+        self.reply_error: Exception | None = None
+        self.request_s = 0.0
+        self.reply_s = 0.0
+        self.calls: list[tuple[float, str]] = []
+
+    async def request(self, operation: str) -> None:
+        self.calls.append((asyncio.get_running_loop().time(), operation))
+        await _later(self.request_s)
+        if self.request_error is not None:
+            raise self.request_error
+
+    async def reply(self, operation: str) -> None:
+        await _later(self.reply_s)
+        if self.reply_error is not None:
+            raise self.reply_error
+
+
+async def _later(seconds: float) -> None:
+    if seconds:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, waiter.set_result, None)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+
 
 R1 = Member(replica=ReplicaId("r1"), incarnation="i1", address="a", model="small", fingerprint="w1/t1")
 R2 = msgspec.structs.replace(R1, replica=ReplicaId("r2"), incarnation="i2")
