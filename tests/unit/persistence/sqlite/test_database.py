@@ -344,3 +344,12 @@ def test_first_grants_wait_for_no_disk_and_move_no_marker(connection: sqlite3.Co
     commits.run(an_append("a"), a_grant("c"))
     commits.run(a_grant("b", 1))
     assert (synced, commits.marks) == ([1, 2, 2], [3, 4]), "with a session that is there all is on the disk"
+
+
+def test_a_batch_is_cut_into_powers_of_two_and_filled_up_with_rows_that_equal_nothing() -> None:
+    rows = [(n, b"x") for n in range(sql.VALUES_ROWS_MAX + 3)]
+    (first, all_of_it), (second, rest) = sql.chunks(rows)
+    assert (first, len(all_of_it)) == (sql.VALUES_ROWS_MAX, 2 * sql.VALUES_ROWS_MAX)
+    assert (second, rest) == (4, [256, b"x", 257, b"x", 258, b"x", None, 0])
+    assert {type(value) for value in rest} == {int, bytearray, type(None)}
+    assert sql.chunks([]) == []
