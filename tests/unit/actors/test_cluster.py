@@ -274,7 +274,7 @@ def test_a_lease_that_cannot_be_kept_is_refused() -> None:
         Membership(MemoryDirectory(), member(), lease_ttl_s=3.0, renew_s=2.0)
 
 
-PLACEMENT_R1, PLACEMENT_R2 = ReplicaId("r1"), ReplicaId("r2")
+PLACED_R1, PLACED_R2 = ReplicaId("r1"), ReplicaId("r2")
 SESSION_LOAD = 1 / 16
 
 
@@ -282,7 +282,7 @@ def key(n: int) -> SessionKey:
     return SessionKey(TenantId("t"), SessionId(f"s{n}"))
 
 
-def placement_member(
+def placed_member(
     name: str, *, weight: float = 1.0, load: float = 0.0, model: str = "m", draining: bool = False
 ) -> Member:
     return Member(
@@ -305,7 +305,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=90)
 weights = st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.5])
 loads = st.floats(0, 2)
 member_lists = st.dictionaries(names, st.tuples(weights, loads), min_size=1, max_size=8).map(
-    lambda found: [placement_member(name, weight=weight, load=load) for name, (weight, load) in found.items()]
+    lambda found: [placed_member(name, weight=weight, load=load) for name, (weight, load) in found.items()]
 )
 
 
@@ -323,7 +323,7 @@ def test_more_weight_never_pushes_a_session_away(members: list[Member], number: 
 
 RANKINGS = "from tests.unit.actors.test_cluster import *; print([ranking(key(n), FIVE) for n in range(50)])"
 FIVE = [
-    placement_member(name, weight=weight) for name, weight in [("r1", 1), ("r2", 1), ("r3", 2), ("x" * 80, 1), ("é", 3)]
+    placed_member(name, weight=weight) for name, weight in [("r1", 1), ("r2", 1), ("r3", 2), ("x" * 80, 1), ("é", 3)]
 ]
 
 
@@ -339,9 +339,7 @@ def test_the_ranking_is_part_of_what_processes_agree_on() -> None:
 
 
 @given(members=member_lists, numbers=st.lists(st.integers(0, 50), min_size=1, max_size=60), holders=st.data())
-@example(
-    members=[placement_member("a", load=0.9), placement_member("b", load=0.0)], numbers=list(range(60)), holders=None
-)
+@example(members=[placed_member("a", load=0.9), placed_member("b", load=0.0)], numbers=list(range(60)), holders=None)
 def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], holders: st.DataObject | None) -> None:
     """Whatever is announced and whoever holds the KV: nothing is placed at a member that has 1.25 times its share."""
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
@@ -357,7 +355,7 @@ def test_the_bound_is_never_broken(members: list[Member], numbers: list[int], ho
 
 
 def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
-    members = [placement_member(f"r{n}", load=0.5) for n in range(4)]
+    members = [placed_member(f"r{n}", load=0.5) for n in range(4)]
     last = ranking(key(7), members)[-1]
     chosen = BoundedRendezvous(session_load=SESSION_LOAD).choose(key(7), view(*members), holder=last)
     assert chosen is not None and chosen.replica == last
@@ -370,23 +368,20 @@ def test_the_holder_of_the_kv_is_preferred_in_bounds_and_only_there() -> None:
 
 def test_where_everybody_drains_there_are_no_limits() -> None:
     placement = BoundedRendezvous()
-    assert (
-        placement.limits(view(placement_member("a", draining=True), placement_member("b", draining=True)), model="m")
-        == {}
-    )
-    assert placement.choose(key(1), view(placement_member("a", draining=True)), model="m") is None
+    assert placement.limits(view(placed_member("a", draining=True), placed_member("b", draining=True)), model="m") == {}
+    assert placement.choose(key(1), view(placed_member("a", draining=True)), model="m") is None
 
 
 def test_a_session_weighs_one_of_the_slots_that_members_announce() -> None:
     """Whatever the process that places believes of slots: 1.25 of the share of 3 sessions, rounded up, is 2 of them."""
-    members = [with_slots(placement_member("a", load=0.5), 4), with_slots(placement_member("b"), 4)]
+    members = [with_slots(placed_member("a", load=0.5), 4), with_slots(placed_member("b"), 4)]
     limits = BoundedRendezvous().limits(view(*members))
     assert limits == {ReplicaId("a"): 0.5, ReplicaId("b"): 0.5}
     assert (
-        session_load_of(view(with_slots(placement_member("a", weight=2.0), 4), with_slots(placement_member("b"), 8)))
+        session_load_of(view(with_slots(placed_member("a", weight=2.0), 4), with_slots(placed_member("b"), 8)))
         == (0.5 + 0.125) / 2
     )
-    assert session_load_of(view(placement_member("a"))) == 1 / 32
+    assert session_load_of(view(placed_member("a"))) == 1 / 32
 
 
 def with_slots(of: Member, slots: int) -> Member:
@@ -397,7 +392,7 @@ def with_slots(of: Member, slots: int) -> Member:
 def test_what_was_placed_counts_in_this_view_and_the_next() -> None:
     placement = BoundedRendezvous(session_load=SESSION_LOAD)
     views = [
-        view(placement_member("r1"), placement_member("r2")) for _ in range(3)
+        view(placed_member("r1"), placed_member("r2")) for _ in range(3)
     ]  # three announcements that know of no load
     for n in range(8):
         placement.choose(key(n), views[0])
@@ -426,13 +421,13 @@ def test_only_the_able_are_chosen(members: list[Member], number: int, data: st.D
 
 def test_a_new_version_is_ranked_anew_and_models_apart() -> None:
     placement = BoundedRendezvous()
-    old = view(placement_member("r1"), placement_member("r2"), version=1)
+    old = view(placed_member("r1"), placed_member("r2"), version=1)
     first = placement.choose(key(1), old)
     assert first is not None
     without = view(*(each for each in old.members if each.replica != first.replica), version=2)
     second = placement.choose(key(1), without)
     assert second is not None and second.replica != first.replica
-    both = view(placement_member("r1", model="a"), placement_member("r2", model="b"), version=3)
+    both = view(placed_member("r1", model="a"), placed_member("r2", model="b"), version=3)
     for model, replica in (("a", "r1"), ("b", "r2"), ("a", "r1")):
         chosen = placement.choose(key(1), both, model=model)
         assert chosen is not None and chosen.replica == replica
@@ -449,7 +444,7 @@ def test_nonsense_is_refused(bound: float, load: float) -> None:
 INFO = SimulatedEngine(SimulatedOptions()).info
 
 
-def pool_states_member(name: str, model: str = "m", **more: object) -> Member:
+def pool_member(name: str, model: str = "m", **more: object) -> Member:
     made = Member(replica=ReplicaId(name), incarnation="i", address="", model=model, fingerprint="f", engine=INFO)
     return msgspec.structs.replace(made, **more)
 
@@ -463,9 +458,9 @@ def test_a_pool_promises_what_all_its_replicas_can_do() -> None:
         View(
             1,
             (
-                pool_states_member("a", engine=able, load=1.0),
-                pool_states_member("b", engine=lesser, load=0.0),
-                pool_states_member("c", "n", engine=able),
+                pool_member("a", engine=able, load=1.0),
+                pool_member("b", engine=lesser, load=0.0),
+                pool_member("c", "n", engine=able),
             ),
         )
     )
@@ -478,30 +473,30 @@ def test_who_takes_nothing_is_not_counted() -> None:
     view = View(
         1,
         (
-            pool_states_member("a", draining=True),
-            pool_states_member("b", weight=0.0),
-            pool_states_member("c", "n", engine=None),
+            pool_member("a", draining=True),
+            pool_member("b", weight=0.0),
+            pool_member("c", "n", engine=None),
         ),
     )
     states = pool_states(view)
     assert set(states) == {"n"} and states["n"].window > 1_000_000 and states["n"].sampling is None
 
 
-PREVIOUS_OWNER_OWNER = Owner(ReplicaId("r2"), "i2", ActivationId("a"))
+FORMER_OWNER = Owner(ReplicaId("r2"), "i2", ActivationId("a"))
 HEAD = Head(
     key=KEY,
     epoch=Epoch("e"),
     fence=1,
     incarnation="j",
     top=5,
-    owner=owner_label(PREVIOUS_OWNER_OWNER),
+    owner=owner_label(FORMER_OWNER),
     created_at=UnixMs(0),
     updated_at=UnixMs(0),
 )
 TTL = 6.0
 
 
-def previous_owner_member(replica: str, incarnation: str = "i2") -> Member:
+def former_member(replica: str, incarnation: str = "i2") -> Member:
     return Member(replica=ReplicaId(replica), incarnation=incarnation, address=replica, model="m", fingerprint="f")
 
 
@@ -524,7 +519,7 @@ class OneLink:
 class World:
     """The others: `owner` is what they answer, `down` that they do not answer a dial."""
 
-    def __init__(self, owner: Owner | None = PREVIOUS_OWNER_OWNER, *, down: bool = False) -> None:
+    def __init__(self, owner: Owner | None = FORMER_OWNER, *, down: bool = False) -> None:
         self.owner = owner
         self.down = down
         self.queried = 0
@@ -549,7 +544,7 @@ class World:
 @virtual
 async def test_our_own_sessions_and_those_of_the_suspected_are_not_queried() -> None:
     world = World(down=True)
-    world.sees(previous_owner_member("r1"), previous_owner_member("r2"))
+    world.sees(former_member("r1"), former_member("r2"))
     own = msgspec.structs.replace(HEAD, owner="r1/a")
     assert await world.query.find_owner(KEY, own) is None and world.queried == 0
     await world.query.find_owner(KEY, HEAD)
@@ -559,11 +554,11 @@ async def test_our_own_sessions_and_those_of_the_suspected_are_not_queried() -> 
 
 @virtual
 async def test_a_member_that_had_vanished_before_the_first_view_is_reached_while_it_answers() -> None:
-    for down, owner in ((False, PREVIOUS_OWNER_OWNER), (True, None)):
+    for down, owner in ((False, FORMER_OWNER), (True, None)):
         world = World(down=down)
         world.query.update(
-            View(7, (previous_owner_member("r1"),)),
-            vanished=(previous_owner_member("r1", "i1"), previous_owner_member("r2")),
+            View(7, (former_member("r1"),)),
+            vanished=(former_member("r1", "i1"), former_member("r2")),
         )
         await advance(0.1)
         assert world.queried == 1, "its own older process is not dialed"
@@ -573,7 +568,7 @@ async def test_a_member_that_had_vanished_before_the_first_view_is_reached_while
 @virtual
 async def test_a_replica_that_was_never_met_may_be_back_for_one_lease() -> None:
     world = World()
-    world.sees(previous_owner_member("r1"), version=1)
+    world.sees(former_member("r1"), version=1)
     with pytest.raises(Unavailable) as moving:
         await world.query.find_owner(KEY, HEAD)
     assert moving.value.code == "session_moving"
@@ -587,36 +582,34 @@ async def test_a_replica_that_was_never_met_may_be_back_for_one_lease() -> None:
 COUNT = 1_000
 
 
-def rendezvous_key(number: int) -> SessionKey:
+def numbered_key(number: int) -> SessionKey:
     return SessionKey(TenantId("t"), SessionId(f"s{number}"))
 
 
-def rendezvous_member(number: int, weight: float = 1.0) -> Member:
+def weighted_member(number: int, weight: float = 1.0) -> Member:
     return Member(
         replica=ReplicaId(f"r{number}"), incarnation="i", address="", model="m", fingerprint="f", weight=weight
     )
 
 
-MANY = [rendezvous_member(number) for number in range(COUNT)]
+MANY = [weighted_member(number) for number in range(COUNT)]
 
 
 def first(tree: RendezvousTree, number: int) -> ReplicaId:
-    return next(tree.ranked(rendezvous_key(number)))
+    return next(tree.ranked(numbered_key(number)))
 
 
 def test_a_view_that_is_not_large_is_ranked_flat() -> None:
     few = MANY[:FLAT_MAX]
     tree = RendezvousTree(few)
-    assert any(
-        ranking(rendezvous_key(number), few) != tuple(tree.ranked(rendezvous_key(number))) for number in range(5)
-    )
-    without = [each for each in few if each.replica != ranking(rendezvous_key(1), few)[0]]
-    assert ranking(rendezvous_key(1), without) == ranking(rendezvous_key(1), few)[1:]
+    assert any(ranking(numbered_key(number), few) != tuple(tree.ranked(numbered_key(number))) for number in range(5))
+    without = [each for each in few if each.replica != ranking(numbered_key(1), few)[0]]
+    assert ranking(numbered_key(1), without) == ranking(numbered_key(1), few)[1:]
 
 
 def test_shares_are_by_weight() -> None:
     weights = [1.0, 2.0, 5.0]
-    tree = RendezvousTree([rendezvous_member(number, weights[number % 3]) for number in range(COUNT)])
+    tree = RendezvousTree([weighted_member(number, weights[number % 3]) for number in range(COUNT)])
     total, placed = 8 * COUNT / 3, Counter[int]()
     for number in range(12_000):
         placed[int(first(tree, number)[1:]) % 3] += 1
@@ -640,7 +633,7 @@ def test_who_leaves_moves_little_besides_its_own() -> None:
 
 def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     placement, view = BoundedRendezvous(session_load=1 / 16), View(1, tuple(MANY))
-    chosen = placement.choose(rendezvous_key(0), view)
+    chosen = placement.choose(numbered_key(0), view)
     assert chosen is not None
     looks = itertools.count()
     work = placement._work
@@ -650,19 +643,19 @@ def test_a_decision_with_a_holder_looks_at_nobody_else(monkeypatch: pytest.Monke
         return work(each)
 
     monkeypatch.setattr(placement, "_work", counted)
-    assert placement.choose(rendezvous_key(1), view, holder=ReplicaId("r7")) == MANY[7]
+    assert placement.choose(numbered_key(1), view, holder=ReplicaId("r7")) == MANY[7]
     assert next(looks) == 1
     draining = View(2, tuple(msgspec.structs.replace(each, draining=True) for each in MANY))
-    assert placement.choose(rendezvous_key(1), draining, holder=ReplicaId("r7")) is None
+    assert placement.choose(numbered_key(1), draining, holder=ReplicaId("r7")) is None
 
 
 def test_who_drains_without_a_new_version_is_passed_over() -> None:
     placement = BoundedRendezvous(session_load=1 / 16)
-    first_place = placement.choose(rendezvous_key(0), View(1, tuple(MANY)))
+    first_place = placement.choose(numbered_key(0), View(1, tuple(MANY)))
     assert first_place is not None
     members = tuple(msgspec.structs.replace(each, draining=each == first_place) for each in MANY)
-    chosen = placement.choose(rendezvous_key(0), View(1, members))
-    assert chosen is not None and chosen.replica == ranking(rendezvous_key(0), MANY)[1]
+    chosen = placement.choose(numbered_key(0), View(1, members))
+    assert chosen is not None and chosen.replica == ranking(numbered_key(0), MANY)[1]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_what_cannot_be_stored_fails_where_it_is_made() -> None:
         GrantWrite(CODEC, key("s"), None, "o\0", Epoch("e"), NOW)
 
 
-def group_commit_a_write(session: str, *, rows: int = 1, size: int = 1) -> Write:
+def a_queued_write(session: str, *, rows: int = 1, size: int = 1) -> Write:
     return Write(SessionKey(TenantId("t"), SessionId(session)), rows=rows, size=size)
 
 
@@ -227,7 +227,7 @@ def submit(group: GroupCommit, *writes: Write) -> list[asyncio.Future[Any]]:
 async def behind_the_gate(store: Store, group: GroupCommit, *writes: Write) -> list[asyncio.Future[Any]]:
     """Puts writes into the queue while a first batch is being committed; the caller opens the gate."""
     store.gate = asyncio.Event()
-    tasks = submit(group, group_commit_a_write("first"))
+    tasks = submit(group, a_queued_write("first"))
     await store.entered.wait()
     tasks += submit(group, *writes)
     await asyncio.sleep(0)
@@ -237,7 +237,7 @@ async def behind_the_gate(store: Store, group: GroupCommit, *writes: Write) -> l
 async def test_what_comes_during_a_commit_is_the_next_batch_and_a_session_is_in_it_once() -> None:
     store = Store()
     group = a_group(store)
-    tasks = await behind_the_gate(store, group, *(group_commit_a_write(s) for s in ("b", "a", "b", "c", "b", "a")))
+    tasks = await behind_the_gate(store, group, *(a_queued_write(s) for s in ("b", "a", "b", "c", "b", "a")))
     assert store.gate is not None
     store.gate.set()
     await asyncio.gather(*tasks)
@@ -251,11 +251,11 @@ async def test_a_batch_is_bounded_in_writes_rows_and_bytes() -> None:
     tasks = await behind_the_gate(
         store,
         group,
-        *(group_commit_a_write(s) for s in "abcd"),
-        *(group_commit_a_write(s, rows=5) for s in "efg"),
-        *(group_commit_a_write(s, size=60) for s in "hi"),
-        group_commit_a_write("j", rows=99, size=9999),  # too much for any batch: alone in its own
-        group_commit_a_write("k"),
+        *(a_queued_write(s) for s in "abcd"),
+        *(a_queued_write(s, rows=5) for s in "efg"),
+        *(a_queued_write(s, size=60) for s in "hi"),
+        a_queued_write("j", rows=99, size=9999),  # too much for any batch: alone in its own
+        a_queued_write("k"),
     )
     assert store.gate is not None
     store.gate.set()
@@ -268,27 +268,27 @@ async def test_a_batch_is_bounded_in_writes_rows_and_bytes() -> None:
 async def test_a_full_queue_refuses_and_takes_again_when_it_has_room(limits: dict[str, int]) -> None:
     store = Store()
     group = a_group(store, **limits)
-    tasks = await behind_the_gate(store, group, group_commit_a_write("a", size=10), group_commit_a_write("b", size=10))
+    tasks = await behind_the_gate(store, group, a_queued_write("a", size=10), a_queued_write("b", size=10))
     with pytest.raises(Overloaded):
-        await group.submit(group_commit_a_write("c", size=1))
+        await group.submit(a_queued_write("c", size=1))
     assert store.gate is not None
     store.gate.set()
     await asyncio.gather(*tasks)
-    await group.submit(group_commit_a_write("c", size=10))
+    await group.submit(a_queued_write("c", size=10))
     await group.stop()
 
 
 async def test_a_write_that_is_cancelled_in_the_queue_is_taken_back() -> None:
     store = Store()
     group = a_group(store, pending_bytes_max=10)
-    tasks = await behind_the_gate(store, group, group_commit_a_write("a", size=5), group_commit_a_write("b", size=5))
+    tasks = await behind_the_gate(store, group, a_queued_write("a", size=5), a_queued_write("b", size=5))
     tasks[1].cancel()
     await asyncio.gather(tasks[1], return_exceptions=True)
     assert store.gate is not None
     store.gate.set()
     await asyncio.gather(tasks[0], tasks[2])
     assert store.batches == [["first"], ["b"]]
-    await group.submit(group_commit_a_write("c", size=10))  # and its bytes count no more
+    await group.submit(a_queued_write("c", size=10))  # and its bytes count no more
     await group.stop()
 
 
@@ -304,9 +304,9 @@ async def test_a_bug_in_the_store_answers_its_batch_and_the_next_one_runs() -> N
     group = GroupCommit(commit, GroupLimits(pace_s=0.0))
     group.start()
     with pytest.raises(OutcomeUnknown) as caught:
-        await group.submit(group_commit_a_write("a"))
+        await group.submit(a_queued_write("a"))
     assert isinstance(caught.value.__cause__, KeyError)
-    assert await group.submit(group_commit_a_write("a")) is None
+    assert await group.submit(a_queued_write("a")) is None
     await group.stop()
 
 
@@ -322,7 +322,7 @@ async def test_under_load_batches_keep_their_distance_and_a_small_one_does_not()
     group = GroupCommit(commit, GroupLimits(pace_s=0.05, pace_from_writes=4))
     group.start()
     for width in (4, 4, 1, 1):
-        await asyncio.gather(*submit(group, *(group_commit_a_write(str(n)) for n in range(width))))
+        await asyncio.gather(*submit(group, *(a_queued_write(str(n)) for n in range(width))))
     gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
     assert gaps_s == pytest.approx([0.05, 0.05, 0.0])
     await group.stop()
@@ -341,7 +341,7 @@ async def test_batches_of_many_keep_a_longer_distance() -> None:
     group = GroupCommit(commit, limits)
     group.start()
     for width in (8, 7, 1):
-        await asyncio.gather(*submit(group, *(group_commit_a_write(str(n)) for n in range(width))))
+        await asyncio.gather(*submit(group, *(a_queued_write(str(n)) for n in range(width))))
     gaps_s = [b - a for a, b in itertools.pairwise(began_s)]
     assert gaps_s == pytest.approx([0.05, 0.01])
     await group.stop()
@@ -352,17 +352,17 @@ async def test_after_a_batch_of_several_the_first_of_the_next_waits_for_its_neig
     store = Store()
     group = a_group(store, gather_s=0.02)
     loop = asyncio.get_running_loop()
-    await asyncio.gather(*submit(group, group_commit_a_write("a")))
-    await asyncio.gather(*submit(group, group_commit_a_write("a"), group_commit_a_write("b")))
+    await asyncio.gather(*submit(group, a_queued_write("a")))
+    await asyncio.gather(*submit(group, a_queued_write("a"), a_queued_write("b")))
     began = loop.time()
-    first = submit(group, group_commit_a_write("c"))
+    first = submit(group, a_queued_write("c"))
     for _ in range(3):  # it arrives by itself
         await asyncio.sleep(0)
-    await asyncio.gather(*first, *submit(group, group_commit_a_write("d")))
+    await asyncio.gather(*first, *submit(group, a_queued_write("d")))
     assert store.batches == [["a"], ["a", "b"], ["c", "d"]] and loop.time() - began == pytest.approx(0.02)
-    await asyncio.gather(*submit(group, group_commit_a_write("e")))
+    await asyncio.gather(*submit(group, a_queued_write("e")))
     began = loop.time()
-    await asyncio.gather(*submit(group, group_commit_a_write("f")))
+    await asyncio.gather(*submit(group, a_queued_write("f")))
     assert loop.time() == began, "one alone waits for nobody"
     await group.stop()
 
@@ -372,8 +372,8 @@ async def test_what_somebody_waits_for_does_not_wait_for_neighbours() -> None:
     """Several rows begin or end an answer."""
     store, began = Store(), asyncio.get_running_loop().time()
     group = a_group(store, gather_s=60.0)
-    await asyncio.gather(*submit(group, group_commit_a_write("a", rows=3), group_commit_a_write("b", rows=3)))
-    await asyncio.gather(*submit(group, group_commit_a_write("c", rows=3)))
+    await asyncio.gather(*submit(group, a_queued_write("a", rows=3), a_queued_write("b", rows=3)))
+    await asyncio.gather(*submit(group, a_queued_write("c", rows=3)))
     assert store.batches == [["a", "b"], ["c"]] and asyncio.get_running_loop().time() == began
     await group.stop()
 
@@ -381,7 +381,7 @@ async def test_what_somebody_waits_for_does_not_wait_for_neighbours() -> None:
 async def test_when_the_event_loop_is_torn_down_nobody_waits_for_ever() -> None:
     store = Store()
     group = a_group(store)
-    tasks = await behind_the_gate(store, group, group_commit_a_write("a"))
+    tasks = await behind_the_gate(store, group, a_queued_write("a"))
     writer = next(task for task in asyncio.all_tasks() if task.get_name() == "journal-writer")
     writer.cancel()
     await group.stop()

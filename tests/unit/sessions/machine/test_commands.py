@@ -172,7 +172,7 @@ TOOL = Tool(name="look_up", parameters={"type": "object"})
 
 
 @pytest.fixture
-def responses_ground() -> Ground:
+def small_ground() -> Ground:
     made = Ground(smaller_model=SMALL)
     made.create(tools=(TOOL,))
     return made
@@ -294,7 +294,7 @@ def test_a_sessions_own_settings_hold_for_answers_that_name_none() -> None:
 
 
 @pytest.fixture
-def steering_ground() -> Ground:
+def steered_ground() -> Ground:
     made = Ground()
     made.create(tools=(TOOL,))
     return made
@@ -305,18 +305,18 @@ def steer(ground: Ground, response_id: ResponseId | None, content: str = "shorte
     return ground.ok(cm.ResponseSteer(id=ground.name(), session=SESSION, response_id=response_id, content=content))
 
 
-def test_it_is_let_in_with_what_it_goes_on_from(steering_ground: Ground) -> None:
-    steering_ground.service = {"brownout": 2, "queue_position": 3, "max_output_tokens": 10}
-    first = steering_ground.say().response_id
-    steering_ground.service = None
-    ok = steer(steering_ground, first)
+def test_it_is_let_in_with_what_it_goes_on_from(steered_ground: Ground) -> None:
+    steered_ground.service = {"brownout": 2, "queue_position": 3, "max_output_tokens": 10}
+    first = steered_ground.say().response_id
+    steered_ground.service = None
+    ok = steer(steered_ground, first)
     assert ok.response_id is not None
-    service = steering_ground.state.open[ok.response_id].body.service
+    service = steered_ground.state.open[ok.response_id].body.service
     assert isinstance(service, dict) and set(service) <= set(KEPT_SERVICE) and service["brownout"] == 2
 
 
 @pytest.fixture
-def turn_commands_ground() -> Ground:
+def bare_ground() -> Ground:
     return Ground()
 
 
@@ -324,19 +324,17 @@ def turn(ground: Ground, *items: cm.NewItem, **more: Any) -> cm.TurnCreate:
     return cm.TurnCreate(id=ground.name(), session=SESSION, items=items, **more)
 
 
-def turn_commands_asked(content: str = "hello") -> cm.NewMessage:
+def a_question(content: str = "hello") -> cm.NewMessage:
     return cm.NewMessage(role="user", content=content)
 
 
-def test_a_response_that_stands_nowhere_is_refused_as_what_a_turn_goes_on_from(turn_commands_ground: Ground) -> None:
-    turn_commands_ground.create()
-    said = turn_commands_ground.say()
+def test_a_response_that_stands_nowhere_is_refused_as_what_a_turn_goes_on_from(bare_ground: Ground) -> None:
+    bare_ground.create()
+    said = bare_ground.say()
     assert said.response_id is not None
-    turn_commands_ground.cancel(said.response_id)
-    turn_commands_ground.state.answers[said.response_id].parent = UNSET  # as of one that never began
-    turn_commands_ground.refused(
-        turn(turn_commands_ground, turn_commands_asked(), after_response=said.response_id), "invalid_request"
-    )
+    bare_ground.cancel(said.response_id)
+    bare_ground.state.answers[said.response_id].parent = UNSET  # as of one that never began
+    bare_ground.refused(turn(bare_ground, a_question(), after_response=said.response_id), "invalid_request")
 
 
 OURS = Tool(name="book", server=True)

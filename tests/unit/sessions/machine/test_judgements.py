@@ -193,15 +193,15 @@ def test_only_an_answer_that_has_ended_is_rated(ground: Ground) -> None:
 
 
 @pytest.fixture
-def compaction_ground() -> Ground:
+def long_ground() -> Ground:
     made = Ground()
     made.create()
     for _ in range(3):
-        compaction_answered(made)
+        answered_at_length(made)
     return made
 
 
-def compaction_answered(ground: Ground) -> ResponseId:
+def answered_at_length(ground: Ground) -> ResponseId:
     response_id = ground.say().response_id
     assert response_id is not None
     ground.write(response_id, event_writer.Text("an answer"))
@@ -239,88 +239,88 @@ def written(ground: Ground, *, items: int = 2, at: int | None = None, read: Item
     return name if name in ground.state.compactions else None
 
 
-def test_one_that_comes_too_late_is_nothing(compaction_ground: Ground) -> None:
-    top = compaction_ground.state.top
-    first = item_tree.branch(compaction_ground.state, compaction_ground.state.newest)[0]
-    compaction_ground.say()
-    assert written(compaction_ground, at=top) is None  # an answer has begun
-    compaction_ground.finish(next(iter(compaction_ground.state.open)))
-    assert written(compaction_ground, at=top) is not None
-    do(compaction_ground, cm.ItemDelete, item_id=first.id)
-    assert written(compaction_ground, at=top) is None  # it has read what was taken back
-    assert written(compaction_ground, items=99) is None and written(compaction_ground, items=0) is None
+def test_one_that_comes_too_late_is_nothing(long_ground: Ground) -> None:
+    top = long_ground.state.top
+    first = item_tree.branch(long_ground.state, long_ground.state.newest)[0]
+    long_ground.say()
+    assert written(long_ground, at=top) is None  # an answer has begun
+    long_ground.finish(next(iter(long_ground.state.open)))
+    assert written(long_ground, at=top) is not None
+    do(long_ground, cm.ItemDelete, item_id=first.id)
+    assert written(long_ground, at=top) is None  # it has read what was taken back
+    assert written(long_ground, items=99) is None and written(long_ground, items=0) is None
 
 
 @pytest.mark.parametrize("how", ["item", "answer", "read behind what it stands for", "undone before"])
-def test_what_it_has_read_takes_it_back_words_and_all(compaction_ground: Ground, how: str) -> None:
-    name = written(compaction_ground)
+def test_what_it_has_read_takes_it_back_words_and_all(long_ground: Ground, how: str) -> None:
+    name = written(long_ground)
     if how == "undone before":
-        do(compaction_ground, cm.CompactionUndo)
-    path = item_tree.branch(compaction_ground.state, compaction_ground.state.newest)
+        do(long_ground, cm.CompactionUndo)
+    path = item_tree.branch(long_ground.state, long_ground.state.newest)
     if how == "answer":
-        do(compaction_ground, cm.ResponseErase, response_id=compaction_ground.state.made_by[path[1].id])
+        do(long_ground, cm.ResponseErase, response_id=long_ground.state.made_by[path[1].id])
     else:
-        do(compaction_ground, cm.ItemDelete, item_id=path[-1 if how.startswith("read") else 0].id)
-    assert not compaction_ground.state.compactions and name is not None
-    taken = [r for r in compaction_ground.records if isinstance(r.event, ev.ContentRetracted)]
+        do(long_ground, cm.ItemDelete, item_id=path[-1 if how.startswith("read") else 0].id)
+    assert not long_ground.state.compactions and name is not None
+    taken = [r for r in long_ground.records if isinstance(r.event, ev.ContentRetracted)]
     assert name in [record.event.item_id for record in taken]  # type: ignore[union-attr]
     scrubber = Scrubber([(record.offset, record.event) for record in taken])  # type: ignore[misc]
-    shown = [scrubber.scrub(record).event for record in compaction_ground.records]
+    shown = [scrubber.scrub(record).event for record in long_ground.records]
     (compacted,) = [event for event in shown if isinstance(event, ev.ContextCompacted)]
     assert set(compacted.summary.text) == {BLOT}
     state: State = empty(KEY, user=None)
-    for record in compaction_ground.records:
+    for record in long_ground.records:
         apply(state, record)
-    assert state == compaction_ground.state
+    assert state == long_ground.state
 
 
-def test_undo_names_one_or_means_the_newest_in_force(compaction_ground: Ground) -> None:
-    refused = do(compaction_ground, cm.CompactionUndo)
+def test_undo_names_one_or_means_the_newest_in_force(long_ground: Ground) -> None:
+    refused = do(long_ground, cm.CompactionUndo)
     assert isinstance(refused, SessileError) and refused.code == "compaction_not_found"
-    name = written(compaction_ground)
-    compaction_ground.say()
-    busy = do(compaction_ground, cm.CompactionUndo)
+    name = written(long_ground)
+    long_ground.say()
+    busy = do(long_ground, cm.CompactionUndo)
     assert isinstance(busy, SessileError) and busy.code == "response_in_progress" and busy.retryable
-    compaction_ground.finish(next(iter(compaction_ground.state.open)))
-    done = do(compaction_ground, cm.CompactionUndo, compaction_id=name)
-    assert isinstance(done, cm.Ok) and done.compaction_id == name and not compaction_ground.state.compactions
+    long_ground.finish(next(iter(long_ground.state.open)))
+    done = do(long_ground, cm.CompactionUndo, compaction_id=name)
+    assert isinstance(done, cm.Ok) and done.compaction_id == name and not long_ground.state.compactions
 
 
-def test_a_request_has_an_effect_and_its_failure_is_in_the_log(compaction_ground: Ground) -> None:
-    command = cm.SessionCompact(id=compaction_ground.name(), session=SESSION, keep_turns=2)
-    step = compaction_ground.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command)))
+def test_a_request_has_an_effect_and_its_failure_is_in_the_log(long_ground: Ground) -> None:
+    command = cm.SessionCompact(id=long_ground.name(), session=SESSION, keep_turns=2)
+    step = long_ground.input(inputs_and_effects.Command(LOCAL_PRINCIPAL, command, cm.command_digest(command)))
     assert isinstance(step.answer, cm.Ok) and step.answer.compaction_id is not None
     name = step.answer.compaction_id
     assert step.effects == [inputs_and_effects.Compact(name, LOCAL_PRINCIPAL, 2, None)]
-    compaction_ground.input(inputs_and_effects.CompactionGivenUp(name, Internal("compaction_failed", "Nothing came.")))
-    event = compaction_ground.records[-1].event
+    long_ground.input(inputs_and_effects.CompactionGivenUp(name, Internal("compaction_failed", "Nothing came.")))
+    event = long_ground.records[-1].event
     assert event == ev.CompactionFailed(
         compaction_id=name, error={"code": "compaction_failed", "message": "Nothing came."}
     )
-    nowhere = do(compaction_ground, cm.SessionCompact, item_id=ItemId("msg_none"))
+    nowhere = do(long_ground, cm.SessionCompact, item_id=ItemId("msg_none"))
     assert isinstance(nowhere, SessileError) and nowhere.code == "item_not_found"
 
 
-def test_items_are_pinned_and_let_go(compaction_ground: Ground) -> None:
-    item = item_tree.branch(compaction_ground.state, compaction_ground.state.newest)[0]
-    assert isinstance(do(compaction_ground, cm.ItemPin, item_id=item.id), cm.Ok)
-    again = do(compaction_ground, cm.ItemPin, item_id=item.id)
+def test_items_are_pinned_and_let_go(long_ground: Ground) -> None:
+    item = item_tree.branch(long_ground.state, long_ground.state.newest)[0]
+    assert isinstance(do(long_ground, cm.ItemPin, item_id=item.id), cm.Ok)
+    again = do(long_ground, cm.ItemPin, item_id=item.id)
     assert isinstance(again, cm.Ok) and again.noop
-    assert compaction_ground.state.pinned == [item.id] == client_state(compaction_ground.state)["pinned"]
-    do(compaction_ground, cm.ItemPin, item_id=item.id, pinned=False)
-    assert compaction_ground.state.pinned == [] and "pinned" not in client_state(compaction_ground.state)
-    do(compaction_ground, cm.ItemPin, item_id=item.id)
-    do(compaction_ground, cm.ItemDelete, item_id=item.id)
-    assert compaction_ground.state.pinned == []
-    refused = do(compaction_ground, cm.ItemPin, item_id=item.id)
+    assert long_ground.state.pinned == [item.id] == client_state(long_ground.state)["pinned"]
+    do(long_ground, cm.ItemPin, item_id=item.id, pinned=False)
+    assert long_ground.state.pinned == [] and "pinned" not in client_state(long_ground.state)
+    do(long_ground, cm.ItemPin, item_id=item.id)
+    do(long_ground, cm.ItemDelete, item_id=item.id)
+    assert long_ground.state.pinned == []
+    refused = do(long_ground, cm.ItemPin, item_id=item.id)
     assert isinstance(refused, SessileError) and refused.code == "item_not_found"
 
 
-def test_pins_are_bounded(compaction_ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pins_are_bounded(long_ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "PINNED_MAX", 1)
-    first, second, *_ = item_tree.branch(compaction_ground.state, compaction_ground.state.newest)
-    do(compaction_ground, cm.ItemPin, item_id=first.id)
-    refused = do(compaction_ground, cm.ItemPin, item_id=second.id)
+    first, second, *_ = item_tree.branch(long_ground.state, long_ground.state.newest)
+    do(long_ground, cm.ItemPin, item_id=first.id)
+    refused = do(long_ground, cm.ItemPin, item_id=second.id)
     assert isinstance(refused, SessileError) and refused.code == "too_many_pins"
 
 
