@@ -21,6 +21,7 @@ from sessions.model.generation import EngineStats
 from sessions.model.types import UnixMs
 from sessions.name_lookup import NameLookup
 from sessions.public_addresses import AddressRules, destination
+from sessions.server_tools import canonical
 
 
 def test_pauses_double_up_to_the_bound_and_begin_anew_after_a_reset() -> None:
@@ -336,3 +337,9 @@ def test_what_no_request_could_be_sent_to_is_refused_before_one_is(url: str) -> 
     with pytest.raises(ValueError, match=r"."):
         destination(url)
     assert not AddressRules().permits_url(url)
+
+
+def test_arguments_have_one_form() -> None:
+    assert canonical('{"b": 1, "a": "\\u00e9"}') == canonical('{"a":"é","b":1}') == '{"a":"é","b":1}'
+    with pytest.raises(ValueError, match="delimiter"):
+        canonical('{"a"')
