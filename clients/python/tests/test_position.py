@@ -206,12 +206,7 @@ def test_a_snapshot_and_its_tail_are_the_log(script: list[tuple[str, int]], seed
 @settings(max_examples=300, deadline=None)
 def test_every_command_is_answered_once_and_repeated_by_its_id(script: list[str], in_flight: int) -> None:
     rng = random.Random(5)
-    core = ClientCore(
-        rng=rng,
-        new_id=ulid_factory(lambda: 0, rng),
-        now=0.0,
-        limits=Limits(in_flight_max=in_flight),
-    )
+    core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 0, rng), now=0.0, limits=Limits(in_flight_max=in_flight))
     clock = 0.0
     submitted: dict[str, Frame] = {}
     answered: dict[str, int] = {}

@@ -288,14 +288,7 @@ async def test_retracted_words_are_shown_anew(server: FakeServer) -> None:
     log = next(iter(server.logs.values()))
     added = next(event for event in log.events if event["type"] == "response.output_item.added")
     span = {"start": 0, "end": 3, "replacement": "we", "category": "x", "content_index": 0}
-    log.put(
-        {
-            "type": "content.retracted",
-            "response_id": added["response_id"],
-            "item_id": added["item"]["id"],
-            **span,
-        }
-    )
+    log.put({"type": "content.retracted", "response_id": added["response_id"], "item_id": added["item"]["id"], **span})
     await person.notes.shows("the answer was corrected")
     server.release()
     await person.out.shows("we said secret \n")

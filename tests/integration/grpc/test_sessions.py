@@ -253,12 +253,7 @@ async def test_errors_inside_a_conversation_leave_it_open(slow_door: Door) -> No
         ("List", pb.ListRequest(limit=0), "INVALID_ARGUMENT", "invalid_request"),
         ("List", pb.ListRequest(after="ses_none"), "NOT_FOUND", "session_not_found"),
         ("Cancel", pb.ResponseCancel(session="ses_none", response_id="r"), "NOT_FOUND", "session_not_found"),
-        (
-            "Steer",
-            pb.ResponseSteer(session="ses_none", response_id="r", content="x"),
-            "NOT_FOUND",
-            "session_not_found",
-        ),
+        ("Steer", pb.ResponseSteer(session="ses_none", response_id="r", content="x"), "NOT_FOUND", "session_not_found"),
         ("Send", pb.MessageCreate(session="ses_none", content="Hi"), "NOT_FOUND", "session_not_found"),
         ("Update", pb.SessionUpdate(session="s", clear=["model"]), "INVALID_ARGUMENT", "invalid_request"),
     ],

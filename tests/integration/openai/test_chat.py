@@ -219,10 +219,7 @@ async def test_a_prompt_that_does_not_fit_is_a_bad_request(client: openai.AsyncO
         assert caught.value.code == "context_length_exceeded"
 
 
-CONTINUED: list[dict[str, Any]] = [
-    {"continue_final_message": True, "add_generation_prompt": False},
-    {},
-]
+CONTINUED: list[dict[str, Any]] = [{"continue_final_message": True, "add_generation_prompt": False}, {}]
 
 
 @pytest.mark.parametrize("more", CONTINUED)

@@ -84,11 +84,7 @@ async def test_a_file_is_stored_listed_read_and_deleted(world: World) -> None:
         content.headers["x-content-type-options"] == "nosniff"
         and "sandbox" in content.headers["content-security-policy"]
     )
-    assert (await world.http.delete(place, headers=ME)).json() == {
-        "id": made["id"],
-        "object": "file",
-        "deleted": True,
-    }
+    assert (await world.http.delete(place, headers=ME)).json() == {"id": made["id"], "object": "file", "deleted": True}
     for method, path in (("GET", place), ("GET", f"{place}/content"), ("DELETE", place)):
         gone = await world.http.request(method, path, headers=ME)
         assert gone.status_code == 404 and gone.json()["error"]["code"] == "file_not_found"

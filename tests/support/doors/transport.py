@@ -177,13 +177,7 @@ async def _answer_turn(sessions: FakeSessions, command: ActorCommand, text: str,
     ended = replace(body, status="completed", output=(message(text, item),), usage=usage)
     end = ev.ResponseCompleted(response_id=body.id, sequence_number=4, response=ended)
     await sessions.append(command.session, replace(first, response=body), *rest, delta(text, 3, item, response), end)
-    return Ok(
-        id=command.id,
-        session=command.session,
-        offset=asked.offset,
-        item_id=question.id,
-        response_id=body.id,
-    )
+    return Ok(id=command.id, session=command.session, offset=asked.offset, item_id=question.id, response_id=body.id)
 
 
 def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **options: Any) -> Gateway:

@@ -10,7 +10,7 @@ from transport.http.http_connection import listen_on
 
 def test_a_literal_has_its_brackets_where_a_port_follows() -> None:
     assert [bare_host(host) for host in ("::1", "[::1]", "localhost", "127.0.0.1")] == [
-        *("::1", "::1", "localhost", "127.0.0.1"),
+        *("::1", "::1", "localhost", "127.0.0.1")
     ]
     assert [joined(host, 7) for host in ("::", "[::1]", "localhost")] == ["[::]:7", "[::1]:7", "localhost:7"]
 

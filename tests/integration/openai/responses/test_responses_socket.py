@@ -306,8 +306,7 @@ async def test_an_answer_outlives_its_connection_and_is_read_on_from_any_place(s
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
-    [({"store": False}, "orphaned"), ({}, None), ({"store": False, "idempotency_key": "k"}, None)],
+    ("fields", "reason"), [({"store": False}, "orphaned"), ({}, None), ({"store": False, "idempotency_key": "k"}, None)]
 )
 async def test_an_unstored_answer_ends_if_nobody_reads_it_on(
     options: SimulatedOptions, unread: asyncio.Event, fields: dict[str, Any], reason: str | None
@@ -360,11 +359,7 @@ async def test_a_stream_that_is_read_on_can_be_cancelled_over_http(
 ) -> None:
     server.engine.script.append(LONG * 20)
     stream = await client.responses.create(
-        model=SIMULATED,
-        input="x",
-        stream=True,
-        background=background,
-        extra_headers={"Idempotency-Key": "k"},
+        model=SIMULATED, input="x", stream=True, background=background, extra_headers={"Idempotency-Key": "k"}
     )
     created: Any = await anext(aiter(stream))
     await stream.close()

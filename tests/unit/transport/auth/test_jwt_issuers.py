@@ -163,10 +163,7 @@ async def test_a_token_ends_when_it_says_so_also_where_it_is_remembered() -> Non
     world = await World().loaded()
     given = token(nbf=NOW_S + 20)
     access = Authenticator(
-        {},
-        clock=world._clock,
-        issued=Issuance(world.issuers),
-        now_ms=lambda: UnixMs(round(world.now_s * 1000)),
+        {}, clock=world._clock, issued=Issuance(world.issuers), now_ms=lambda: UnixMs(round(world.now_s * 1000))
     )
     principal = access.authenticate(given)
     assert world.issuers.known(given) == principal

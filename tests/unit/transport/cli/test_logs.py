@@ -99,12 +99,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("style", "terminal", "as_json"),
-    [
-        ("auto", True, False),
-        ("auto", False, True),
-        ("json", True, True),
-        ("console", False, False),
-    ],
+    [("auto", True, False), ("auto", False, True), ("json", True, True), ("console", False, False)],
 )
 def test_lines_are_for_people_on_a_terminal_and_json_elsewhere(style: str, terminal: bool, as_json: bool) -> None:
     before = structlog.get_config()

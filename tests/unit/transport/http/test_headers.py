@@ -6,9 +6,7 @@ import pytest
 from fastapi import Request
 
 from sessions.model.errors import BadInput
-from transport.http.headers import (
-    read_retry_headers,
-)
+from transport.http.headers import read_retry_headers
 
 
 def request(**headers: str) -> Request:

@@ -53,12 +53,7 @@ def test_what_is_no_item_of_ours_is_refused(content: Any) -> None:
 
 @pytest.mark.parametrize(
     ("texts", "leaf", "rest"),
-    [
-        ((), "b", 0),
-        (("three", "four", "five"), "d", 1),
-        (("three", "another"), "c", 1),
-        (("else",), "b", 1),
-    ],
+    [((), "b", 0), (("three", "four", "five"), "d", 1), (("three", "another"), "c", 1), (("else",), "b", 1)],
 )
 def test_what_stands_already_is_not_sent_again(texts: tuple[str, ...], leaf: str, rest: int) -> None:
     resolved = behind_compaction(given(*texts), 0, SESSION, NAME, STATE)

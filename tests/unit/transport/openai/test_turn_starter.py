@@ -13,15 +13,7 @@ from sessions.model.commands import ActorCommand
 from sessions.model.errors import Limited
 from sessions.model.generation import ATTENDED
 from sessions.model.request import Request
-from sessions.model.types import (
-    LOCAL_PRINCIPAL,
-    CommandId,
-    Json,
-    Principal,
-    Sampling,
-    SessionId,
-    Tool,
-)
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, Json, Principal, Sampling, SessionId, Tool
 from tests.support.doors.transport import FakeSessions, answering, gateway_over, memory_sessions
 from transport.history_index import MemoryHistory, Unit
 from transport.http.headers import EventId

@@ -13,10 +13,7 @@ TOKEN = "0123456789abcdef"
 WHOLE = PeerCertificates(authority=b"a", certificate=b"c", key=b"k")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"token": "short"}, {"token": "0123456789abcdé-"}, {"token": "0123456789abc\ndef"}],
-)
+@pytest.mark.parametrize("fields", [{"token": "short"}, {"token": "0123456789abcdé-"}, {"token": "0123456789abc\ndef"}])
 def test_a_weak_token_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         PeerSecurity(**fields)

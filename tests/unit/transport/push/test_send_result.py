@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from transport.push.send_result import (
-    RETRY_AFTER_MAX_S,
-    retry_after_s,
-    shown_reason,
-)
+from transport.push.send_result import RETRY_AFTER_MAX_S, retry_after_s, shown_reason
 
 
 def test_what_is_read_of_an_answer_has_bounds() -> None:

@@ -7,15 +7,7 @@ import pytest
 from sessions.model.errors import Forbidden, Gone, NotFound
 from sessions.model.events import SessionDeleted
 from sessions.model.types import LOCAL_PRINCIPAL, Principal
-from tests.support.doors.transport import (
-    FakeSessions,
-    Source,
-    begun,
-    created,
-    delta,
-    key_of,
-    memory_sessions,
-)
+from tests.support.doors.transport import FakeSessions, Source, begun, created, delta, key_of, memory_sessions
 from transport.protocol.frames import JSON
 from transport.reading.feeds import Feed, FeedReader
 

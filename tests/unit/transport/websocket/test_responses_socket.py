@@ -18,12 +18,7 @@ from transport.websocket.responses_socket import ResponsesConnection
 
 CREATE = {"type": "response.create", "input": "x"}
 RESPONSE = {"id": "resp_1", "status": "completed", "output": []}
-PENDING = {
-    "id": "steer_3",
-    "response_id": "resp_3",
-    "status": "pending",
-    "required_input": [],
-}
+PENDING = {"id": "steer_3", "response_id": "resp_3", "status": "pending", "required_input": []}
 
 
 class App:

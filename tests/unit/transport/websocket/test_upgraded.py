@@ -77,9 +77,7 @@ async def client() -> Client:
     return client_of(WebSocketConnections(gateway, ConnectionLimits(), 10))
 
 
-async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(
-    client: Client,
-) -> None:
+async def test_nothing_more_is_read_while_a_flood_is_taken_in_or_the_peer_does_not_read(client: Client) -> None:
     big = Frame(Opcode.TEXT, b"x" * (3 * SLICE_BYTES))
     client.connection.data_received(bytes_of(big))
     assert client.connection.messages == [] and not client.transport.reading

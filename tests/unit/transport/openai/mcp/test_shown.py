@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sessions.model import events as ev
-from sessions.model.types import (
-    CallId,
-    FunctionCall,
-    FunctionCallOutput,
-    ItemId,
-    McpSource,
-    ResponseId,
-    UnixMs,
-)
-from transport.openai.mcp.shown import (
-    McpEvents,
-)
+from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, ItemId, McpSource, ResponseId, UnixMs
+from transport.openai.mcp.shown import McpEvents
 
 NOW = UnixMs(0)
 WHERE: dict[str, Any] = {"response_id": ResponseId("resp_1")}
