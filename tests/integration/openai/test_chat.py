@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from inference.simulated.vocabulary import decode
-from sessions.model.events import ItemCreated, ResponseCreated, ResponseIncomplete
+from sessions.model.events import ItemCreated
 from tests.support.doors.openai_server import SIMULATED, Serving
 from transport.history_index import GIVEN_MAX
 
@@ -26,15 +26,6 @@ async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -
     return str(message.content)
 
 
-async def test_models(client: openai.AsyncOpenAI) -> None:
-    models = [model async for model in client.models.list()]
-    assert [model.id for model in models] == [SIMULATED]
-    assert (await client.models.retrieve(SIMULATED)).object == "model"
-    with pytest.raises(openai.NotFoundError) as caught:
-        await client.models.retrieve("other")
-    assert caught.value.code == "model_not_found"
-
-
 async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
     conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
     seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
@@ -47,30 +38,15 @@ async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI
     assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
 
 
-async def test_a_whole_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
-    completion = await client.chat.completions.create(model=SIMULATED, messages=HELLO)
-    (choice,) = completion.choices
-    assert choice.finish_reason == "stop" and choice.message.role == "assistant" and choice.message.content
-    assert completion.object == "chat.completion" and completion.id.startswith("chatcmpl-")
-    usage = completion.usage
-    assert usage is not None and usage.prompt_tokens > 0 and usage.completion_tokens > 0
-    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    (session,) = server.sessions
-    records = server.log(session)
-    assert sum(isinstance(record.event, ResponseCreated) for record in records) == 1
-    assert [head.listed for _, head in server.journal.database._heads()] == [False]
-
-
-async def test_a_plain_stream_has_data_lines_and_done_only(server: Serving) -> None:
+async def test_a_plain_stream_has_data_lines_and_done_only(http: httpx.AsyncClient) -> None:
     body = {"model": SIMULATED, "messages": HELLO, "stream": True}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        plain = await http.post("/v1/chat/completions", json=body)
-        assert plain.headers["content-type"].startswith("text/event-stream")
-        assert plain.headers["x-request-id"]
-        lines = [line for line in plain.text.split("\n") if line]
-        assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
-        with_ids = await http.post("/v1/chat/completions", json=body, headers={"x-sessile-event-ids": "1"})
-        assert any(line.startswith("id: ") for line in with_ids.text.split("\n"))
+    plain = await http.post("/v1/chat/completions", json=body)
+    assert plain.headers["content-type"].startswith("text/event-stream")
+    assert plain.headers["x-request-id"]
+    lines = [line for line in plain.text.split("\n") if line]
+    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+    with_ids = await http.post("/v1/chat/completions", json=body, headers={"x-sessile-event-ids": "1"})
+    assert any(line.startswith("id: ") for line in with_ids.text.split("\n"))
 
 
 async def test_several_choices_share_their_question(client: openai.AsyncOpenAI, server: Serving) -> None:
@@ -142,116 +118,23 @@ async def test_a_session_that_is_full_is_gone_on_from_in_a_new_one(
     assert decode(server.engine.prompts[-1]) == "".join(message["content"] for message in messages[:-1])
 
 
-async def test_a_repeated_request_attaches_to_its_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
-    key = {"Idempotency-Key": "once"}
-
-    async def streamed() -> list[dict[str, Any]]:
-        stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True, extra_headers=key)
-        return [chunk.model_dump() async for chunk in stream]
-
-    def text(chunks: list[dict[str, Any]]) -> str:
-        return "".join(chunk["choices"][0]["delta"]["content"] or "" for chunk in chunks)
-
-    first = await streamed()
-    again = await streamed()
-    assert text(first) == text(again) and {c["id"] for c in first} == {c["id"] for c in again}
-    assert server.usage == 1 and len(server.sessions) == 1
-    with pytest.raises(openai.ConflictError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=HELLO[:1], extra_headers=key)
-    assert caught.value.code == "idempotency_conflict"
+TYPELESS: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}
+BAD: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"model": "other"}, 404, "model_not_found", "model"),
+    ({"messages": []}, 400, "invalid_request", "messages"),
+    ({"messages": None}, 400, "invalid_request", "messages"),
+    ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request", "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, 400, "invalid_request", "messages[0].content"),
+    ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
+    ({"tools": [TYPELESS]}, 400, "invalid_request", "tools[0].function.parameters"),
+    ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
+    ({"stream_options": {"include_usage": True}}, 400, "invalid_request", "stream_options"),
+]
 
 
-async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script.append("word " * 10_000)
-    stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True)
-    async for chunk in stream:
-        if chunk.choices[0].delta.content:
-            break
-    await stream.close()
-    (session,) = server.sessions
-    await server.ended(session)
-    ends = [record.event for record in server.log(session) if isinstance(record.event, ResponseIncomplete)]
-    assert [end.response.incomplete_details for end in ends] == [{"reason": "cancelled"}]
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "code", "param"),
-    [
-        ({"model": "other"}, 404, "model_not_found", "model"),
-        ({"messages": []}, 400, "invalid_request", "messages"),
-        ({"messages": None}, 400, "invalid_request", "messages"),
-        ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request", "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, 400, "invalid_request", "messages[0].content"),
-        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, 400,
-         "invalid_request", "messages[0].role"),
-        ({"temperature": 3}, 400, "invalid_request", "temperature"),
-        ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]}, 400,
-         "invalid_request", "tools[0].function.parameters"),
-        ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
-        ({"stream_options": {"include_usage": True}}, 400, "invalid_request", "stream_options"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
-         "unsupported_parameter", "messages[0].content[0].type"),
-    ],
-)  # fmt: skip
-async def test_bad_input_is_told_as_openai_does(
-    server: Serving, change: dict[str, Any], status: int, code: str, param: str
-) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+async def test_bad_input_is_told_as_openai_does(http: httpx.AsyncClient) -> None:
+    for change, status, code, param in BAD:
         answer = await http.post("/v1/chat/completions", json={"model": SIMULATED, "messages": HELLO, **change})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
-    assert error["type"] == "invalid_request_error" and error["message"]
-
-
-async def test_a_body_that_is_no_json(server: Serving) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        answer = await http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
-    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
-
-
-async def test_a_prompt_that_does_not_fit_is_a_bad_request(client: openai.AsyncOpenAI) -> None:
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(
-                model=SIMULATED, messages=[{"role": "user", "content": "x" * 20_000}], stream=stream
-            )
-        assert caught.value.code == "context_length_exceeded"
-
-
-CONTINUED: list[dict[str, Any]] = [{"continue_final_message": True, "add_generation_prompt": False}, {}]
-
-
-@pytest.mark.parametrize("more", CONTINUED)
-async def test_an_answer_goes_on_with_the_words_of_the_last_message(
-    client: openai.AsyncOpenAI, server: Serving, more: dict[str, Any]
-) -> None:
-    begun: Any = {"role": "assistant", "content": "The answer is"} | ({} if more else {"prefix": True})
-    server.engine.script.append(" four.")
-    messages: Any = [{"role": "user", "content": "2 + 2?"}, begun]
-    done = await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
-    assert done.choices[0].message.content == " four."
-    tokenizer = server.engine.tokenizer
-    said = await tokenizer.text("The answer is")
-    assert list(server.engine.prompts[-1])[-len(said) - len(tokenizer.answer_opening) :] == [
-        *tokenizer.answer_opening,
-        *said,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("last", "more", "param"),
-    [
-        ({"role": "user", "content": "x"}, CONTINUED[0], "messages[1].role"),
-        ({"role": "user", "content": "x", "prefix": True}, {}, "messages[1].role"),
-        ({"role": "assistant", "content": "x"}, {"continue_final_message": True}, "add_generation_prompt"),
-        ({"role": "assistant", "content": "x"}, {"add_generation_prompt": False}, "add_generation_prompt"),
-    ],
-)
-async def test_what_cannot_be_gone_on_with_is_refused(
-    client: openai.AsyncOpenAI, last: Any, more: dict[str, Any], param: str
-) -> None:
-    messages: Any = [{"role": "user", "content": "2 + 2?"}, last]
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
-    assert caught.value.param == param
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+        assert error["type"] == "invalid_request_error" and error["message"]

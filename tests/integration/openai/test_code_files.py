@@ -98,7 +98,7 @@ async def test_files_of_the_container_and_of_messages_are_in_the_folder(
 
 
 async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
-    client: openai.AsyncOpenAI, server: Serving
+    client: openai.AsyncOpenAI, server: Serving, http: httpx.AsyncClient
 ) -> None:
     mine = await upload(client, "a.csv", b"1,2")
     async with server.client("bert") as other:
@@ -111,9 +111,8 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
         with pytest.raises(openai.NotFoundError):
             await run(other, server, "1", input=[{"role": "user", "content": [part]}])
     weather = {"type": "function", "name": "program", "server": True}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        create = {"type": "session.create", "id": "c", "tools": [{**weather, "file_ids": [mine]}]}
-        answer = await http.post("/v1/commands", json=create, headers={"authorization": "Bearer anna"})
+    create = {"type": "session.create", "id": "c", "tools": [{**weather, "file_ids": [mine]}]}
+    answer = await http.post("/v1/commands", json=create, headers={"authorization": "Bearer anna"})
     assert answer.status_code == 400 and "takes no `file_ids`" in answer.text
 
 

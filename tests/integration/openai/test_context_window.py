@@ -103,7 +103,9 @@ async def test_tools_that_take_most_of_the_window_are_taken(client: openai.Async
     assert "truncation" not in takes and "context_policy" not in takes
 
 
-async def test_instructions_that_take_most_of_the_window_are_named(client: openai.AsyncOpenAI, server: Serving) -> None:
+async def test_instructions_that_take_most_of_the_window_are_named(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
     long, question = "word " * WINDOW, [user("And now?")]
     with pytest.raises(openai.BadRequestError) as chat:
         await client.chat.completions.create(model=SIMULATED, messages=[{"role": "system", "content": long}, *question])
@@ -112,9 +114,8 @@ async def test_instructions_that_take_most_of_the_window_are_named(client: opena
     for caught, param in ((chat, "messages"), (response, "instructions")):
         assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
         assert "By part: instructions " in caught.value.message
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        body = {"model": SIMULATED, "max_tokens": 9, "system": long, "messages": question}
-        error = (await http.post("/v1/messages", json=body)).json()["error"]
+    body = {"model": SIMULATED, "max_tokens": 9, "system": long, "messages": question}
+    error = (await http.post("/v1/messages", json=body)).json()["error"]
     assert error["param"] == "system" and error["code"] == "context_length_exceeded"
 
 

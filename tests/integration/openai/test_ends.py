@@ -49,13 +49,14 @@ async def _break_off(server: Serving, session: SessionId, *, deleted: bool) -> N
         await server.gateway.execute(LOCAL_PRINCIPAL, cancel)
 
 
-async def test_an_event_source_stops_behind_the_end_of_an_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
+async def test_an_event_source_stops_behind_the_end_of_an_answer(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
     made = await client.responses.create(model=SIMULATED, input="hello")
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        whole = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"})
-        ids = [line[4:] for line in whole.text.splitlines() if line.startswith("id: ")]
-        assert whole.status_code == 200 and len(ids) == whole.text.count("event: ")
-        for at, status in ((ids[-1], 204), (ids[0], 200)):
-            again = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"}, headers={"last-event-id": at})
-            assert again.status_code == status
-            assert again.text == "" if status == 204 else again.text.endswith(whole.text[-200:])
+    whole = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"})
+    ids = [line[4:] for line in whole.text.splitlines() if line.startswith("id: ")]
+    assert whole.status_code == 200 and len(ids) == whole.text.count("event: ")
+    for at, status in ((ids[-1], 204), (ids[0], 200)):
+        again = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"}, headers={"last-event-id": at})
+        assert again.status_code == status
+        assert again.text == "" if status == 204 else again.text.endswith(whole.text[-200:])

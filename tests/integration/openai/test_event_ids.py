@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -29,12 +28,6 @@ DOORS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {**RESPONSE, "background": True}),
 ]
 IDS = {"x-sessile-event-ids": "1"}
-
-
-@pytest.fixture
-async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
-        yield made
 
 
 def say(server: Serving, body: dict[str, Any], words: int = 80) -> None:

@@ -31,7 +31,7 @@ def models_with(words: str) -> list[BaseModel]:
 
 @pytest.mark.parametrize(("path", "body"), DOORS)
 async def test_a_body_is_freed_while_its_answer_is_written(
-    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+    server: Serving, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     server.engine.script.append("word " * 10_000)
     draw, drawn = server.engine.draw, asyncio.Event()
@@ -41,12 +41,11 @@ async def test_a_body_is_freed_while_its_answer_is_written(
         return draw(run)
 
     monkeypatch.setattr(server.engine, "draw", drawing)
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        request = asyncio.create_task(http.post(path, json={"model": SIMULATED, **body}))
+    request = asyncio.create_task(http.post(path, json={"model": SIMULATED, **body}))
+    await drawn.wait()
+    while models_with(WORDS):
+        drawn.clear()
         await drawn.wait()
-        while models_with(WORDS):
-            drawn.clear()
-            await drawn.wait()
-        assert not request.done() and server.engine.prompts
-        request.cancel()
-        await asyncio.wait((request,))
+    assert not request.done() and server.engine.prompts
+    request.cancel()
+    await asyncio.wait((request,))

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
-import pytest
 
 from tests.support.doors.openai_server import SIMULATED, Serving
-
-
-@pytest.fixture
-async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
-        yield made
 
 
 async def a_session(client: openai.AsyncOpenAI, turns: int = 1) -> str:
@@ -140,10 +132,3 @@ async def test_an_event_source_stops_behind_the_end_of_a_session(
     assert elsewhere.status_code == 410
     polled = await http.get(path, params={"wait_ms": 0}, headers={"last-event-id": ids[-1]})
     assert polled.status_code == 410  # no EventSource asks like this
-
-
-async def test_the_documents_name_every_door(http: httpx.AsyncClient) -> None:
-    paths = (await http.get("/openapi.json")).json()["paths"]
-    for path in ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/models", "/v1/sessions"):
-        assert path in paths
-    assert (await http.get("/docs")).status_code == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -11,15 +10,9 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.openai_server import SIMULATED, serving
 
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
-
-
-@pytest.fixture
-async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
-        yield made
 
 
 async def counted(client: openai.AsyncOpenAI, **request: Any) -> int:

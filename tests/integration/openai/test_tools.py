@@ -194,32 +194,32 @@ SAID: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("path", SAID)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out(
-    server: Serving, path: str, stream: bool
+    server: Serving, http: httpx.AsyncClient, path: str, stream: bool
 ) -> None:
     server.engine.script.append(CALL)
     function = WEATHER if "chat" in path else {"type": "function", **WEATHER["function"]}
     tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "local_shell"}]
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
-        pieces = re.findall(r'"arguments": ?"((?:[^"\\]|\\.)*)"', answer.text)  # a stream has several
-        assert answer.status_code == 200 and "Rome" in "".join(pieces)
-        told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
-        assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
-        broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
-        refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
-        name = "tools[1].function.name" if "chat" in path else "tools[1].name"
-        assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
-        chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
-        refused = (await http.post(path, json=chosen)).json()["error"]
-        assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+    answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
+    pieces = re.findall(r'"arguments": ?"((?:[^"\\]|\\.)*)"', answer.text)  # a stream has several
+    assert answer.status_code == 200 and "Rome" in "".join(pieces)
+    told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
+    assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
+    broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
+    refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
+    name = "tools[1].function.name" if "chat" in path else "tools[1].name"
+    assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
+    chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
+    refused = (await http.post(path, json=chosen)).json()["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
 
 
 @pytest.mark.parametrize("path", SAID)
-async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(server: Serving, path: str) -> None:
+async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(
+    server: Serving, http: httpx.AsyncClient, path: str
+) -> None:
     said = "one\u2028two\u2029three\u0085four"
     server.engine.script.append(said)
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        answer = await http.post(path, json={**SAID[path], "stream": True})
+    answer = await http.post(path, json={**SAID[path], "stream": True})
     lines = answer.text.splitlines()
     assert all(line.startswith(("data: ", "event: ")) for line in lines if line)
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
@@ -229,21 +229,22 @@ async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(server: Servi
         assert "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta") == said
 
 
-async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(server: Serving) -> None:
+async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(
+    server: Serving, http: httpx.AsyncClient
+) -> None:
     seeds = [7, 2**31 + 7, 2**64 - 1, -(2**63), -1, -1]
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        for path in SAID:
-            server.engine.asked.clear()
-            for seed in seeds:
-                answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
-                assert answer.status_code == 200, answer.text
-            assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
-            assert all(asked.temperature == 0 for asked in server.engine.asked)
-        too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
-        assert too_large.status_code == 400
+    for path in SAID:
+        server.engine.asked.clear()
+        for seed in seeds:
+            answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
+            assert answer.status_code == 200, answer.text
+        assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
+        assert all(asked.temperature == 0 for asked in server.engine.asked)
+    too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
+    assert too_large.status_code == 400
 
 
-async def test_a_schema_that_no_grammar_takes_is_refused_only_where_one_is_made(server: Serving) -> None:
+async def test_a_schema_that_no_grammar_takes_is_refused_only_where_one_is_made(http: httpx.AsyncClient) -> None:
     """Claude Code offers a function with a `maxLength` of half a million to whoever answers."""
     schema = {"type": "object", "properties": {"script": {"type": "string", "maxLength": 524_288}}}
     function = {"name": "run", "parameters": schema}
@@ -252,10 +253,9 @@ async def test_a_schema_that_no_grammar_takes_is_refused_only_where_one_is_made(
         "/v1/responses": ({"input": "hi", "store": False}, {"type": "function", **function}),
         "/v1/messages": ({"messages": ASK, "max_tokens": 50}, {"name": "run", "input_schema": schema}),
     }
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        for path, (body, tool) in doors.items():
-            request = {"model": SIMULATED, **body, "tools": [tool]}
-            assert (await http.post(path, json=request)).status_code == 200, path
-            forced = {"type": "any"} if path == "/v1/messages" else "required"
-            refused = await http.post(path, json={**request, "tool_choice": forced})
-            assert refused.status_code == 400 and "maxLength may be 100000 at most" in refused.text, path
+    for path, (body, tool) in doors.items():
+        request = {"model": SIMULATED, **body, "tools": [tool]}
+        assert (await http.post(path, json=request)).status_code == 200, path
+        forced = {"type": "any"} if path == "/v1/messages" else "required"
+        refused = await http.post(path, json={**request, "tool_choice": forced})
+        assert refused.status_code == 400 and "maxLength may be 100000 at most" in refused.text, path

@@ -10,7 +10,9 @@ from inference.simulated import decode
 from tests.support.doors.openai_server import SIMULATED, Serving
 
 
-async def test_a_deleted_item_is_in_no_list_no_prompt_and_no_log(client: openai.AsyncOpenAI, server: Serving) -> None:
+async def test_a_deleted_item_is_in_no_list_no_prompt_and_no_log(
+    client: openai.AsyncOpenAI, server: Serving, http: httpx.AsyncClient
+) -> None:
     conversation = await client.conversations.create(items=[{"role": "user", "content": "my secret word"}])
     made = await client.responses.create(model=SIMULATED, input="hello", conversation=conversation.id)
     items = [item async for item in client.conversations.items.list(conversation.id, order="asc")]
@@ -22,10 +24,9 @@ async def test_a_deleted_item_is_in_no_list_no_prompt_and_no_log(client: openai.
     await client.responses.create(model=SIMULATED, input="go on", conversation=conversation.id)
     prompt = decode(server.engine.prompts[-1])
     assert "secret" not in prompt and "hello" in prompt and made.output_text in prompt
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        exported = (await http.get(f"/v1/sessions/{conversation.id}/export")).text
-        assert "secret" not in exported and "hello" in exported
-        assert "secret" not in (await http.get(f"/v1/sessions/{conversation.id}/export?format=markdown")).text
+    exported = (await http.get(f"/v1/sessions/{conversation.id}/export")).text
+    assert "secret" not in exported and "hello" in exported
+    assert "secret" not in (await http.get(f"/v1/sessions/{conversation.id}/export?format=markdown")).text
     with pytest.raises(openai.NotFoundError) as caught:
         await client.conversations.items.delete(items[0].id or "", conversation_id=conversation.id)
     assert caught.value.code == "item_not_found"

@@ -26,32 +26,6 @@ WEATHER: Any = {
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
-async def test_a_response_is_kept(client: openai.AsyncOpenAI, server: Serving) -> None:
-    made = await client.responses.create(
-        model=SIMULATED, input="hello", instructions="be brief", metadata={"a": "b"}, temperature=0.5
-    )
-    assert made.status == "completed" and made.output_text and made.usage is not None
-    assert (made.instructions, made.metadata, made.temperature) == ("be brief", {"a": "b"}, 0.5)
-    again = await client.responses.retrieve(made.id)
-    assert again == made
-    items = [item async for item in client.responses.input_items.list(made.id)]
-    assert [getattr(item, "role", None) for item in items] == ["user"]
-    assert [head.listed for _, head in server.journal.database._heads()] == [True]
-
-
-async def test_a_response_goes_on_from_another(client: openai.AsyncOpenAI, server: Serving) -> None:
-    first = await client.responses.create(model=SIMULATED, input="hello")
-    second = await client.responses.create(model=SIMULATED, input="and then", previous_response_id=first.id)
-    beside = await client.responses.create(model=SIMULATED, input="or else", previous_response_id=first.id)
-    assert len(server.sessions) == 1 and second.previous_response_id == beside.previous_response_id == first.id
-    assert second.usage is not None and second.usage.input_tokens_details.cached_tokens > 0
-    items = [item async for item in client.responses.input_items.list(second.id)]
-    assert len(items) == 1
-    with pytest.raises(openai.NotFoundError) as caught:
-        await client.responses.create(model=SIMULATED, input="x", previous_response_id="resp_unknown")
-    assert caught.value.param == "previous_response_id"
-
-
 async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: SimulatedOptions) -> None:
     keys = {key_digest("ann"): Principal(tenant=TenantId("acme"), key_id="k")}
     async with serving(options, keys=keys) as server, server.client("ann") as client:
@@ -66,26 +40,6 @@ async def test_a_stream_that_breaks_ends_in_an_error_event_of_openais(options: S
         assert isinstance(last, ResponseErrorEvent) and last.type == "error"
         assert (last.code, last.message, last.param) == ("invalid_api_key", "This key was revoked.", None)
         assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-async def test_a_background_response_is_polled_and_cancelled(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script.append("word " * 10_000)
-    made = await client.responses.create(model=SIMULATED, input="hello", background=True)
-    assert made.status == "in_progress" and made.background
-    assert (await client.responses.retrieve(made.id)).status == "in_progress"
-    assert (await client.responses.cancel(made.id)).status == "cancelled"
-    assert (await client.responses.cancel(made.id)).status == "cancelled"
-    whole = await client.responses.create(model=SIMULATED, input="hello")
-    with pytest.raises(openai.BadRequestError):
-        await client.responses.cancel(whole.id)
-
-
-async def test_an_erased_response_is_gone(client: openai.AsyncOpenAI) -> None:
-    made = await client.responses.create(model=SIMULATED, input="hello")
-    await client.responses.delete(made.id)
-    for again in (client.responses.retrieve, client.responses.delete):
-        with pytest.raises(openai.NotFoundError):
-            await again(made.id)
 
 
 async def test_nothing_goes_on_from_what_is_not_shown(client: openai.AsyncOpenAI, server: Serving) -> None:
@@ -139,15 +93,6 @@ async def test_a_call_is_answered_by_the_next_response(client: openai.AsyncOpenA
     assert second.output_text == "Sunny."
 
 
-async def test_the_same_key_gives_the_same_response(client: openai.AsyncOpenAI, server: Serving) -> None:
-    key = {"Idempotency-Key": "k1"}
-    first = await client.responses.create(model=SIMULATED, input="hello", extra_headers=key)
-    assert await client.responses.create(model=SIMULATED, input="hello", extra_headers=key) == first
-    assert server.usage == 1
-    with pytest.raises(openai.ConflictError):
-        await client.responses.create(model=SIMULATED, input="other", extra_headers=key)
-
-
 async def test_a_key_is_one_request_wherever_its_answer_goes(options: SimulatedOptions) -> None:
     store = MemoryDatabase()
     async with serving(options, store=store) as server, server.client() as client:
@@ -178,44 +123,6 @@ async def test_a_key_is_one_request_wherever_its_answer_goes(options: SimulatedO
         assert server.usage == used
         listed = await client.get("/sessions", cast_to=object)
         assert len(listed["data"]) == 4  # type: ignore[index]
-
-
-async def test_a_conversation(client: openai.AsyncOpenAI, server: Serving) -> None:
-    made = await client.conversations.create(
-        metadata={"topic": "x"}, items=[{"type": "message", "role": "user", "content": "before"}]
-    )
-    assert (await client.conversations.retrieve(made.id)).metadata == {"topic": "x"}
-    response = await client.responses.create(model=SIMULATED, input="hello", conversation=made.id)
-    added: Any = [{"type": "message", "role": "user", "content": "after"}]
-    await client.conversations.items.create(made.id, items=added)
-    items = [item async for item in client.conversations.items.list(made.id, order="asc", limit=2)]
-    assert [getattr(item, "role", None) for item in items] == ["user", "user", "assistant", "user"]
-    first = await client.conversations.items.retrieve(str(items[0].id), conversation_id=made.id)
-    assert first == items[0]
-    updated = await client.conversations.update(made.id, metadata={"topic": "y"})
-    assert updated.metadata == {"topic": "y"}
-    assert (await client.responses.retrieve(response.id)).conversation is not None
-    assert (await client.conversations.delete(made.id)).deleted
-    with pytest.raises(openai.APIStatusError) as caught:
-        await client.conversations.retrieve(made.id)
-    assert caught.value.status_code in (404, 410)
-
-
-async def test_nobody_reads_the_responses_of_others(options: SimulatedOptions) -> None:
-    people = {name: Principal(tenant=TenantId("acme"), key_id="k", user=name) for name in ("ann", "bob")}
-    others = {"eve": Principal(tenant=TenantId("other"), key_id="k", role="service")}
-    keys = {key_digest(name): who for name, who in (people | others).items()}
-    async with serving(options, keys=keys) as server, server.client("ann") as ann:
-        made = await ann.responses.create(model=SIMULATED, input="hello")
-        for name in ("bob", "eve"):
-            async with server.client(name) as other:
-                for call in (other.responses.retrieve, other.responses.cancel, other.responses.delete):
-                    with pytest.raises(openai.NotFoundError):
-                        await call(made.id)
-                with pytest.raises(openai.NotFoundError):
-                    await other.responses.create(model=SIMULATED, input="x", previous_response_id=made.id)
-        with pytest.raises(openai.AuthenticationError):
-            await server.client("nobody").models.list()
 
 
 @pytest.mark.parametrize(
