@@ -138,3 +138,38 @@ async def test_bad_input_is_told_as_openai_does(http: httpx.AsyncClient) -> None
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
         assert error["type"] == "invalid_request_error" and error["message"]
+
+
+CONTINUED: list[dict[str, Any]] = [{"continue_final_message": True, "add_generation_prompt": False}, {}]
+
+
+@pytest.mark.parametrize("more", CONTINUED)
+async def test_an_answer_goes_on_with_the_words_of_the_last_message(
+    client: openai.AsyncOpenAI, server: Serving, more: dict[str, Any]
+) -> None:
+    begun: Any = {"role": "assistant", "content": "The answer is"} | ({} if more else {"prefix": True})
+    server.engine.script.append(" four.")
+    messages: Any = [{"role": "user", "content": "2 + 2?"}, begun]
+    done = await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
+    assert done.choices[0].message.content == " four."
+    tokenizer = server.engine.tokenizer
+    said = await tokenizer.text("The answer is")
+    assert list(server.engine.prompts[-1])[-len(said) - len(tokenizer.answer_opening) :] == [
+        *tokenizer.answer_opening,
+        *said,
+    ]
+
+
+async def test_what_cannot_be_gone_on_with_is_refused(client: openai.AsyncOpenAI) -> None:
+    mine, its = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        (mine, CONTINUED[0], "messages[1].role"),
+        ({**mine, "prefix": True}, {}, "messages[1].role"),
+        (its, {"continue_final_message": True}, "add_generation_prompt"),
+        (its, {"add_generation_prompt": False}, "add_generation_prompt"),
+    ]
+    for last, more, param in cases:
+        messages: Any = [{"role": "user", "content": "2 + 2?"}, last]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
+        assert caught.value.param == param

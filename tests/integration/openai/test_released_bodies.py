@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 import httpx
@@ -43,9 +44,11 @@ async def test_a_body_is_freed_while_its_answer_is_written(
     monkeypatch.setattr(server.engine, "draw", drawing)
     request = asyncio.create_task(http.post(path, json={"model": SIMULATED, **body}))
     await drawn.wait()
-    while models_with(WORDS):
+    held = [weakref.ref(each) for each in models_with(WORDS)]
+    while any(each() is not None for each in held):
         drawn.clear()
         await drawn.wait()
+    assert not models_with(WORDS)
     assert not request.done() and server.engine.prompts
     request.cancel()
     await asyncio.wait((request,))

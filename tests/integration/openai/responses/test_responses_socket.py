@@ -213,16 +213,15 @@ FAULTS: list[tuple[Any, int, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("frame", "status", "code", "param"), FAULTS)
-async def test_a_bad_frame_is_an_error_event_and_no_more(
-    server: Serving, frame: Any, status: int, code: str, param: str | None
-) -> None:
+async def test_a_bad_frame_is_an_error_event_and_no_more(server: Serving) -> None:
     async with socket(server) as one:
-        await one.connection.send(frame if isinstance(frame, str) else json.dumps(frame))
-        error = await one.event()
-        assert (error["type"], error["status"]) == ("error", status)
-        assert (error["error"]["code"], error["error"].get("param")) == (code, param) == (error["code"], error["param"])
-        assert error["message"] == error["error"]["message"] != ""
+        for frame, status, code, param in FAULTS:
+            await one.connection.send(frame if isinstance(frame, str) else json.dumps(frame))
+            error = await one.event()
+            assert (error["type"], error["status"]) == ("error", status), frame
+            assert (error["error"]["code"], error["error"].get("param")) == (code, param), frame
+            assert (error["code"], error["param"]) == (code, param)
+            assert error["message"] == error["error"]["message"] != ""
         assert (await one.turn())["status"] == "completed"  # the connection lives on
 
 
