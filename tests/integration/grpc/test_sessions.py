@@ -1,23 +1,29 @@
-"""The gRPC door: one log with every other door, resume, deadlines, cancellation, errors, keys, health, reflection."""
+"""The gRPC API by its generated client: sessions, cuts, and the services of everybody."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from sessions.model.errors import BadInput
+from inference.simulated import SimulatedOptions
+from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import Epoch, Principal, SessionId, SessionKey, TenantId, UnixMs
-from tests.support.doors.grpc_door import ENDS, Door, error_of, events, has, opened, text
+from tests.support.chaos.proxy import Flow, Proxy
+from tests.support.doors.grpc_door import ENDS, Door, Talk, error_of, events, has, opened, text
+from tests.support.garbage import no_cycles
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
+from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 
 NewCommand = Callable[[], str]
 
@@ -349,3 +355,133 @@ async def test_a_caller_that_does_not_read_holds_up_nobody(door: Door) -> None:
     assert events(replies)[-1].WhichOneof("event") == "response_completed"
     await lazy.hang_up()
     assert events(await lazy.rest())[-1].offset == events(replies)[-1].offset
+
+
+ATTEMPTS_MAX = 300
+CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+async def converse(door: Door, proxy: Proxy, message: pb.MessageCreate) -> tuple[list[pb.ConverseReply], int]:
+    """What a client saw that comes back until the answer has ended, and how often it came."""
+    seen: list[pb.ConverseReply] = []
+    position = pb.Position(offset=0)
+    for attempt in range(1, ATTEMPTS_MAX):
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{proxy.port}", options=(("grpc.use_local_subchannel_pool", 1),)
+        ) as channel:
+            talk = Talk(SessionsStub(channel).Converse(), pb.Open(session=message.session, position=position))
+            try:
+                await talk.say(message_create=message)
+                await talk.until(lambda reply: reply.event.WhichOneof("event") in ENDS)
+            except grpc.aio.AioRpcError as error:
+                # A message that was being sent when the connection went is an error of the library's core.
+                if error.code() not in CUT and "execute_batch" not in (error.debug_error_string() or ""):
+                    raise
+            except asyncio.InvalidStateError:  # it was cut before the first word: the same, as a write says it
+                assert await talk.call.code() in CUT
+            seen += talk.seen
+        found = events(talk.seen)
+        if found:
+            position = pb.Position(epoch=found[-1].epoch, offset=found[-1].offset)
+            if found[-1].WhichOneof("event") in ENDS:
+                return seen, attempt
+        if attempt == ATTEMPTS_MAX // 2:
+            proxy.heal()
+    raise AssertionError("the answer never ended")
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_the_text_is_the_log(seed: int) -> None:
+    rng = random.Random(seed)
+    async with (
+        opened(SimulatedOptions(step_base_s=0.002, answer_tokens_mean=0)) as door,
+        Proxy(("127.0.0.1", door.server.port), seed=seed) as proxy,
+    ):
+        session = (await door.stub.Create(pb.SessionCreate())).session
+        proxy.set(down=Flow(cut_within_bytes=rng.choice((1500, 4000)), jitter_s=0.01))
+        message = pb.MessageCreate(
+            id="m", session=session, content="On", sampling=pb.Sampling(max_output_tokens=300, seed=seed)
+        )
+        seen, attempts = await converse(door, proxy, message)
+        whole = await door.history(session)
+    assert attempts > 1 and proxy.counts.cuts > 0
+    assert text(seen) == text(whole) != ""
+    offsets = [n for event in events(seen) for n in range(event.first_offset or event.offset, event.offset + 1)]
+    assert offsets == list(range(1, offsets[-1] + 1))
+    kinds = [event.WhichOneof("event") for event in events(whole)]
+    assert kinds.count("item_created") == kinds.count("response_created") == 1
+
+
+GARBAGE = b"\x0a\xff\xff\xff\xff\x7f"  # a field of 2 GiB that is not there
+VERSIONS = ("v1", "v1alpha")
+
+
+def reflecting(door: Door, version: str, *, raw: bool = False) -> Any:
+    return door.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=None if raw else reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_reflection_describes_every_service_itself_included(door: Door, version: str) -> None:
+    call = reflecting(door, version)
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    names = [service.name for service in (await call.read()).list_services_response.service]
+    assert {"sessile.v1.Sessions", *(f"grpc.reflection.{each}.ServerReflection" for each in VERSIONS)} <= set(names)
+    for name in names:
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+        (first, *_) = (await call.read()).file_descriptor_response.file_descriptor_proto
+        file = descriptor_pb2.FileDescriptorProto.FromString(first)
+        assert name in [f"{file.package}.{service.name}" for service in file.service]
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_reflection_that_cannot_be_decoded_is_an_invalid_argument(door: Door, version: str) -> None:
+    call = reflecting(door, version, raw=True)
+    await call.write(GARBAGE)
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+async def test_a_check_that_cannot_be_decoded_is_an_invalid_argument(door: Door, method: str) -> None:
+    path = f"/grpc.health.v1.Health/{method}"
+    channel: Any = door.channel
+    call = (channel.unary_stream if method == "Watch" else channel.unary_unary)(path)(GARBAGE)
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("path", ["/grpc.health.v1.Health/Check", "/sessile.v1.Sessions/Create"])
+async def test_a_call_that_is_refused_is_free_at_once(door: Door, path: str) -> None:
+    channel: Any = door.channel
+    with no_cycles(BadInput, TooLarge, grpc.aio.AbortError):
+        for data in (GARBAGE, b"\x0a\x00" * 70_000):  # the second has more fields than a message may have
+            call = channel.unary_unary(path)(data)
+            assert await call.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        del call
+
+
+async def test_health_is_watched(door: Door) -> None:
+    channel: Any = door.channel
+    watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+    first = health_pb2.HealthCheckResponse.FromString(await watch.read())
+    assert first.status == health_pb2.HealthCheckResponse.SERVING
+    watch.cancel()
+
+
+@pytest.mark.parametrize("method", [each.name for each in pb.DESCRIPTOR.services_by_name["Sessions"].methods])
+async def test_a_message_that_cannot_be_decoded_is_an_invalid_argument(door: Door, method: str) -> None:
+    described = pb.DESCRIPTOR.services_by_name["Sessions"].methods_by_name[method]
+    path = f"/sessile.v1.Sessions/{method}"
+    channel: Any = door.channel
+    if described.client_streaming:
+        call = channel.stream_stream(path)()
+        await call.write(GARBAGE)
+    elif described.server_streaming:
+        call = channel.unary_stream(path)(GARBAGE)
+    else:
+        call = channel.unary_unary(path)(GARBAGE)
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
