@@ -544,25 +544,21 @@ async def test_images_outside_a_users_message_are_left_out_with_a_warning_at_eve
             assert place in answer.headers["warning"]
 
 
-@pytest.mark.parametrize(
-    ("part", "code"),
-    [
+async def test_what_is_no_image_is_refused_where_it_stands(world_of_images: ImagesWorld) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"url": "data:image/png;base64,!"}, "invalid_request"),
         ({"url": data_url(b"GIF89a")}, "image_unreadable"),
         ({"url": data_url(b"<svg/>")}, "image_type_unsupported"),
         ({"url": "https://images.example.com/a.png"}, "image_not_permitted"),
         ({"url": "file:///etc/passwd"}, "image_not_permitted"),
         ({"url": "http://127.0.0.1/a.png"}, "image_not_permitted"),
-    ],
-)
-async def test_what_is_no_image_is_refused_where_it_stands(
-    world_of_images: ImagesWorld, part: dict[str, str], code: str
-) -> None:
-    refused = await world_of_images.post(MESSAGES, chat([{"type": "image_url", "image_url": part}]))
-    assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["code"] == code
-    assert refused.json()["error"]["param"] == "messages[0].content[0]"
-    assert not world_of_images.engine.requests
+    ]
+    for part, code in cases:
+        refused = await world_of_images.post(MESSAGES, chat([{"type": "image_url", "image_url": part}]))
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["code"] == code
+        assert refused.json()["error"]["param"] == "messages[0].content[0]"
+        assert not world_of_images.engine.requests
 
 
 async def test_on_a_socket_an_image_lives_in_its_message_through_edits_until_it_is_deleted(

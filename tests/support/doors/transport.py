@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -404,10 +403,6 @@ def text_of_state(state: dict[str, Any]) -> str:
 
 def ok(command: ActorCommand, offset: int | None = None) -> Ok:
     return Ok(id=CommandId(command.id), session=command.session, offset=offset)
-
-
-def as_json(message_: msgspec.Struct) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(message_))
 
 
 def point(offset: int | None = None, epoch: str | None = None) -> ResumePoint:
