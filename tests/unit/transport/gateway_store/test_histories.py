@@ -380,14 +380,6 @@ PLAIN = HistoryEnd(b"r" * 8, b"c" * 32)
 CALLING = HistoryEnd(b"", b"c" * 40, ("call_1", "call_\u00e9"))
 
 
-def test_an_end_comes_back_as_it_was_put() -> None:
-    ends = HistoryEnds()
-    ends.put("a", PLAIN)
-    ends.put("b", CALLING)
-    assert (ends.get("a"), ends.get("b"), ends.get("c")) == (PLAIN, CALLING, None)
-    assert "a" in ends and "c" not in ends
-
-
 def test_the_oldest_is_forgotten_and_one_that_is_put_again_takes_no_second_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

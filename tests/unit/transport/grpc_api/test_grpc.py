@@ -51,7 +51,7 @@ from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.message_size import JSON_BYTES_MAX, SMALL_BYTES, check_size
 from transport.grpc_api.public_services import HealthCalls
 from transport.grpc_api.server import GrpcLimits, GrpcServer
-from transport.grpc_api.service import _address, _metadata, decoded
+from transport.grpc_api.service import _address, decoded
 from transport.peer.client import ClientCarrier, GrpcDialer
 from transport.peer.security import PeerCertificates, PeerSecurity
 from transport.peer.server import PeerServer
@@ -222,25 +222,12 @@ async def test_reflection_needs_a_key_and_asks_for_names(channel: Any, version: 
         assert await call.code() is code
 
 
-class Context:
-    def __init__(self, metadata: tuple[tuple[str, Any], ...]) -> None:
-        self._given = metadata
-
-    def invocation_metadata(self) -> Any:
-        return self._given
-
-
 @pytest.mark.parametrize(
     ("peer", "address"),
     [("ipv4:127.0.0.1:4711", "127.0.0.1"), ("ipv6:%5B::1%5D:4711", "::1"), ("unix:/tmp/x", None), ("", None)],
 )
 def test_the_address_of_a_caller(peer: str, address: str | None) -> None:
     assert _address(peer) == address
-
-
-def test_metadata_by_name_is_text() -> None:
-    context: Any = Context((("a", "1"), ("b", "2"), ("a", b"bytes"), ("a", "3")))
-    assert _metadata(context) == {"a": ["1", "3"], "b": ["2"]}
 
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -77,6 +77,16 @@ KEYS = {
 }
 
 
+ROLES = {
+    key_digest(role): Principal(tenant=ACME, key_id=role, role=role, scopes=SCOPES) for role in ("service", "operator")
+}
+
+
+async def gateway_for_roles(**services: Any) -> Gateway:
+    access = Authenticator(ROLES, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
+    return gateway_over(await memory_sessions(), access, services=GatewayServices(**services))
+
+
 async def gateway_with_keys() -> Gateway:
     access = Authenticator(KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
     return gateway_over(await memory_sessions(), access)
@@ -130,10 +140,6 @@ async def test_a_server_without_keys_says_so() -> None:
 
 
 PLACE = "/v1/operator/encryption"
-ENCRYPTION_KEYS = {
-    key_digest(role): Principal(tenant=TenantId("ops"), key_id=role, role=role, scopes=SCOPES)
-    for role in ("service", "operator")
-}
 ENCRYPTION_ACME = TenantEncryption(
     tenant=TenantId("acme"), keys=2, destroyed_keys=0, key_id="k", changed_rows=7, finished_at=UnixMs(5)
 )
@@ -151,14 +157,9 @@ class Encryption:
         return EncryptionChange(changed=1)
 
 
-async def a_gateway(encryption: Encryption | None) -> Gateway:
-    access = Authenticator(ENCRYPTION_KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
-    return gateway_over(await memory_sessions(), access, services=GatewayServices(encryption=encryption))
-
-
 async def test_operators_see_and_change_keys_and_it_is_audited() -> None:
     encryption = Encryption()
-    gateway = await a_gateway(encryption)
+    gateway = await gateway_for_roles(encryption=encryption)
     async with http_client(gateway, authorization="Bearer service") as client:
         assert (await client.get(PLACE)).status_code == 403
         assert (await client.post(PLACE, json={"action": "destroy", "tenant": "acme"})).status_code == 403
@@ -176,7 +177,7 @@ async def test_operators_see_and_change_keys_and_it_is_audited() -> None:
 
 
 async def test_a_plain_journal_says_so() -> None:
-    async with http_client(await a_gateway(None), authorization="Bearer operator") as client:
+    async with http_client(await gateway_for_roles(encryption=None), authorization="Bearer operator") as client:
         answer = await client.get(PLACE)
         assert answer.status_code == 400 and "not encrypted" in answer.json()["error"]["message"]
 
@@ -218,12 +219,6 @@ def test_times_are_in_seconds() -> None:
     assert (made.bytes, made.created_at, made.expires_at) == (3, 5, 9)
 
 
-LIMITS_KEYS = {
-    key_digest(role): Principal(tenant=TenantId("acme"), key_id=role, role=role, scopes=SCOPES)
-    for role in ("service", "operator")
-}
-
-
 class Replicas:
     def __init__(self, held: HeldKV) -> None:
         self.held = held
@@ -233,9 +228,7 @@ class Replicas:
 
 
 async def gateway_of(held: HeldKV | None) -> Gateway:
-    access = Authenticator(LIMITS_KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
-    operator_api: Any = None if held is None else Replicas(held)
-    return gateway_over(await memory_sessions(), access, services=GatewayServices(operator_api=operator_api))
+    return await gateway_for_roles(operator_api=None if held is None else Replicas(held))
 
 
 @pytest.mark.parametrize(
@@ -261,12 +254,6 @@ async def test_another_tenants_are_for_operators_and_a_process_without_replicas_
         assert (await client.get("/v1/limits?tenant=beta")).json()["limits"] is None
     async with http_client(await gateway_of(None), authorization="Bearer service") as client:
         assert (await client.get("/v1/limits")).json()["error"]["code"] == "engine_unavailable"
-
-
-OPERATOR_KEYS = {
-    key_digest(role): Principal(tenant=TenantId("ops"), key_id=role, role=role, scopes=SCOPES)
-    for role in ("service", "operator")
-}
 
 
 class OperatorReplicas:
@@ -306,10 +293,7 @@ async def replicas() -> OperatorReplicas:
 
 @pytest.fixture
 async def gateway(replicas: OperatorReplicas) -> Gateway:
-    access = Authenticator(OPERATOR_KEYS, clock=lambda: 0.0, now_ms=lambda: UnixMs(1))
-    operator_api: Any = replicas
-    services = GatewayServices(operator_api=operator_api)
-    return gateway_over(await memory_sessions(), access, services=services)
+    return await gateway_for_roles(operator_api=replicas)
 
 
 async def test_only_operators_see_it(gateway: Gateway) -> None:

@@ -38,7 +38,7 @@ from transport.openai.item_references import (
     is_same_input,
     resolve_references,
 )
-from transport.openai.mcp.approvals import ApprovalAnswer, decisions_of
+from transport.openai.mcp.approvals import decisions_of
 from transport.openai.mcp.request import mcp_tool
 from transport.openai.request_models import (
     PARTS_MAX,
@@ -257,11 +257,6 @@ def test_the_warning_is_a_header_whatever_the_names_are() -> None:
 
 
 YES = InputItem(type="mcp_approval_response", approval_request_id="mcpr_1_0", approve=True)
-
-
-def test_answers_are_read_and_other_inputs_are_none() -> None:
-    assert decisions_of([YES], "resp_1") == [ApprovalAnswer("call_1_0", True)]  # type: ignore[arg-type]
-    assert decisions_of("hi", None) == decisions_of(None, "resp_1") == decisions_of([], None) == []
 
 
 @pytest.mark.parametrize(

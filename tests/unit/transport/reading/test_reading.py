@@ -17,8 +17,8 @@ from sessions.machine.state import State, apply, empty
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.audit import public
-from sessions.model.errors import BadInput, Forbidden, Gone, Internal, Limited, NotFound
-from sessions.model.events import Record, SessionDeleted
+from sessions.model.errors import BadInput, Internal, Limited
+from sessions.model.events import Record
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -37,10 +37,7 @@ from tests.support.cluster.replicas import KEY
 from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
-    Source,
     begun,
-    created,
-    delta,
     gateway_over,
     http_client,
     key_of,
@@ -113,29 +110,6 @@ def test_a_tail_ends_when_the_journal_tells_of_a_retraction_behind_it() -> None:
     assert feed.after(1) is not None
     feed.remember(0, 3, [(3, retracted(0, 6, item="msg_2"))])
     assert feed.after(1) is None, "read from the journal, scrubbed"
-
-
-class LogReaderListener:
-    def readable(self, reader: FeedReader) -> None:
-        """Nothing is collected here."""
-
-
-async def opened(replay_records_max: int = 10_000) -> tuple[FakeSessions, Source, Feed]:
-    sessions = await memory_sessions()
-    await sessions.append("s", created(), *begun(), delta("one ", 3), delta("two ", 4))  # offsets 1 to 6
-    source = Source(sessions, replay_records_max=replay_records_max)
-    return sessions, source, source.feeds.acquire(key_of("s"), LogReaderListener(), JSON).feed
-
-
-async def test_what_may_not_be_read() -> None:
-    sessions, source, feed = await opened()
-    with pytest.raises(Forbidden):
-        await source.logs.standing(Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", scopes=()), feed, None, None)
-    with pytest.raises(NotFound):
-        await source.logs.state(LOCAL_PRINCIPAL, key_of("nothing"))
-    await sessions.append("s", SessionDeleted(), deleted=True)
-    with pytest.raises(Gone):
-        await source.logs.state(LOCAL_PRINCIPAL, key_of("s"))
 
 
 def named(title: str | None) -> ev.SessionCreated:
