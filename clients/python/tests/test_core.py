@@ -355,8 +355,6 @@ def test_the_clients_limits_are_those_of_the_protocol() -> None:
 
 
 PAIRS = [(Client, sync.Client), (Session, sync.Session), (Response, sync.Response)]
-#: async code asks whether it may wait; threads wait
-WITHOUT: set[str] = {"url", "limits"}
 
 
 def public(cls: type) -> dict[str, Any]:
