@@ -79,7 +79,7 @@ async def a_world(folder: Path, text: str = LOOPBACK, **more: Any) -> AsyncItera
         opened_tools(file, text, MemoryStore(database)) as tools,
         open_added_tool_check(SimpleNamespace(tools=str(file))) as check,
         serving(SimulatedOptions(step_base_s=0.001), tools=tools, store=database, added_tools=check, **more) as server,
-        httpx2.AsyncClient(base_url=server.server.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=server.server.url, trust_env=False, timeout=60) as http,
     ):
         assert isinstance(check, AddedToolRules)
         yield World(server, tools, http, file, database, check)
@@ -470,7 +470,7 @@ def test_the_openapi_document_names_the_fields_of_the_tools_file() -> None:
 async def test_a_server_without_tools_adds_none() -> None:
     async with (
         serving(SimulatedOptions()) as server,
-        httpx2.AsyncClient(base_url=server.server.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=server.server.url, trust_env=False, timeout=60) as http,
     ):
         answer = await http.put("/v1/tools/weather", json={"url": "https://x.example/"})
         assert answer.status_code == 403 and answer.json()["error"]["code"] == "tools_disabled"
