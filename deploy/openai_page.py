@@ -71,16 +71,16 @@ def needless(about: str, sample: Any, **beside: Json) -> Row:
 
 CHAT: Final = "test_chat.py::"
 SDKS: Final = "test_sdks.py::"
-TOOLS: Final = "test_tools.py::"
+TOOLS: Final = "test_chat.py::"
 RESPONSES: Final = "responses/test_responses.py::"
-COMPLETIONS: Final = "test_completions.py::"
+COMPLETIONS: Final = "test_chat.py::"
 WINDOW: Final = "test_context_window.py::"
 MCP: Final = "responses/test_mcp_tools.py::"
-MCP_READ: Final = "tests/unit/transport/openai/mcp/test_request.py::test_which_tools_and_who_is_asked"
+MCP_READ: Final = "tests/unit/transport/openai/test_requests.py::test_which_tools_and_who_is_asked"
 STORES: Final = "test_vector_stores.py::"
 FILES: Final = "tests/integration/transport/test_files.py::"
-IMAGES: Final = "tests/integration/transport/test_images.py::"
-FORMS: Final = "tests/unit/transport/http_api/routes/test_files.py::"
+IMAGES: Final = "tests/integration/transport/test_files.py::"
+FORMS: Final = "tests/unit/transport/http_api/test_routes.py::"
 PARSED: Final = "tests/unit/transport/openai/test_parse_request.py::"
 WEATHER: Final[dict[str, Json]] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 NOT_HERE: Final = "nobody here does it"
@@ -108,7 +108,7 @@ SAMPLING: Final[dict[str, Row]] = {
     ),
     "user": honoured(
         "users of one key share no session and no KV",
-        "test_strangers.py::test_interleaved_turns_of_two_users_stay_apart",
+        "test_sessions.py::test_interleaved_turns_of_two_users_stay_apart",
     ),
     "safety_identifier": honoured(
         "as `user`, where that is not there", "test_parameter_table.py::test_a_safety_identifier_is_a_user"
@@ -180,13 +180,13 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "top_logprobs": warned("counts with `include: [message.output_text.logprobs]`", 3),
         "stop": engine("not OpenAI's here; up to 16 texts", ["x"]),
         "model": honoured("", RESPONSES + "test_bad_input"),
-        "input": honoured("", RESPONSES + "test_a_response_is_kept"),
+        "input": honoured("", SDKS + "test_a_response_is_kept_streamed_and_erased"),
         "instructions": honoured(
             "", RESPONSES + "test_a_response_of_a_conversation_shows_the_instructions_and_tools_in_force"
         ),
-        "previous_response_id": honoured("", RESPONSES + "test_a_response_goes_on_from_another"),
-        "conversation": honoured("", RESPONSES + "test_a_conversation"),
-        "background": honoured("", RESPONSES + "test_a_background_response_is_polled_and_cancelled"),
+        "previous_response_id": honoured("", SDKS + "test_a_response_is_kept_streamed_and_erased"),
+        "conversation": honoured("", SDKS + "test_a_conversation"),
+        "background": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
         "store": honoured("", RESPONSES + "test_what_is_not_stored_is_not_shown_again"),
         "tools": honoured(
             "kinds that nobody here carries out are named in a `Warning`",
@@ -203,7 +203,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "stream_options": warned("see below", {"include_obfuscation": True}, "stream_options.include_obfuscation"),
         "truncation": honoured("", WINDOW + "test_where_truncation_is_requested_the_answer_says_what_is_left_out"),
         "context_management": honoured(
-            "", "responses/test_compaction.py::test_context_management_has_its_conversation_compacted"
+            "", "responses/test_responses.py::test_context_management_has_its_conversation_compacted"
         ),
         "reasoning": warned(
             "`effort: none` switches thoughts off, gpt-oss has degrees; `summary`, other efforts and fields are named",
@@ -220,12 +220,12 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "prompt": refused("nobody keeps prompts here", {"id": "pmpt_1"}),
     },
     "InputTokensRequest": {
-        "model": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
-        "input": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
-        "instructions": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
-        "previous_response_id": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
-        "conversation": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
-        "tools": honoured("", "test_texts.py::test_input_tokens_are_those_of_the_response"),
+        "model": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
+        "input": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
+        "instructions": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
+        "previous_response_id": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
+        "conversation": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
+        "tools": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
         "tool_choice": needless("changes no token of a prompt", "auto"),
         "text": warned("what a format costs is not counted", {"format": {"type": "text"}}),
         "parallel_tool_calls": needless("changes no token of a prompt", False),
@@ -234,14 +234,14 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "personality": refused(NOT_HERE, "friendly"),
     },
     "CompactRequest": {
-        "model": honoured("", "responses/test_compaction.py::test_a_history_is_compacted_where_it_lies"),
-        "input": honoured("", "responses/test_compaction.py::test_a_history_is_compacted_where_it_lies"),
+        "model": honoured("", "responses/test_responses.py::test_a_history_is_compacted_where_it_lies"),
+        "input": honoured("", "responses/test_responses.py::test_a_history_is_compacted_where_it_lies"),
         "instructions": honoured(
             "part of the history; behind a `previous_response_id` named in a `Warning`",
-            "responses/test_compaction.py::test_a_history_is_compacted_where_it_lies",
+            "responses/test_responses.py::test_a_history_is_compacted_where_it_lies",
         ),
         "previous_response_id": honoured(
-            "", "responses/test_compaction.py::test_a_conversation_is_compacted_and_goes_on_behind_the_item"
+            "", "responses/test_responses.py::test_a_conversation_is_compacted_and_goes_on_behind_the_item"
         ),
         "prompt_cache_key": needless("the history itself finds its session and KV", "a"),
         "prompt_cache_retention": needless("a session keeps its KV as long as there is room", "24h"),
@@ -254,10 +254,10 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "input": honoured("", "responses/test_responses_socket.py::test_http_steers_what_any_door_began"),
     },
     "ConversationCreate": {
-        "items": honoured("", RESPONSES + "test_a_conversation"),
-        "metadata": honoured("", RESPONSES + "test_a_conversation"),
+        "items": honoured("", SDKS + "test_a_conversation"),
+        "metadata": honoured("", SDKS + "test_a_conversation"),
     },
-    "ConversationUpdate": {"metadata": honoured("", RESPONSES + "test_a_conversation")},
+    "ConversationUpdate": {"metadata": honoured("", SDKS + "test_a_conversation")},
     "ItemsCreate": {
         "items": honoured("", "test_parameter_table.py::test_items_are_laid_below_a_conversation"),
     },
@@ -270,7 +270,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
     },
     "ModerationRequest": {
         "model": warned("the detectors are the policy's, which `model` of the answer names", "omni-moderation-latest"),
-        "input": honoured("texts", "test_texts.py::test_moderations_are_what_the_policy_finds"),
+        "input": honoured("texts", "test_sessions.py::test_moderations_are_what_the_policy_finds"),
     },
     "NewVectorStore": {
         "name": honoured("", STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"),
@@ -458,18 +458,18 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
         honoured("", "test_thoughts.py::test_what_a_request_sets_of_thoughts_is_done_or_named"),
     ),
     "ModerationPart": dict.fromkeys(
-        ("type", "text"), honoured("", "test_texts.py::test_moderations_are_what_the_policy_finds")
+        ("type", "text"), honoured("", "test_sessions.py::test_moderations_are_what_the_policy_finds")
     ),
     "InputItem": {
         "type": honoured("kinds that nobody here carries out are named in a `Warning`", _ITEMS),
         "id": honoured(
             "of an `item_reference`; other items get ids of this log",
-            "responses/test_item_references.py::test_a_history_that_names_its_answers_goes_on_where_they_are",
+            "responses/test_responses.py::test_a_history_that_names_its_answers_goes_on_where_they_are",
         ),
         **dict.fromkeys(("role", "content", "call_id", "name", "arguments", "output"), honoured("", _ITEMS)),
         "encrypted_content": honoured(
             "of a compaction; of reasoning it is left out",
-            "responses/test_compaction.py::test_a_conversation_is_compacted_and_goes_on_behind_the_item",
+            "responses/test_responses.py::test_a_conversation_is_compacted_and_goes_on_behind_the_item",
         ),
         **dict.fromkeys(
             ("code", "outputs"),
@@ -484,10 +484,10 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
     "CodeOutput": dict.fromkeys(
         ("type", "logs"), honoured("", "test_code_tools.py::test_code_runs_and_its_item_has_what_came_of_it")
     ),
-    "ConversationRef": {"id": honoured("", RESPONSES + "test_a_conversation")},
+    "ConversationRef": {"id": honoured("", SDKS + "test_a_conversation")},
     "ContextManagement": dict.fromkeys(
         ("type", "compact_threshold"),
-        honoured("", "responses/test_compaction.py::test_context_management_has_its_conversation_compacted"),
+        honoured("", "responses/test_responses.py::test_context_management_has_its_conversation_compacted"),
     ),
     "SteerMessage": dict.fromkeys(
         ("type", "role", "content"),
@@ -515,13 +515,13 @@ QUERY: Final[dict[str, dict[str, Row]]] = {
         "include_obfuscation": warned("nothing is padded here", "true"),
     },
     "/v1/responses/{response_id}/input_items": {
-        **dict.fromkeys(("limit", "order", "after"), honoured("", RESPONSES + "test_a_conversation")),
+        **dict.fromkeys(("limit", "order", "after"), honoured("", SDKS + "test_a_conversation")),
         **dict.fromkeys(
             ("include", "include[]"), warned("others than log probabilities are named", "x", "include (x)")
         ),
     },
     "/v1/conversations/{conversation}/items": {
-        **dict.fromkeys(("limit", "order", "after"), honoured("", RESPONSES + "test_a_conversation")),
+        **dict.fromkeys(("limit", "order", "after"), honoured("", SDKS + "test_a_conversation")),
         **dict.fromkeys(("include", "include[]"), honoured("others than log probabilities are named", _ITEM_LISTS)),
     },
     "/v1/conversations/{conversation}/items/{item_id}": dict.fromkeys(

@@ -164,7 +164,7 @@ async def test_what_one_calls_a_thing_of_ones_own_leads_to_nobody_elses(world: W
     rng = random.Random(7)
     before, keys = await world.log_of(world.named), world.keys_of_acme()
     made, wrong = await beforehand(world)
-    for _ in range(150):
+    for _ in range(80):
         wrong += await one_chosen(world, rng)
     wrong += await leaks(world)
     assert (wrong, made) == ([], 52)

@@ -74,16 +74,7 @@ def folder() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def cluster(folder: str) -> Iterator[Cluster]:
-    flags = [
-        "--engine",
-        "sim",
-        "--sim-tokens-per-s",
-        "20",
-        "--sim-answer-tokens",
-        "0",
-        "--log-level",
-        "error",
-    ]
+    flags = ["--engine", "sim", "--sim-tokens-per-s", "20", "--sim-answer-tokens", "0", "--log-level", "error"]
     process = subprocess.Popen(
         [sys.executable, "deploy/cluster.py", "--port", "0", "--replicas", "2", "--data", folder, "--", *flags],
         cwd=ROOT,

@@ -15,16 +15,7 @@ import msgpack
 from case_values import Mismatch, Values
 from virtual_loop import settle
 
-from sessile_client import (
-    Client,
-    CommandTimeout,
-    ConnectionStopped,
-    Lost,
-    MemoryStore,
-    Position,
-    ServerError,
-    Session,
-)
+from sessile_client import Client, CommandTimeout, ConnectionStopped, Lost, MemoryStore, Position, ServerError, Session
 from sessile_client._policy import DialError
 from sessile_client._transport import Dial, TransportClosed
 from sessile_client._wire import Encoding

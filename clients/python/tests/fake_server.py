@@ -152,10 +152,6 @@ class FakeServer:
     async def close_all(self, code: int) -> None:
         await asyncio.gather(*(connection.close(code) for connection in list(self._connections)))
 
-    async def tell_all(self, frame: Frame) -> None:
-        for connection in list(self._connections):
-            await _Reader(self, connection).send(frame)
-
     def release(self) -> None:
         self.hold_after = None
         self._released.set()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +15,23 @@ import pytest
 from fake_server import FakeServer
 
 from sessile_client import (
+    Busy,
     Client,
     CommandTimeout,
     ConnectionStopped,
+    Event,
     FileStore,
     Limits,
     Lost,
     MemoryStore,
     Phase,
+    SessionGone,
     Snapshot,
     TooManyCommands,
     WireError,
+    sync,
 )
+from sessile_client._model_notice import model_notice
 
 #: reconnecting waits next to nothing, so that tests do not
 QUICK = Limits(backoff_first_s=0.001, backoff_max_s=0.01)
@@ -266,3 +274,146 @@ async def test_what_the_model_reads_can_be_chosen(server: FakeServer, monkeypatc
         ("item.pin", {"item_id": "item_1", "pinned": True}),
         ("item.pin", {"item_id": "item_1", "pinned": False}),
     ]
+
+
+class Models(HTTPServer):
+    body: Any
+    keys: list[str | None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server_of_model_notice: Models
+
+    def do_GET(self) -> None:
+        self.server.keys.append(self.headers["authorization"])
+        if self.server.body == "elsewhere":
+            self.send_response(302)
+            self.send_header("location", f"http://localhost:{self.server.server_address[1]}/stolen")
+        else:
+            self.send_response(200 if self.path == "/v1/models" else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.server.body).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server_of_model_notice() -> Iterator[Models]:
+    with Models(("127.0.0.1", 0), Handler) as made:
+        made.keys, made.body = [], {"data": [{"id": "m", "notice": "This is a toy."}]}
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def test_the_notice_is_read_with_the_key(server_of_model_notice: Models) -> None:
+    url = f"ws://127.0.0.1:{server_of_model_notice.server_address[1]}/v1/ws"
+    assert model_notice(url, "sk-1") == "This is a toy."
+    assert model_notice(url) == "This is a toy." and server_of_model_notice.keys == ["Bearer sk-1", None]
+
+
+@pytest.mark.parametrize("body", [{}, {"data": []}, {"data": [{"id": "m"}]}, {"data": [{"notice": None}]}, [], 5])
+def test_where_there_is_none_nothing_is_shown(server_of_model_notice: Models, body: Any) -> None:
+    server_of_model_notice.body = body
+    assert model_notice(f"ws://127.0.0.1:{server_of_model_notice.server_address[1]}/v1/ws") is None
+
+
+def test_a_key_follows_no_redirect(server_of_model_notice: Models) -> None:
+    server_of_model_notice.body = "elsewhere"
+    assert model_notice(f"ws://127.0.0.1:{server_of_model_notice.server_address[1]}/v1/ws", "sk-1") is None
+    assert server_of_model_notice.keys == ["Bearer sk-1"]
+
+
+def test_no_server_is_no_trouble() -> None:
+    assert model_notice("ws://127.0.0.1:1/v1/ws") is None
+    assert model_notice("file:///etc/passwd") is None
+
+
+def sync_client_of(server: FakeServer) -> sync.Client:
+    return sync.Client(server.url, limits=Limits(backoff_first_s=0.001), rng=random.Random(4))
+
+
+async def test_a_conversation(server: FakeServer) -> None:
+    def talk() -> None:
+        with sync_client_of(server) as client:
+            client.ready(5)
+            session = client.create_session(title="T")
+            assert "".join(session.send("one two")) == "you said one two "
+            second = session.send("three").accepted(5)
+            assert second.text(5) == "you said three "
+            assert second.status == "completed"
+            assert second.usage is not None
+            assert [item.text for item in session.items] == ["one two", "you said one two ", "three", "you said three "]
+            assert session.title == "T"
+            assert second.item_id is not None
+            assert session.edit(second.item_id, "four").text(5) == "you said four "
+            assert session.regenerate().wait(5).status == "completed"
+            assert not session.cancel()
+            assert session.get()["offset"] == session.offset
+            session.warm()
+            session.update(title="U")
+            assert [info.id for info in client.sessions(page=1)] == [session.id]
+            session.delete()
+            kinds = [e.type for e in session.events() if isinstance(e, Event)]
+            assert kinds in ([], ["session.deleted"])
+            assert session.phase is Phase.DELETED
+
+    await asyncio.to_thread(talk)
+
+
+async def test_leaving_an_iteration_cancels_nothing(server: FakeServer) -> None:
+    server.hold_after = 1
+    loop = asyncio.get_running_loop()
+
+    def talk() -> None:
+        with sync_client_of(server) as client:
+            session = client.create_session()
+            response = session.send("and on")
+            for text in response:
+                assert text == "you "
+                break
+            events = session.events()
+            assert isinstance(next(events), Snapshot)
+            loop.call_soon_threadsafe(server.release)
+            assert response.text(5) == "you said and on "
+            assert response.text_so_far == "you said and on "
+            assert list(response.texts())[-1] == "you said and on "
+            assert session.response(response.id or "").text(5) == "you said and on "
+
+    await asyncio.to_thread(talk)
+
+
+async def test_errors_come_through(server: FakeServer) -> None:
+    server.hold_after = 0
+
+    def talk() -> None:
+        with sync_client_of(server) as client:
+            with pytest.raises(SessionGone):
+                client.session("ses_none")
+            session = client.create_session()
+            response = session.send("hi").accepted()
+            with pytest.raises(Busy):
+                session.send("again").accepted()
+            with pytest.raises(TimeoutError):
+                response.wait(0.01)
+            assert response.cancel()
+            assert response.incomplete_reason == "cancelled"
+        with pytest.raises(Lost):
+            client.create_session()
+        with pytest.raises(Lost):
+            session.send("late")
+
+    await asyncio.to_thread(talk)
+    assert not [thread for thread in threading.enumerate() if thread.name == "sessile-client"]
+
+
+def test_what_is_read_cannot_be_set_and_keeps_its_documentation(server: FakeServer) -> None:
+    client = sync_client_of(server)
+    with pytest.raises(AttributeError):
+        client.link = None  # type: ignore[assignment]
+    assert sync.Client.error.__doc__ == "Why the client has stopped, if it has."
+    with pytest.raises(Lost):
+        client.ready()

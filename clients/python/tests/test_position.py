@@ -139,7 +139,7 @@ class Server:
 
 
 @given(scripts, st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25 if settings().derandomize else 100, deadline=None)
 def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
     events = events_of(script)
@@ -191,7 +191,7 @@ def test_the_view_is_the_log_whatever_happens_to_the_line(script: list[tuple[str
 
 
 @given(scripts, st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60 if settings().derandomize else 200, deadline=None)
 def test_a_snapshot_and_its_tail_are_the_log(script: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
     events = events_of([*script, ("open", 5)])
@@ -203,15 +203,10 @@ def test_a_snapshot_and_its_tail_are_the_log(script: list[tuple[str, int]], seed
 
 
 @given(st.lists(st.sampled_from(["submit", "cut", "ok", "later", "refuse", "tick"]), max_size=60), st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60 if settings().derandomize else 300, deadline=None)
 def test_every_command_is_answered_once_and_repeated_by_its_id(script: list[str], in_flight: int) -> None:
     rng = random.Random(5)
-    core = ClientCore(
-        rng=rng,
-        new_id=ulid_factory(lambda: 0, rng),
-        now=0.0,
-        limits=Limits(in_flight_max=in_flight),
-    )
+    core = ClientCore(rng=rng, new_id=ulid_factory(lambda: 0, rng), now=0.0, limits=Limits(in_flight_max=in_flight))
     clock = 0.0
     submitted: dict[str, Frame] = {}
     answered: dict[str, int] = {}

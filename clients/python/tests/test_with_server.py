@@ -142,6 +142,7 @@ sys.exit(app.main(["chat", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 async def test_the_terminal_survives_a_restart_in_mid_answer(server: Process) -> None:
     chat = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -203,9 +203,8 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
         assert set(named) == set(shown)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic) -> None:
+    cases: list[tuple[Any, str]] = [
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": 1.5}, "temperature"),
         ({"messages": []}, "messages"),
@@ -217,17 +216,16 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
         ({"messages": [{"role": "user", "content": "x"}] * 4097}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 257}]}, "content"),
         ({"surprise": 1}, "surprise"),
-    ],
-)
-async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic, change: Any, said: str) -> None:
-    import anthropic
+    ]
+    for change, said in cases:
+        import anthropic
 
-    given: Any = {"model": SIMULATED, "max_tokens": 9, "messages": ASK, **change}
-    with pytest.raises(anthropic.BadRequestError) as caught:
-        await client.post("/v1/messages", body=given, cast_to=httpx.Response)
-    body: Any = caught.value.body
-    assert body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
-    assert said in body["error"]["message"] and body["request_id"] == caught.value.response.headers["x-request-id"]
+        given: Any = {"model": SIMULATED, "max_tokens": 9, "messages": ASK, **change}
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            await client.post("/v1/messages", body=given, cast_to=httpx.Response)
+        body: Any = caught.value.body
+        assert body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
+        assert said in body["error"]["message"] and body["request_id"] == caught.value.response.headers["x-request-id"]
 
 
 async def test_other_refusals_have_their_type(client: anthropic.AsyncAnthropic) -> None:

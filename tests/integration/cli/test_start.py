@@ -1,18 +1,29 @@
-"""Starting as people do: what cannot work is one sentence at once, before a model is looked for."""
+"""Starts of the server: what is said, what is loaded, interrupts, and the process's title."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
+import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from app import limits, open_limits
+from inference.simulated import SimulatedEngine
+from persistence.memory.store import MemoryStore
+from sessions.metrics import Metrics
+from sessions.model.types import TenantId
+from tests.support.doors.server_process import ROOT
+from transport.cli.settings import Settings
+
 NO_MODEL = ("--model", "no-such-model.gguf")
 
 
@@ -36,7 +47,7 @@ def refused(done: subprocess.CompletedProcess[str], sentence: str) -> None:
         pytest.param("serve", "--grpc-port", marks=pytest.mark.slow),
         pytest.param("serve", "--metrics-port", marks=pytest.mark.slow),
         pytest.param("gateway", "--port", marks=pytest.mark.slow),
-        ("replica", "--peer-port"),
+        pytest.param("replica", "--peer-port", marks=pytest.mark.slow),
     ],
 )
 def test_a_taken_port_is_refused_before_the_model_is_loaded(role: str, flag: str, tmp_path: Path) -> None:
@@ -59,21 +70,10 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_variable_is_refused_as_an_unknown_key_is(tmp_path: Path) -> None:
-    refused(run("serve", SESSILE_PROT="1"), "SESSILE_PROT is not a setting; the nearest is SESSILE_PORT")
-    (tmp_path / "settings.toml").write_text("prot = 1\n")
-    done = run("serve", "--config", str(tmp_path / "settings.toml"))
-    refused(done, "prot .* is not a setting; the nearest is port")
-
-
 def test_no_command_shows_what_there_is_with_status_2() -> None:
     for words in ((), ("keys",)):
         done = run(*words)
         assert done.returncode == 2 and "Usage: ./sessile" in done.stdout and not done.stderr
-    assert run("serve", "--help").returncode == 0
-
-
-def test_chat_shows_its_own_options() -> None:
     done = run("chat", "--help")
     assert done.returncode == 0 and "--session ID" in done.stdout and "--key-file FILE" in done.stdout
     assert "--port" not in done.stdout and "Example: ./sessile chat" in done.stdout
@@ -123,3 +123,193 @@ def test_an_interrupt_ends_a_command_that_waits_for_a_server(tmp_path: Path) -> 
                 running.send_signal(signal.SIGINT)
                 _, errors = running.communicate(timeout=60)
     assert (running.returncode, errors) == (130, "")
+
+
+INTERRUPTED: Final = """
+import importlib.abc, os, signal, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+def interrupted(folder: Path, loaded: str, *command: str, ignore: bool = False) -> tuple[int, str]:
+    """The status and stderr of a command that gets SIGINT when it comes to loading a module of this name."""
+    prepare: Callable[[], object] | None = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignore else None
+    (folder / "sitecustomize.py").write_text(INTERRUPTED.format(name=loaded))
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=prepare,
+        timeout=60,
+    )
+    return ran.returncode, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "loaded", ["uvloop", *(pytest.param(each, marks=pytest.mark.slow) for each in ("msgspec", "pydantic_core"))]
+)
+def test_an_interrupt_while_modules_are_loaded_ends_the_start_quietly(tmp_path: Path, loaded: str) -> None:
+    status, errors = interrupted(tmp_path, loaded, "serve", "--engine", "sim", "--port", "0")
+    assert errors == ""
+    assert status in (-signal.SIGINT, 130)
+
+
+def test_an_interrupt_that_is_ignored_stays_so(tmp_path: Path) -> None:
+    status, errors = interrupted(tmp_path, "msgspec", "audit", "verify", ignore=True)
+    assert status == 2 and "there is no journal in this folder" in errors
+
+
+def test_a_second_interrupt_ends_a_server_that_waits_for_its_answers(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "app.py"), "serve", "--port", "0", "--drain-s", "500", "--engine", "sim"]
+    command += ["--sim-tokens-per-s", "1", "--sim-answer-tokens", "100000", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stderr is not None
+        address = server.stdout.readline().removeprefix("Sessile is ready: ").strip()
+        with httpx.Client(base_url=address, timeout=60) as http:
+            model = http.get("/v1/models").json()["data"][0]["id"]
+            turn = {"model": model, "input": "a long story", "stream": True}
+            with http.stream("POST", "/v1/responses", json=turn) as answer:
+                next(answer.iter_lines())
+                server.send_signal(signal.SIGINT)
+                stopping = next(line for line in map(json.loads, server.stderr) if line["event"] == "stopping")
+                server.send_signal(signal.SIGINT)
+                server.wait(timeout=60)
+    assert stopping["answers_s"] == 500 and "Ctrl-C" in stopping["hint"]
+    assert server.returncode == -signal.SIGINT
+
+
+SERVER = ("uvicorn", "starlette", "grpc", "transport.gateway", "actors.hosting", "inference.factory")
+DATABASES = ("redis", "asyncpg", "persistence.sqlite", "persistence.postgres")
+ENGINES = ("xllamacpp", "vllm", "torch", "spacy", "jinja2", "huggingface_hub", "inference.llama.engine")
+LITTLE = ("structlog", "urllib.request", "cryptography", "sessions.machine")
+REPORT = """
+import atexit, sys
+atexit.register(lambda: print("loaded", *sorted(sys.modules), file=sys.stderr))
+"""
+
+
+LIGHT = (*SERVER, *DATABASES, *ENGINES)
+ON_A_FOLDER = (*SERVER, *ENGINES, "redis")
+OF_A_CLUSTER = ("transport.gateway", "uvicorn", *ENGINES)
+COMMANDS: list[tuple[str, tuple[str, ...]]] = [
+    ("--help", (*LIGHT, *LITTLE)),
+    ("serve --help", (*LIGHT, *LITTLE)),
+    ("keys create --help", (*LIGHT, *LITTLE)),
+    ("models list", LIGHT),
+    ("keys list --url http://127.0.0.1:1", LIGHT),
+    ("keys list --data nowhere", ON_A_FOLDER),
+    ("plan --json", LIGHT),
+    ("replicas --directory redis://127.0.0.1:1", OF_A_CLUSTER),
+]
+MADE_LIKE_THEM: list[tuple[str, tuple[str, ...]]] = [
+    ("--version", (*LIGHT, *LITTLE)),
+    ("srve", (*LIGHT, *LITTLE)),
+    ("audit verify --url http://127.0.0.1:1", LIGHT),
+    ("encryption status --url http://127.0.0.1:1", LIGHT),
+    ("tokens list --url http://127.0.0.1:1", LIGHT),
+    ("users export mary --url http://127.0.0.1:1", LIGHT),
+    ("audit verify --data nowhere", ON_A_FOLDER),
+    ("users erase mary --tenant acme --data nowhere", ON_A_FOLDER),
+    ("usage reconcile --data nowhere", ON_A_FOLDER),
+    ("restore --from nowhere", ON_A_FOLDER),
+    ("doctor --directory redis://127.0.0.1:1", OF_A_CLUSTER),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "not_loaded"),
+    [*COMMANDS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MADE_LIKE_THEM)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_command_loads_only_what_it_needs(command: str, not_loaded: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(REPORT)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), *command.split()],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    (report,) = (line for line in done.stderr.splitlines() if line.startswith("loaded "))
+    loaded = report.split()
+    assert "transport.cli.commands" in loaded, done.stderr
+    assert [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in not_loaded)] == []
+
+
+LATE = """
+import asyncio, atexit, sys
+run = asyncio.Runner.run
+def noted(runner, *arguments, **options):
+    before = set(sys.modules)
+    atexit.register(lambda: print("late", *sorted(set(sys.modules) - before), file=sys.stderr))
+    return run(runner, *arguments, **options)
+asyncio.Runner.run = noted
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [("--engine", "sim"), pytest.param(("--model", "smollm2-135m"), marks=pytest.mark.model)], ids=str
+)
+def test_a_server_loads_nothing_while_its_loop_runs(engine: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither before it is ready nor with its first requests: what loads a module holds the loop up."""
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    command = [
+        sys.executable,
+        str(ROOT / "app.py"),
+        "serve",
+        *engine,
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        (url,) = re.findall(r"ready: (\S+)/", server.stdout.readline())
+        (model,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
+        body = {"model": model["id"], "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]}
+        for path in ("/", "/healthz", "/metrics", "/v1/sessions", "/openapi.json"):
+            assert httpx.get(url + path, timeout=60).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+        server.terminate()
+        _, errors = server.communicate(timeout=60)
+    (late,) = (line.split()[1:] for line in errors.splitlines() if line.startswith("late"))
+    assert late == []
+
+
+def titles(limited: Any, **settings: Any) -> Callable[[TenantId], bool] | None:
+    return limits(Settings(**settings), limited, SimulatedEngine(), Metrics()).actor.titles
+
+
+@pytest.mark.parametrize(
+    ("setting", "engine", "on"),
+    [("auto", "llama", True), ("auto", "sim", False), ("model", "sim", True), ("off", "llama", False)],
+)
+def test_titles_are_on_by_setting_and_engine(setting: str, engine: str, on: bool) -> None:
+    named = titles(None, titles=setting, engine=engine)
+    assert (named is not None and named(TenantId("acme"))) is on
+
+
+async def test_a_tenant_may_switch_titles_off(tmp_path: Path) -> None:
+    path = tmp_path / "limits.toml"
+    path.write_text("[tenants.acme]\ntitles = false\n")
+    async with open_limits(str(path), "", MemoryStore().tallies) as limited:
+        named = titles(limited, titles="model")
+        assert named is not None
+        assert [named(TenantId(tenant)) for tenant in ("acme", "beta")] == [False, True]

@@ -18,6 +18,7 @@ from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.node import WITH_NODE, node_modules
 
 BLOCKS: list[tuple[Mode, int]] = [("refuse", 0), ("strip", 0), ("cut", 150), ("cut", 900)]
+SLOW = [pytest.param(*each, marks=pytest.mark.slow) for each in BLOCKS[1:3]]
 SPEAKER = Path(__file__).parent / "over_a_proxy.mjs"
 
 
@@ -56,7 +57,7 @@ def judge(events: list[dict[str, Any]], words: list[str], texts: list[str]) -> N
     assert texts == list(written.values()), "the text shown is the log's"
 
 
-@pytest.mark.parametrize(("mode", "cut_after"), BLOCKS)
+@pytest.mark.parametrize(("mode", "cut_after"), [BLOCKS[0], BLOCKS[3], *SLOW])
 async def test_the_python_client_goes_over_http_by_itself(server: ServerProcess, mode: Mode, cut_after: int) -> None:
     words, texts = ["one", "two", "three"], []
     async with BlockingProxy(server.port, mode, cut_after) as proxy:
@@ -79,7 +80,10 @@ async def test_the_python_client_goes_over_http_by_itself(server: ServerProcess,
     judge(await log_of(server, name), words, texts)
 
 
-@pytest.mark.parametrize(("mode", "cut_after"), [*BLOCKS, ("hang", 0)])
+@pytest.mark.parametrize(
+    ("mode", "cut_after"),
+    [BLOCKS[0], *SLOW, *(pytest.param(*each, marks=pytest.mark.slow) for each in (BLOCKS[3], ("hang", 0)))],
+)
 async def test_the_typescript_client_goes_over_http_by_itself(
     server: ServerProcess, mode: Mode, cut_after: int
 ) -> None:

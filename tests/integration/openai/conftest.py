@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import httpx
 import openai
 import pytest
 
@@ -28,6 +29,12 @@ async def server(options: SimulatedOptions) -> AsyncIterator[Serving]:
 @pytest.fixture
 async def client(server: Serving) -> AsyncIterator[openai.AsyncOpenAI]:
     async with server.client() as made:
+        yield made
+
+
+@pytest.fixture
+async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
         yield made
 
 

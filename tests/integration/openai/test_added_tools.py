@@ -79,7 +79,7 @@ async def a_world(folder: Path, text: str = LOOPBACK, **more: Any) -> AsyncItera
         opened_tools(file, text, MemoryStore(database)) as tools,
         open_added_tool_check(SimpleNamespace(tools=str(file))) as check,
         serving(SimulatedOptions(step_base_s=0.001), tools=tools, store=database, added_tools=check, **more) as server,
-        httpx2.AsyncClient(base_url=server.server.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=server.server.url, trust_env=False, timeout=60) as http,
     ):
         assert isinstance(check, AddedToolRules)
         yield World(server, tools, http, file, database, check)
@@ -308,46 +308,45 @@ async def test_agreements_about_the_files_own_server_stay(world: World) -> None:
     assert len(await records.records("pin")) == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("tools/weather", {}, "url"),
-        ("tools/weather", {"url": "http://93.184.216.34/"}, "url"),
-        ("tools/weather", {"url": "https://10.0.0.1/"}, "url"),
-        ("tools/weather", {"url": "https://169.254.169.254/latest"}, "url"),
-        ("tools/weather", {"url": "https://x.example/", "timeout_s": 301}, "timeout_s"),
-        ("tools/weather", {"url": "https://x.example/", "colour": "red"}, "colour"),
-        ("tools/weather", {"url": "https://x.example/", "networks": ["10.0.0.0/8"]}, "networks"),
-        ("tools/weather", {"url": "https://x.example/", "kind": "code"}, "kind"),
-        ("tools/weather", {"url": "https://x.example/", "offer": "yes"}, "offer"),
-        ("tools/weather", {"url": "https://x.example/", "parameters": {"type": "array"}}, "parameters"),
-        ("tools/weather", {"url": "https://x.example/", "parameters": {"type": "no"}}, "parameters"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"host": "y"}}, "headers.host"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"a": {"env": "HOME"}}}, "headers.a"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"a": {"file": "/etc/passwd"}}}, "headers.a"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"a": HIDDEN}}, "headers.a"),
-        ("tools/9weather", {"url": "https://x.example/"}, "name"),
-        ("tools/code_interpreter", {"url": "https://x.example/"}, "name"),
-        ("tools/file_search", {"url": "https://x.example/"}, "name"),
-        ("tool_servers/town", {}, "url"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"a": "x", "A": "y"}}, "headers"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {"a": 5}}, "headers.a"),
-        ("tools/weather", {"url": "https://x.example/", "headers": {f"a{n}": "x" for n in range(33)}}, "headers"),
-        ("tools/weather?tenant=other", {"url": "https://x.example/"}, "tenant"),
-        ("tool_servers/Town", {"url": "https://x.example/"}, "server"),
-        ("tool_servers/town", {"url": "https://x.example/", "name": "x"}, "name"),
-        ("tool_servers/town", {"command": ["/bin/sh"]}, "command"),
-        ("tool_servers/town", {"url": "https://x.example/", "env": {"A": "b"}}, "env"),
-        ("tool_servers/town", {"url": "https://x.example/", "folder": "/"}, "folder"),
-        ("tool_servers/town", {"url": "https://x.example/", "memory_mb": 64}, "memory_mb"),
-        ("tool_servers/town", {"url": "http://localhost:1/mcp"}, "url"),
-    ],
-)
-async def test_what_cannot_be_added_names_its_field_and_stores_nothing(
-    world: World, path: str, body: Any, param: str
-) -> None:
-    status, said = await world.ask("PUT", f"/v1/{path}", body)
-    assert status == 400 and said["error"]["param"] == param, said
+THERE = {"url": "https://x.example/"}
+UNFIT: list[tuple[str, dict[str, Any], str]] = [
+    ("tools/weather", {}, "url"),
+    ("tools/weather", {"url": "http://93.184.216.34/"}, "url"),
+    ("tools/weather", {"url": "https://10.0.0.1/"}, "url"),
+    ("tools/weather", {"url": "https://169.254.169.254/latest"}, "url"),
+    ("tools/weather", {**THERE, "timeout_s": 301}, "timeout_s"),
+    ("tools/weather", {**THERE, "colour": "red"}, "colour"),
+    ("tools/weather", {**THERE, "networks": ["10.0.0.0/8"]}, "networks"),
+    ("tools/weather", {**THERE, "kind": "code"}, "kind"),
+    ("tools/weather", {**THERE, "offer": "yes"}, "offer"),
+    ("tools/weather", {**THERE, "parameters": {"type": "array"}}, "parameters"),
+    ("tools/weather", {**THERE, "parameters": {"type": "no"}}, "parameters"),
+    ("tools/weather", {**THERE, "headers": {"host": "y"}}, "headers.host"),
+    ("tools/weather", {**THERE, "headers": {"a": {"env": "HOME"}}}, "headers.a"),
+    ("tools/weather", {**THERE, "headers": {"a": {"file": "/etc/passwd"}}}, "headers.a"),
+    ("tools/weather", {**THERE, "headers": {"a": HIDDEN}}, "headers.a"),
+    ("tools/9weather", THERE, "name"),
+    ("tools/code_interpreter", THERE, "name"),
+    ("tools/file_search", THERE, "name"),
+    ("tool_servers/town", {}, "url"),
+    ("tools/weather", {**THERE, "headers": {"a": "x", "A": "y"}}, "headers"),
+    ("tools/weather", {**THERE, "headers": {"a": 5}}, "headers.a"),
+    ("tools/weather", {**THERE, "headers": {f"a{n}": "x" for n in range(33)}}, "headers"),
+    ("tools/weather?tenant=other", THERE, "tenant"),
+    ("tool_servers/Town", THERE, "server"),
+    ("tool_servers/town", {**THERE, "name": "x"}, "name"),
+    ("tool_servers/town", {"command": ["/bin/sh"]}, "command"),
+    ("tool_servers/town", {**THERE, "env": {"A": "b"}}, "env"),
+    ("tool_servers/town", {**THERE, "folder": "/"}, "folder"),
+    ("tool_servers/town", {**THERE, "memory_mb": 64}, "memory_mb"),
+    ("tool_servers/town", {"url": "http://localhost:1/mcp"}, "url"),
+]
+
+
+async def test_what_cannot_be_added_names_its_field_and_stores_nothing(world: World) -> None:
+    for path, body, param in UNFIT:
+        status, said = await world.ask("PUT", f"/v1/{path}", body)
+        assert status == 400 and said["error"]["param"] == param, said
     assert world.database.added_tools == {}
 
 
@@ -471,7 +470,7 @@ def test_the_openapi_document_names_the_fields_of_the_tools_file() -> None:
 async def test_a_server_without_tools_adds_none() -> None:
     async with (
         serving(SimulatedOptions()) as server,
-        httpx2.AsyncClient(base_url=server.server.url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=server.server.url, trust_env=False, timeout=60) as http,
     ):
         answer = await http.put("/v1/tools/weather", json={"url": "https://x.example/"})
         assert answer.status_code == 403 and answer.json()["error"]["code"] == "tools_disabled"

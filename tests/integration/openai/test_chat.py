@@ -1,17 +1,24 @@
-"""Chat completions by OpenAI's own SDK: whole and streamed, choices, usage, errors, and which session they land in."""
+"""Chat completions and bare prompts by OpenAI's own SDK: whole, streamed, with tools, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from msgspec.structs import replace
 
-from inference.simulated.vocabulary import decode
-from sessions.model.events import ItemCreated, ResponseCreated, ResponseIncomplete
-from tests.support.doors.openai_server import SIMULATED, Serving
+from inference.simulated import SimulatedOptions, decode
+from inference.simulated.vocabulary import BEGIN
+from sessions.model import commands as cm
+from sessions.model.events import ItemCreated, ResponseCreated
+from sessions.model.generation import EngineInfo, TokenScore
+from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, Tokens
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from transport.history_index import GIVEN_MAX
 
 HELLO: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "say something"}]
@@ -26,15 +33,6 @@ async def answer(client: openai.AsyncOpenAI, messages: list[Any], **more: Any) -
     return str(message.content)
 
 
-async def test_models(client: openai.AsyncOpenAI) -> None:
-    models = [model async for model in client.models.list()]
-    assert [model.id for model in models] == [SIMULATED]
-    assert (await client.models.retrieve(SIMULATED)).object == "model"
-    with pytest.raises(openai.NotFoundError) as caught:
-        await client.models.retrieve("other")
-    assert caught.value.code == "model_not_found"
-
-
 async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI, server: Serving) -> None:
     conversations: dict[str, list[Any]] = {"ann": list(HELLO), "bob": list(HELLO)}
     seen: dict[str, set[str]] = {"ann": set(), "bob": set()}
@@ -47,30 +45,15 @@ async def test_users_of_one_key_never_share_a_session(client: openai.AsyncOpenAI
     assert len(seen["ann"]) == len(seen["bob"]) == 1 and not seen["ann"] & seen["bob"]
 
 
-async def test_a_whole_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
-    completion = await client.chat.completions.create(model=SIMULATED, messages=HELLO)
-    (choice,) = completion.choices
-    assert choice.finish_reason == "stop" and choice.message.role == "assistant" and choice.message.content
-    assert completion.object == "chat.completion" and completion.id.startswith("chatcmpl-")
-    usage = completion.usage
-    assert usage is not None and usage.prompt_tokens > 0 and usage.completion_tokens > 0
-    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    (session,) = server.sessions
-    records = server.log(session)
-    assert sum(isinstance(record.event, ResponseCreated) for record in records) == 1
-    assert [head.listed for _, head in server.journal.database._heads()] == [False]
-
-
-async def test_a_plain_stream_has_data_lines_and_done_only(server: Serving) -> None:
+async def test_a_plain_stream_has_data_lines_and_done_only(http: httpx.AsyncClient) -> None:
     body = {"model": SIMULATED, "messages": HELLO, "stream": True}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        plain = await http.post("/v1/chat/completions", json=body)
-        assert plain.headers["content-type"].startswith("text/event-stream")
-        assert plain.headers["x-request-id"]
-        lines = [line for line in plain.text.split("\n") if line]
-        assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
-        with_ids = await http.post("/v1/chat/completions", json=body, headers={"x-sessile-event-ids": "1"})
-        assert any(line.startswith("id: ") for line in with_ids.text.split("\n"))
+    plain = await http.post("/v1/chat/completions", json=body)
+    assert plain.headers["content-type"].startswith("text/event-stream")
+    assert plain.headers["x-request-id"]
+    lines = [line for line in plain.text.split("\n") if line]
+    assert all(line.startswith("data: ") for line in lines) and lines[-1] == "data: [DONE]"
+    with_ids = await http.post("/v1/chat/completions", json=body, headers={"x-sessile-event-ids": "1"})
+    assert any(line.startswith("id: ") for line in with_ids.text.split("\n"))
 
 
 async def test_several_choices_share_their_question(client: openai.AsyncOpenAI, server: Serving) -> None:
@@ -142,87 +125,29 @@ async def test_a_session_that_is_full_is_gone_on_from_in_a_new_one(
     assert decode(server.engine.prompts[-1]) == "".join(message["content"] for message in messages[:-1])
 
 
-async def test_a_repeated_request_attaches_to_its_answer(client: openai.AsyncOpenAI, server: Serving) -> None:
-    key = {"Idempotency-Key": "once"}
-
-    async def streamed() -> list[dict[str, Any]]:
-        stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True, extra_headers=key)
-        return [chunk.model_dump() async for chunk in stream]
-
-    def text(chunks: list[dict[str, Any]]) -> str:
-        return "".join(chunk["choices"][0]["delta"]["content"] or "" for chunk in chunks)
-
-    first = await streamed()
-    again = await streamed()
-    assert text(first) == text(again) and {c["id"] for c in first} == {c["id"] for c in again}
-    assert server.usage == 1 and len(server.sessions) == 1
-    with pytest.raises(openai.ConflictError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=HELLO[:1], extra_headers=key)
-    assert caught.value.code == "idempotency_conflict"
-
-
-async def test_closing_a_plain_stream_cancels_it(client: openai.AsyncOpenAI, server: Serving) -> None:
-    server.engine.script.append("word " * 10_000)
-    stream = await client.chat.completions.create(model=SIMULATED, messages=HELLO, stream=True)
-    async for chunk in stream:
-        if chunk.choices[0].delta.content:
-            break
-    await stream.close()
-    (session,) = server.sessions
-    await server.ended(session)
-    ends = [record.event for record in server.log(session) if isinstance(record.event, ResponseIncomplete)]
-    assert [end.response.incomplete_details for end in ends] == [{"reason": "cancelled"}]
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "code", "param"),
-    [
-        ({"model": "other"}, 404, "model_not_found", "model"),
-        ({"messages": []}, 400, "invalid_request", "messages"),
-        ({"messages": None}, 400, "invalid_request", "messages"),
-        ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request", "messages[0].role"),
-        ({"messages": [{"role": "user"}]}, 400, "invalid_request", "messages[0].content"),
-        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, 400,
-         "invalid_request", "messages[0].role"),
-        ({"temperature": 3}, 400, "invalid_request", "temperature"),
-        ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}]}, 400,
-         "invalid_request", "tools[0].function.parameters"),
-        ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
-        ({"stream_options": {"include_usage": True}}, 400, "invalid_request", "stream_options"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400,
-         "unsupported_parameter", "messages[0].content[0].type"),
-    ],
-)  # fmt: skip
-async def test_bad_input_is_told_as_openai_does(
-    server: Serving, change: dict[str, Any], status: int, code: str, param: str
-) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        answer = await http.post("/v1/chat/completions", json={"model": SIMULATED, "messages": HELLO, **change})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
-    assert error["type"] == "invalid_request_error" and error["message"]
-
-
-async def test_a_body_that_is_no_json(server: Serving) -> None:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        answer = await http.post("/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
-    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
-
-
-async def test_a_prompt_that_does_not_fit_is_a_bad_request(client: openai.AsyncOpenAI) -> None:
-    for stream in (False, True):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(
-                model=SIMULATED, messages=[{"role": "user", "content": "x" * 20_000}], stream=stream
-            )
-        assert caught.value.code == "context_length_exceeded"
-
-
-CONTINUED: list[dict[str, Any]] = [
-    {"continue_final_message": True, "add_generation_prompt": False},
-    {},
+TYPELESS: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "nope"}}}
+BAD: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"model": "other"}, 404, "model_not_found", "model"),
+    ({"messages": []}, 400, "invalid_request", "messages"),
+    ({"messages": None}, 400, "invalid_request", "messages"),
+    ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request", "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, 400, "invalid_request", "messages[0].content"),
+    ({"nonsense": 1}, 400, "unknown_parameter", "nonsense"),
+    ({"tools": [TYPELESS]}, 400, "invalid_request", "tools[0].function.parameters"),
+    ({"tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
+    ({"stream_options": {"include_usage": True}}, 400, "invalid_request", "stream_options"),
 ]
+
+
+async def test_bad_input_is_told_as_openai_does(http: httpx.AsyncClient) -> None:
+    for change, status, code, param in BAD:
+        answer = await http.post("/v1/chat/completions", json={"model": SIMULATED, "messages": HELLO, **change})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (status, code, param)
+        assert error["type"] == "invalid_request_error" and error["message"]
+
+
+CONTINUED: list[dict[str, Any]] = [{"continue_final_message": True, "add_generation_prompt": False}, {}]
 
 
 @pytest.mark.parametrize("more", CONTINUED)
@@ -242,19 +167,454 @@ async def test_an_answer_goes_on_with_the_words_of_the_last_message(
     ]
 
 
-@pytest.mark.parametrize(
-    ("last", "more", "param"),
-    [
-        ({"role": "user", "content": "x"}, CONTINUED[0], "messages[1].role"),
-        ({"role": "user", "content": "x", "prefix": True}, {}, "messages[1].role"),
-        ({"role": "assistant", "content": "x"}, {"continue_final_message": True}, "add_generation_prompt"),
-        ({"role": "assistant", "content": "x"}, {"add_generation_prompt": False}, "add_generation_prompt"),
-    ],
-)
-async def test_what_cannot_be_gone_on_with_is_refused(
-    client: openai.AsyncOpenAI, last: Any, more: dict[str, Any], param: str
+async def test_what_cannot_be_gone_on_with_is_refused(client: openai.AsyncOpenAI) -> None:
+    mine, its = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        (mine, CONTINUED[0], "messages[1].role"),
+        ({**mine, "prefix": True}, {}, "messages[1].role"),
+        (its, {"continue_final_message": True}, "add_generation_prompt"),
+        (its, {"add_generation_prompt": False}, "add_generation_prompt"),
+    ]
+    for last, more, param in cases:
+        messages: Any = [{"role": "user", "content": "2 + 2?"}, last]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
+        assert caught.value.param == param
+
+
+async def completed(client: openai.AsyncOpenAI, prompt: Any = "Once upon a time", **more: Any) -> Any:
+    return await client.completions.create(model=SIMULATED, prompt=prompt, **more)
+
+
+async def test_the_model_reads_the_prompt_and_nothing_else(client: openai.AsyncOpenAI, server: Serving) -> None:
+    done = await completed(client, max_tokens=5)
+    assert server.engine.prompts[-1][0] == BEGIN and decode(server.engine.prompts[-1][1:]) == "Once upon a time"
+    assert done.object == "text_completion" and done.id.startswith("cmpl-") and done.choices[0].text
+    assert done.usage.completion_tokens <= 5 and done.usage.prompt_tokens == len(server.engine.prompts[-1])
+    assert (await completed(client)).usage.completion_tokens <= 16  # as OpenAI has it
+
+
+async def test_a_stream_says_what_the_whole_says(client: openai.AsyncOpenAI) -> None:
+    whole = await completed(client, max_tokens=8, temperature=0)
+    stream = await completed(client, max_tokens=8, temperature=0, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == whole.choices[0].text
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_prompts_and_choices_have_their_places(client: openai.AsyncOpenAI, stream: bool) -> None:
+    prompts = ["a river", "a hill"]
+    done = await completed(client, prompts, n=2, max_tokens=4, echo=True, stream=stream)
+    texts: dict[int, str] = {}
+    for each in [chunk async for chunk in done] if stream else [done]:
+        for choice in each.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    assert sorted(texts) == [0, 1, 2, 3]
+    assert [texts[index].startswith(prompts[index // 2]) for index in range(4)] == [True] * 4
+    if not stream:
+        assert done.usage.total_tokens == done.usage.prompt_tokens + done.usage.completion_tokens
+
+
+async def test_every_choice_goes_on_with_the_bare_prompt(client: openai.AsyncOpenAI, server: Serving) -> None:
+    done = await completed(client, n=3, max_tokens=4, seed=7)
+    assert len(done.choices) == 3
+    first, *others = (list(prompt) for prompt in server.engine.prompts[-3:])
+    assert first[0] == BEGIN and decode(first[1:]) == "Once upon a time" and others == [first, first]
+
+
+async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI) -> None:
+    refused: list[dict[str, Any]] = [
+        {"best_of": 3},
+        {"suffix": "end"},
+        {"echo": True, "logprobs": 1},  # the simulated engine cannot
+        {"stream_options": {}},
+    ]
+    for more in refused:
+        with pytest.raises(openai.BadRequestError):
+            await completed(client, **more)
+    prompts: list[Any] = [[], [[]], ["x"] * 65, [1, "x"], [10_000], [-1], None]
+    for prompt in prompts:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await completed(client, prompt)
+        if prompt == []:  # it was told to be a string
+            assert caught.value.param == "prompt" and "at least 1 item" in caught.value.message
+
+
+async def test_a_key_gives_the_same_again(client: openai.AsyncOpenAI) -> None:
+    more: Any = {"extra_headers": {"Idempotency-Key": "once"}, "temperature": 1}
+    assert await completed(client, ["a", "b"], **more) == await completed(client, ["a", "b"], **more)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_are_the_prompt_as_they_are(client: openai.AsyncOpenAI, server: Serving, stream: bool) -> None:
+    river = [BEGIN, 104, 105]
+    for prompt, expected in (([104, 105], [[104, 105]]), ([river, [106]], [river, [106]])):
+        done = await completed(client, prompt, max_tokens=4, echo=True, stream=stream)
+        assert sorted(map(list, server.engine.prompts[-len(expected) :])) == sorted(expected)
+        texts: dict[int, str] = {}
+        for each in [chunk async for chunk in done] if stream else [done]:
+            for choice in each.choices:
+                texts[choice.index] = texts.get(choice.index, "") + choice.text
+        assert [texts[index].startswith(decode(tokens)) for index, tokens in enumerate(expected)] == [True] * len(texts)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_token_is_wanted_and_none_is_written(
+    client: openai.AsyncOpenAI, server: Serving, stream: bool
 ) -> None:
-    messages: Any = [{"role": "user", "content": "2 + 2?"}, last]
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model=SIMULATED, messages=messages, extra_body=more)
-    assert caught.value.param == param
+    for prompt in ("Once upon", [104, 105]):
+        done = await completed(client, prompt, max_tokens=0, echo=True, stream=stream)
+        chunks = [chunk async for chunk in done] if stream else [done]
+        assert "".join(choice.text for each in chunks for choice in each.choices) == (
+            prompt if isinstance(prompt, str) else "hi"
+        )
+        assert chunks[0].choices[0].finish_reason == "length"
+        if not stream:
+            assert done.usage.completion_tokens == 0 and done.usage.prompt_tokens >= 2
+    assert not server.engine.prompts
+
+
+class ScoringEngine(ScriptedEngine):
+    """Scores prompts: the first ones at once, then never."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__(SimulatedOptions())
+        self.at_once = at_once
+        self.waits, self.left = asyncio.Event(), asyncio.Event()
+        self.scored: list[Tokens] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        return replace(super().info, sampling=super().info.sampling | {"logprobs", "top_logprobs"})
+
+    async def score(self, prompt: Tokens, top: int) -> list[TokenScore]:
+        self.scored.append(prompt)
+        if len(self.scored) > self.at_once:
+            self.waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.left.set()
+        return [TokenScore(-1.0, tuple((token, -1.0) for token in range(97, 97 + top)))] * len(prompt)
+
+
+async def test_prompts_are_scored_for_nobody_who_has_left() -> None:
+    engine = ScoringEngine(at_once=1)
+    async with serving(SimulatedOptions(), engine=engine) as server, server.client() as client:
+        asked = asyncio.create_task(completed(client, ["a", "b", "c"], max_tokens=0, echo=True, logprobs=1))
+        async with asyncio.timeout(60):
+            await engine.waits.wait()
+            asked.cancel()
+            await engine.left.wait()
+    assert len(engine.scored) == 2
+
+
+async def test_no_answer_shows_more_log_probabilities_than_memory_is_for() -> None:
+    engine = ScoringEngine(at_once=1000)
+    async with serving(SimulatedOptions(), engine=engine) as server, server.client() as client:
+        more: Any = {"max_tokens": 0, "echo": True, "logprobs": 20, "n": 16}
+        with pytest.raises(openai.BadRequestError, match="at most 500000 log probabilities") as refused:
+            await completed(client, [[104] * 800] * 2, **more)
+        assert refused.value.param == "logprobs" and not engine.scored
+        with pytest.raises(openai.BadRequestError, match="at most 500000 log probabilities"):
+            await completed(client, ["h" * 800] * 8, **more)
+        assert len(engine.scored) == 2
+        assert len((await completed(client, [[104] * 800], **more)).choices) == 16
+
+
+LONG = "word " * 100_000
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("choices", [1, 2])
+async def test_a_chat_that_was_broken_off_does_not_look_whole(server: Serving, deleted: bool, choices: int) -> None:
+    server.engine.script += [LONG] * choices
+    body = {"model": SIMULATED, "messages": [{"role": "user", "content": "hi"}], "stream": True, "n": choices}
+    async with (
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        session, lines, broken = SessionId(answer.headers["x-session-id"]), [], False
+        async for line in answer.aiter_lines():
+            lines.append(line)
+            if not broken and '"content":"' in line and '"content":""' not in line:
+                broken = True
+                await _break_off(server, session, deleted=deleted)
+    assert broken and "data: [DONE]" not in lines
+    shown: list[Any] = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert shown[-1]["error"]["code"] == ("session_deleted" if deleted else "response_cancelled")
+    assert not shown[-1]["error"]["retryable"]
+    assert not any(choice["finish_reason"] for chunk in shown[:-1] for choice in chunk["choices"])
+
+
+async def _break_off(server: Serving, session: SessionId, *, deleted: bool) -> None:
+    if deleted:
+        await server.gateway.execute(LOCAL_PRINCIPAL, cm.SessionDelete(id=CommandId("gone"), session=session))
+        return
+    begun = [record.event for record in server.log(session) if isinstance(record.event, ResponseCreated)]
+    for number, event in enumerate(begun):
+        cancel = cm.ResponseCancel(id=CommandId(f"c{number}"), session=session, response_id=event.response_id)
+        await server.gateway.execute(LOCAL_PRINCIPAL, cancel)
+
+
+async def test_an_event_source_stops_behind_the_end_of_an_answer(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    made = await client.responses.create(model=SIMULATED, input="hello")
+    whole = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"})
+    ids = [line[4:] for line in whole.text.splitlines() if line.startswith("id: ")]
+    assert whole.status_code == 200 and len(ids) == whole.text.count("event: ")
+    for at, status in ((ids[-1], 204), (ids[0], 200)):
+        again = await http.get(f"/v1/responses/{made.id}", params={"stream": "true"}, headers={"last-event-id": at})
+        assert again.status_code == status
+        assert again.text == "" if status == 204 else again.text.endswith(whole.text[-200:])
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = 'Let me see. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+BARE = '{"name": "weather", "arguments": {"city": "Rome"}}'
+ASK: list[Any] = [{"role": "user", "content": "how is the weather"}]
+
+
+async def test_a_call_and_its_output_stay_in_one_session(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script += [CALL, "Sunny."]
+    messages = list(ASK)
+    first = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content == "Let me see."
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and (call.function.name, call.function.arguments) == ("weather", '{"city": "Rome"}')
+    messages.append(choice.message.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": "18 degrees"})
+    second = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert second.choices[0].message.content == "Sunny." and len(server.sessions) == 1
+    assert second.usage is not None and second.usage.prompt_tokens_details is not None
+    assert second.usage.prompt_tokens_details.cached_tokens
+    messages[-1] = {**messages[-1], "tool_call_id": "call_other"}
+    with pytest.raises(openai.BadRequestError):
+        await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    with pytest.raises(openai.BadRequestError, match="did not have response messages"):
+        await client.chat.completions.create(model=SIMULATED, messages=messages[:-1], tools=[WEATHER])
+
+
+async def test_a_history_with_calls_of_somebody_else_is_taken(client: openai.AsyncOpenAI, server: Serving) -> None:
+    call = {"id": "call_x", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages: list[Any] = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_x", "content": "rain"},
+    ]
+    server.engine.script.append("It rains.")
+    done = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert done.choices[0].message.content == "It rains."
+
+
+async def test_a_streamed_call(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append(CALL)
+    stream = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], stream=True)
+    text, arguments, names, ends = "", "", [], []
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        text += choice.delta.content or ""
+        ends.append(choice.finish_reason)
+        for call in choice.delta.tool_calls or ():
+            assert call.index == 0 and call.function is not None
+            arguments += call.function.arguments or ""
+            if call.id is not None:
+                names.append(call.function.name)
+    assert (text, names, arguments, ends[-1]) == ("Let me see.", ["weather"], '{"city": "Rome"}', "tool_calls")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+async def test_a_call_that_must_be_made(client: openai.AsyncOpenAI, server: Serving, choice: Any) -> None:
+    server.engine.script.append(BARE)
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], tool_choice=choice)
+    message = done.choices[0].message
+    assert message.content is None and message.tool_calls is not None and len(message.tool_calls) == 1
+    (asked,) = server.engine.asked
+    assert asked.text is not None and asked.text.format is not None and asked.text.format["type"] == "json_schema"
+
+
+async def test_no_call_where_none_is_wanted(client: openai.AsyncOpenAI, server: Serving) -> None:
+    server.engine.script.append(CALL)
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[WEATHER], tool_choice="none")
+    assert done.choices[0].message.content == CALL and done.choices[0].message.tool_calls is None
+
+
+UNFIT = {
+    "another type": ("weather", '{"city": 7}'),
+    "left out": ("weather", "{}"),
+    "a function that there is not": ("climate", '{"city": "Rome"}'),
+    "no JSON": ("weather", '{"city": }'),
+}
+
+
+@pytest.mark.parametrize(("case", "stream"), [*((case, False) for case in UNFIT), ("another type", True)])
+async def test_a_call_that_does_not_fit_is_its_clients_to_judge(
+    client: openai.AsyncOpenAI, server: Serving, case: str, stream: bool
+) -> None:
+    """Over chat completions and responses: the agent answers with an error, and the model does better."""
+    name, arguments = UNFIT[case]
+    said = f'Let me see. <tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+    server.engine.script += [said, CALL, said, "Sorry."]
+    messages: list[Any] = list(ASK)
+    first: Any
+    if stream:
+        async with client.chat.completions.stream(model=SIMULATED, messages=messages, tools=[WEATHER]) as events:
+            first = await events.get_final_completion()
+    else:
+        first = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    (choice,) = first.choices
+    assert choice.finish_reason == "tool_calls" and choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and (call.function.name, call.function.arguments) == (name, arguments)
+    assert choice.message.content == "Let me see."
+    messages += [
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [{"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}],
+        },
+        {"role": "tool", "tool_call_id": call.id, "content": "That did not work."},
+    ]
+    second = await client.chat.completions.create(model=SIMULATED, messages=messages, tools=[WEATHER])
+    assert second.choices[0].finish_reason == "tool_calls" and len(server.sessions) == 1
+
+    function: Any = {"type": "function", **WEATHER["function"], "strict": False}
+    begun = await client.responses.create(model=SIMULATED, input="how is it", tools=[function])
+    assert begun.status == "completed"
+    made = begun.output[-1]
+    assert made.type == "function_call" and (made.name, made.arguments) == (name, arguments)
+    output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "That did not work."}
+    ended = await client.responses.create(
+        model=SIMULATED, input=[output], previous_response_id=begun.id, tools=[function]
+    )
+    assert ended.output_text == "Sorry."
+
+
+STRICT: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_strict_function_gets_arguments_that_fit_though_the_model_chose_freely(
+    client: openai.AsyncOpenAI, server: Serving, stream: bool
+) -> None:
+    server.engine.script.append(CALL.replace('"Rome"', "7"))
+    if stream:
+        async with client.chat.completions.stream(model=SIMULATED, messages=ASK, tools=[STRICT]) as events:
+            done: Any = await events.get_final_completion()
+    else:
+        done = await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[STRICT])
+    (choice,) = done.choices
+    assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "weather" and json.loads(call.function.arguments) == {"city": "x"}
+    free, held = server.engine.asked
+    assert free.text is None and held.text is not None and held.text.format is not None
+    assert held.text.format["schema"]["properties"]["arguments"] == STRICT["function"]["parameters"]
+
+
+async def test_an_engine_that_keeps_to_no_format_fails_the_call_of_a_strict_function(
+    client: openai.AsyncOpenAI, server: Serving
+) -> None:
+    server.engine.script += [CALL.replace('"Rome"', "7"), '{"name": "weather", "arguments": {"city": 7}}']
+    with pytest.raises(openai.InternalServerError) as caught:
+        await client.chat.completions.create(model=SIMULATED, messages=ASK, tools=[STRICT])
+    assert caught.value.code == "tool_call_invalid"
+    assert len(server.engine.asked) == 2
+
+
+async def test_structured_output_reaches_the_engine(client: openai.AsyncOpenAI, server: Serving) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    server.engine.script.append('{"a": 1}')
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "thing", "schema": schema, "strict": True}}
+    done = await client.chat.completions.create(model=SIMULATED, messages=ASK, response_format=wanted)
+    assert done.choices[0].message.content == '{"a": 1}'
+    (asked,) = server.engine.asked
+    assert asked.text is not None and asked.text.format is not None and asked.text.format["schema"] == schema
+
+
+SAID: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": SIMULATED, "messages": ASK},
+    "/v1/responses": {"model": SIMULATED, "input": "how is the weather"},
+}
+
+
+@pytest.mark.parametrize("path", SAID)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out(
+    server: Serving, http: httpx.AsyncClient, path: str, stream: bool
+) -> None:
+    server.engine.script.append(CALL)
+    function = WEATHER if "chat" in path else {"type": "function", **WEATHER["function"]}
+    tools = [{"type": "custom", "name": "patch"}, function, {"type": "web_search"}, {"type": "local_shell"}]
+    answer = await http.post(path, json={**SAID[path], "tools": tools, "stream": stream})
+    pieces = re.findall(r'"arguments": ?"((?:[^"\\]|\\.)*)"', answer.text)  # a stream has several
+    assert answer.status_code == 200 and "Rome" in "".join(pieces)
+    told = "tools[0] (custom), tools[2] (web_search), tools[3] (local_shell)"
+    assert answer.headers["warning"] == f'299 - "Parameters were ignored: {told}"'
+    broken = [{"type": "custom", "name": "patch"}, {"type": "function", "function": {}}]
+    refused = (await http.post(path, json={**SAID[path], "tools": broken})).json()["error"]
+    name = "tools[1].function.name" if "chat" in path else "tools[1].name"
+    assert (refused["code"], refused["param"]) == ("missing_required_parameter", name)
+    chosen = {**SAID[path], "tools": tools, "tool_choice": {"type": "web_search"}}
+    refused = (await http.post(path, json=chosen)).json()["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "tool_choice")
+
+
+@pytest.mark.parametrize("path", SAID)
+async def test_no_end_of_a_line_of_unicodes_stands_raw_in_a_stream(
+    server: Serving, http: httpx.AsyncClient, path: str
+) -> None:
+    said = "one\u2028two\u2029three\u0085four"
+    server.engine.script.append(said)
+    answer = await http.post(path, json={**SAID[path], "stream": True})
+    lines = answer.text.splitlines()
+    assert all(line.startswith(("data: ", "event: ")) for line in lines if line)
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    if "chat" in path:
+        assert "".join(each["choices"][0]["delta"].get("content") or "" for each in events) == said
+    else:
+        assert "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta") == said
+
+
+async def test_a_seed_of_64_bits_reaches_the_engine_and_others_do_not_meet(
+    server: Serving, http: httpx.AsyncClient
+) -> None:
+    seeds = [7, 2**31 + 7, 2**64 - 1, -(2**63), -1, -1]
+    for path in SAID:
+        server.engine.asked.clear()
+        for seed in seeds:
+            answer = await http.post(path, json={**SAID[path], "seed": seed, "top_p": 0})
+            assert answer.status_code == 200, answer.text
+        assert len({asked.seed for asked in server.engine.asked}) == len(seeds)
+        assert all(asked.temperature == 0 for asked in server.engine.asked)
+    too_large = await http.post(path, json={**SAID[path], "seed": 2**64})
+    assert too_large.status_code == 400
+
+
+async def test_a_schema_that_no_grammar_takes_is_refused_only_where_one_is_made(http: httpx.AsyncClient) -> None:
+    """Claude Code offers a function with a `maxLength` of half a million to whoever answers."""
+    schema = {"type": "object", "properties": {"script": {"type": "string", "maxLength": 524_288}}}
+    function = {"name": "run", "parameters": schema}
+    doors: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "/v1/chat/completions": ({"messages": ASK}, {"type": "function", "function": function}),
+        "/v1/responses": ({"input": "hi", "store": False}, {"type": "function", **function}),
+        "/v1/messages": ({"messages": ASK, "max_tokens": 50}, {"name": "run", "input_schema": schema}),
+    }
+    for path, (body, tool) in doors.items():
+        request = {"model": SIMULATED, **body, "tools": [tool]}
+        assert (await http.post(path, json=request)).status_code == 200, path
+        forced = {"type": "any"} if path == "/v1/messages" else "required"
+        refused = await http.post(path, json={**request, "tool_choice": forced})
+        assert refused.status_code == 400 and "maxLength may be 100000 at most" in refused.text, path

@@ -98,7 +98,7 @@ async def test_files_of_the_container_and_of_messages_are_in_the_folder(
 
 
 async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
-    client: openai.AsyncOpenAI, server: Serving
+    client: openai.AsyncOpenAI, server: Serving, http: httpx.AsyncClient
 ) -> None:
     mine = await upload(client, "a.csv", b"1,2")
     async with server.client("bert") as other:
@@ -111,9 +111,8 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
         with pytest.raises(openai.NotFoundError):
             await run(other, server, "1", input=[{"role": "user", "content": [part]}])
     weather = {"type": "function", "name": "program", "server": True}
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        create = {"type": "session.create", "id": "c", "tools": [{**weather, "file_ids": [mine]}]}
-        answer = await http.post("/v1/commands", json=create, headers={"authorization": "Bearer anna"})
+    create = {"type": "session.create", "id": "c", "tools": [{**weather, "file_ids": [mine]}]}
+    answer = await http.post("/v1/commands", json=create, headers={"authorization": "Bearer anna"})
     assert answer.status_code == 400 and "takes no `file_ids`" in answer.text
 
 
@@ -185,6 +184,7 @@ async def test_later_runs_of_the_session_find_the_newest_files(client: openai.As
     assert logs(await run(client, server, LIST)) == "[]", "another session finds nothing"
 
 
+@pytest.mark.slow
 async def test_a_history_that_is_sent_again_has_its_files(client: openai.AsyncOpenAI, server: Serving) -> None:
     first = await run(client, server, "open('a.txt', 'w').write('one')")
     again: Any = [
@@ -195,6 +195,7 @@ async def test_a_history_that_is_sent_again_has_its_files(client: openai.AsyncOp
     assert logs(await run(client, server, "open('a.txt').read()", input=again)) == "'one'"
 
 
+@pytest.mark.slow
 async def test_beyond_the_bounds_the_output_says_what_is_not_kept(client: openai.AsyncOpenAI, server: Serving) -> None:
     code = "for name in 'abcde':\n    open(name, 'w').write(name)\nopen('big', 'wb').write(bytes(2**20 + 1))\nNone"
     done = await run(client, server, code)
@@ -214,6 +215,7 @@ async def test_an_output_that_is_refused_names_no_files(client: openai.AsyncOpen
     assert "content_filter" in logs(done) and "sesame" not in done.model_dump_json() and not cited(done)
 
 
+@pytest.mark.slow
 async def test_no_file_of_a_refused_output_is_attached(client: openai.AsyncOpenAI, server: Serving) -> None:
     code = "for name in ('tool', 'a', 'ses' + 'ame.txt'):\n    open(name, 'w').write('x')"
     done = await run(client, server, code)
@@ -251,6 +253,7 @@ def _outputs(server: Serving, session: str) -> list[FunctionCallOutput]:
     return [item for item in items if isinstance(item, FunctionCallOutput)]
 
 
+@pytest.mark.slow
 async def test_after_a_restart_a_run_finds_the_files_of_earlier_ones(tmp_path: Path) -> None:
     store, last = MemoryDatabase(), None
     for code in ("open('a.txt', 'w').write('kept')", "open('a.txt').read()"):
@@ -264,6 +267,7 @@ async def test_after_a_restart_a_run_finds_the_files_of_earlier_ones(tmp_path: P
     assert logs(done) == "'kept'"
 
 
+@pytest.mark.slow
 async def test_a_call_that_a_program_makes_reads_files_and_keeps_none(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
@@ -309,6 +313,7 @@ def container(*file_ids: str) -> Any:
     return [{"type": "code_interpreter", "container": {"type": "auto", "file_ids": [*file_ids]}}]
 
 
+@pytest.mark.slow
 async def test_a_runs_file_replaces_the_file_that_it_was_made_from_and_no_other(
     client: openai.AsyncOpenAI, server: Serving
 ) -> None:
@@ -328,6 +333,7 @@ async def test_a_runs_file_replaces_the_file_that_it_was_made_from_and_no_other(
     assert logs(done) == "[('data-2.csv', 'old of run 1'), ('data.csv', 'new')]"
 
 
+@pytest.mark.slow
 async def test_numbers_of_names_stay_when_a_file_is_deleted(client: openai.AsyncOpenAI, server: Serving) -> None:
     one, two = await upload(client, "a.csv", b"one"), await upload(client, "a.csv", b"two")
     other = await upload(client, "a-2.csv", b"other")
@@ -341,6 +347,7 @@ async def test_numbers_of_names_stay_when_a_file_is_deleted(client: openai.Async
     assert logs(done) == "['a-2-2.csv', 'a-2.csv']\ntwo of a run other"
 
 
+@pytest.mark.slow
 async def test_folders_count_so_that_a_later_run_has_room(client: openai.AsyncOpenAI, server: Serving) -> None:
     write = (
         "import os, shutil\nfor name in os.listdir():\n    shutil.rmtree(name)\n"

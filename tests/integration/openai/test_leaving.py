@@ -254,7 +254,10 @@ async def test_a_response_that_somebody_else_reads_goes_on(client: openai.AsyncO
     assert last.type == "response.completed" and last.response.output_text == LONG
 
 
-@pytest.mark.parametrize(("path", "body"), DOORS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [pytest.param(*door, marks=() if door in (DOORS[0], DOORS[4]) else pytest.mark.slow) for door in DOORS],
+)
 async def test_where_the_gateway_dies_an_answer_ends_that_its_client_would_have_cancelled(
     options: SimulatedOptions, monkeypatch: pytest.MonkeyPatch, unread: asyncio.Event, path: str, body: dict[str, Any]
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import pytest_asyncio
 
 from deploy.openai_page import NONE, PREFIXES, QUERY, ROWS, Row, document
 from inference.sampling import HONOURED
@@ -51,7 +52,10 @@ class WillingEngine(ScriptedEngine):
         return msgspec.structs.replace(super().info, sampling=HONOURED | {"stop"})
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Serving]:
     options = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4)
     filters = KeywordFilterSet(input_phrases=["sesame"])
@@ -62,7 +66,7 @@ async def server() -> AsyncIterator[Serving]:
         yield made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
         yield made
@@ -134,23 +138,18 @@ async def test_what_is_drawn_otherwise_reaches_the_engine(
 
 @pytest.mark.parametrize("schema", ["ChatRequest", "CompletionRequest", "ResponsesRequest"])
 async def test_metadata_stands_in_the_log(server: Serving, http: httpx.AsyncClient, schema: str) -> None:
-    await sent(http, schema, {"metadata": {"order": "66"}})
-    (begun,) = (
-        record.event
-        for session in server.sessions
-        for record in server.log(session)
-        if isinstance(record.event, ResponseCreated)
-    )
-    assert begun.response.metadata == {"order": "66"}
+    answer = await sent(http, schema, {"metadata": {"order": "66"}})
+    log = [record.event for record in server.log(answer.headers["x-session-id"])]
+    assert [each for each in log if isinstance(each, ResponseCreated)][-1].response.metadata == {"order": "66"}
 
 
-async def test_a_safety_identifier_is_a_user(server: Serving, http: httpx.AsyncClient) -> None:
-    history = [*HELLO, {"role": "assistant", "content": ""}, {"role": "user", "content": "and?"}]
-    whole = await sent(http, "ChatRequest", {"safety_identifier": "ann"})
-    history[1]["content"] = whole.json()["choices"][0]["message"]["content"]
-    for user, sessions in (("ann", 1), ("bob", 2)):
-        await sent(http, "ChatRequest", {"messages": history, "safety_identifier": user})
-        assert len(server.sessions) == sessions
+async def test_a_safety_identifier_is_a_user(http: httpx.AsyncClient) -> None:
+    asked: list[Any] = [{"role": "user", "content": "A question of Ann's."}]
+    whole = await sent(http, "ChatRequest", {"messages": asked, "safety_identifier": "ann"})
+    asked += [whole.json()["choices"][0]["message"], {"role": "user", "content": "and?"}]
+    for user in ("ann", "bob"):
+        more = await sent(http, "ChatRequest", {"messages": asked, "safety_identifier": user})
+        assert (more.headers["x-session-id"] == whole.headers["x-session-id"]) is (user == "ann")
 
 
 async def test_items_are_laid_below_a_conversation(http: httpx.AsyncClient) -> None:
@@ -217,5 +216,5 @@ async def test_what_is_inside_is_named(
         ({**MCP, "server_description": "my files"}, "tools[0].server_description"),
     ],
 )
-def test_what_the_tools_file_says_is_named(tool: dict[str, Any], named: str) -> None:
+async def test_what_the_tools_file_says_is_named(tool: dict[str, Any], named: str) -> None:
     assert left_out(ResponsesRequest.model_validate({"input": "x", "tools": [tool]})) == [named]

@@ -229,9 +229,3 @@ async def test_an_image_in_a_history_is_left_out_where_unknown_things_are(path: 
         answer = await http.post(path, json=body)
         assert answer.status_code == 200 and "warning" in answer.headers
         assert f"[0].content[1] ({IMAGE[path]['type']})" in answer.headers["warning"]
-
-
-async def test_models_tell_what_they_read_and_write() -> None:
-    async with opened(ignores=False) as (_, http):
-        model, *_ = (await http.get("/v1/models")).json()["data"]
-        assert (model["input_modalities"], model["output_modalities"]) == (["text"], ["text"])

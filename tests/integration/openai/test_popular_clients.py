@@ -273,35 +273,35 @@ async def stream(http: httpx.AsyncClient, path: str, body: Body) -> tuple[str, l
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_tool_loop_is_answered_and_what_is_resent_is_not_computed_again(server: Serving, name: str) -> None:
+async def test_a_tool_loop_is_answered_and_what_is_resent_is_not_computed_again(
+    server: Serving, http: httpx.AsyncClient, name: str
+) -> None:
     client = CLIENTS[name]
     server.engine.script[:] = [CALL, ANSWER]
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        _, [(call_id, called, arguments)], whole, _ = await stream(http, client.path, client.opening)
-        assert (called, json.loads(arguments)) == ("lights", ARGUMENTS)
-        history = [*client.opening[client.history], *client.resent(call_id, arguments)]
-        text, calls, _, cached = await stream(http, client.path, {**client.opening, client.history: history})
+    _, [(call_id, called, arguments)], whole, _ = await stream(http, client.path, client.opening)
+    assert (called, json.loads(arguments)) == ("lights", ARGUMENTS)
+    history = [*client.opening[client.history], *client.resent(call_id, arguments)]
+    text, calls, _, cached = await stream(http, client.path, {**client.opening, client.history: history})
     assert (text, calls) == (ANSWER, [])
     assert cached >= whole - SPARE_TOKENS, f"{cached} of {whole} tokens were reused"
 
 
 @pytest.mark.parametrize("name", [name for name, client in CLIENTS.items() if client.asked_besides])
-async def test_what_it_asks_besides_is_answered(server: Serving, name: str) -> None:
+async def test_what_it_asks_besides_is_answered(server: Serving, http: httpx.AsyncClient, name: str) -> None:
     client = CLIENTS[name]
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
-        for body in client.asked_besides:
-            if body.get("response_format") == {"type": "json_object"}:  # the engine here has no grammar for any object
-                server.engine.script.append('{"on": true}')
-            answer = await http.post(f"/v1/{client.path}", json=body)
-            assert answer.status_code == 200, answer.text
-            assert "warning" not in answer.headers
-            if client.path == "responses":
-                json.loads(answer.json()["output"][0]["content"][0]["text"])
-                continue
-            message = answer.json()["choices"][0]["message"]
-            if "tools" in body:
-                assert set(json.loads(message["tool_calls"][0]["function"]["arguments"])) == {"language", "title"}
-            elif "response_format" in body:
-                json.loads(message["content"])
-            else:
-                assert message["content"]
+    for body in client.asked_besides:
+        if body.get("response_format") == {"type": "json_object"}:  # the engine here has no grammar for any object
+            server.engine.script.append('{"on": true}')
+        answer = await http.post(f"/v1/{client.path}", json=body)
+        assert answer.status_code == 200, answer.text
+        assert "warning" not in answer.headers
+        if client.path == "responses":
+            json.loads(answer.json()["output"][0]["content"][0]["text"])
+            continue
+        message = answer.json()["choices"][0]["message"]
+        if "tools" in body:
+            assert set(json.loads(message["tool_calls"][0]["function"]["arguments"])) == {"language", "title"}
+        elif "response_format" in body:
+            json.loads(message["content"])
+        else:
+            assert message["content"]

@@ -1,10 +1,11 @@
-"""`serve --engine remote`: an answer whose engine dies in the middle goes on at another address, with equal tokens.
-And what a provider of chat refuses or breaks off, as OpenAI's clients are told it."""
+"""`serve --engine chat` and `--engine remote`: whose model another server has, and what it refuses or breaks off."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.support.doors.wire_client import connected
 from tests.support.engines.chat_provider import AWAY, BUSY, STREAM, ChatProvider, chat_engine, delta, end
 from tests.support.engines.engines import LlamaWorld
 from tests.support.engines.relay import Relay
+from tests.support.images.made import a_pattern, encoded
 
 QUESTION = "Tell a long story about a river, a bridge and a town."
 
@@ -221,3 +223,72 @@ async def test_what_a_server_reused_is_in_the_usage_though_it_says_so_only_at_th
     words = STREAM + delta(content="Hello you.") + end().replace(b"data: [DONE]", used + b"data: [DONE]")
     usage = (await chat(ChatProvider(words))).json()["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] // 2 > 0
+
+
+CHAT_ENGINE_QUESTION = {"role": "user", "content": "Tell of a river."}
+
+
+def in_front_of(provider: ServerProcess, model: str = "simulated") -> ServerProcess:
+    url = f"http://127.0.0.1:{provider.port}/v1"
+    return ServerProcess("--engine", "chat", "--engine-url", url, "--model", model)
+
+
+def as_url(size: tuple[int, int]) -> str:
+    return f"data:image/png;base64,{base64.b64encode(encoded(a_pattern(size=size))).decode()}"
+
+
+async def ask(server: ServerProcess, **body: Any) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+        answer = await http.post("/chat/completions", json={"model": "simulated", "max_tokens": 40, **body})
+        return answer.raise_for_status().json()  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+async def test_a_conversation_is_the_providers_and_an_answer_that_it_breaks_off_is_incomplete() -> None:
+    with ServerProcess("--engine", "sim") as provider, in_front_of(provider) as server:
+        messages: list[dict[str, Any]] = [CHAT_ENGINE_QUESTION]
+        for _ in range(2):
+            answer, its_own = [await ask(each, messages=messages) for each in (server, provider)]
+            (choice,) = answer["choices"]
+            assert choice["message"]["content"] == its_own["choices"][0]["message"]["content"]
+            assert choice["finish_reason"] == its_own["choices"][0]["finish_reason"]
+            messages += [choice["message"], {"role": "user", "content": "And then?"}]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+            body = {"model": "simulated", "input": "A long story.", "background": True, "max_output_tokens": 4_000}
+            begun = (await http.post("/responses", json=body)).json()
+            async with http.stream("GET", f"/responses/{begun['id']}?stream=true") as stream:
+                async for line in stream.aiter_lines():
+                    if '"response.output_text.delta"' in line and provider.process is not None:
+                        await asyncio.to_thread(provider.kill)
+            ended = (await http.get(f"/responses/{begun['id']}")).json()
+        assert (ended["status"], ended["incomplete_details"]) == ("incomplete", {"reason": "recovery_incompatible"})
+        assert ended["output"][0]["content"][0]["text"]
+
+
+@pytest.mark.slow
+async def test_images_go_on_to_a_provider_that_says_that_its_model_sees() -> None:
+    with ServerProcess("--engine", "sim", "--images", "yes") as provider, in_front_of(provider) as server:
+        answers = []
+        for url in (as_url((96, 64)), as_url((64, 96))):
+            parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+            answer, its_own = [
+                await ask(each, messages=[{"role": "user", "content": parts}]) for each in (server, provider)
+            ]
+            said = answer["choices"][0]["message"]["content"]
+            assert said == its_own["choices"][0]["message"]["content"], "the provider got the same image"
+            answers.append(said)
+        assert answers[0] != answers[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=120) as http:
+            models = (await http.get("/models")).json()["data"]
+        assert "image" in next(model for model in models if model["id"] == "simulated")["input_modalities"]
+
+
+@pytest.mark.slow
+async def test_a_model_that_the_provider_does_not_list_is_refused_at_the_start(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with ServerProcess("--engine", "sim") as provider:
+        server = in_front_of(provider, "gpt")
+        with pytest.raises(RuntimeError):
+            await asyncio.to_thread(server.start)
+    assert re.search(r"has no model 'gpt'\. It has .*simulated", capfd.readouterr().err)

@@ -103,8 +103,7 @@ async def test_a_stream_has_the_same_events_and_the_log_says_where_it_came_from(
         kinds = []
         for outcome in ("miss", "hit"):
             answer = await served.http.post(
-                "/v1/responses",
-                json={"model": "simulated", "input": "Name a river.", "temperature": 0, "stream": True},
+                "/v1/responses", json={"model": "simulated", "input": "Name a river.", "temperature": 0, "stream": True}
             )
             assert answer.headers["x-cache"] == outcome
             events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]

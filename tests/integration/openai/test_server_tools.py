@@ -138,12 +138,6 @@ async def test_a_chat_client_sees_the_words_alone_and_stays_in_its_session(
     assert not any(delta.tool_calls for delta in words)
 
 
-async def test_a_tool_that_there_is_not_and_a_session_of_nobody(client: openai.AsyncOpenAI, server: Serving) -> None:
-    other: Any = {"type": "function", "name": "nothing", "server": True}
-    with pytest.raises(openai.NotFoundError, match="no tool"):
-        await client.responses.create(model=SIMULATED, input="x", tools=[other])
-
-
 async def test_what_a_tool_says_is_filtered_like_what_a_user_says(
     client: openai.AsyncOpenAI, server: Serving, service: ToolService
 ) -> None:

@@ -60,12 +60,6 @@ async def server(retrieval: Retrieval) -> AsyncIterator[Serving]:
         yield made
 
 
-@pytest.fixture
-async def http(server: Serving) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as made:
-        yield made
-
-
 async def read_in(http: httpx.AsyncClient, store: str, **document: Any) -> dict[str, Any]:
     made = await http.post(f"/v1/vector_stores/{store}/files", json=document)
     assert made.status_code == 200, made.text

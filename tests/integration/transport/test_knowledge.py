@@ -1,10 +1,11 @@
-"""`knowledge` of sessions and turns at the WebSocket: what is found stands in the log, in front of the message."""
+"""What is known of users and documents in answers: knowledge and memories."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -13,14 +14,16 @@ import pytest
 from sessile_client import Client
 
 from inference.simulated import SimulatedOptions, decode
-from sessions.model.types import ALL_SCOPES, Principal, TenantId
+from sessions.model.events import SessionCreated
+from sessions.model.memories import HEADING
+from sessions.model.types import ALL_SCOPES, Principal, SessionId, SessionKey, TenantId
 from sessions.retrieval.scoped_search import ScopedSearch
 from sessions.retrieval.search import Deadlines
 from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId
 from sessions.turn.keyword_filter import KeywordFilterSet
-from tests.support.doors.assembly import wall_ms
-from tests.support.doors.openai_server import SIMULATED, Serving, serving
+from tests.support.doors.assembly import Assembly, assembled, wall_ms
+from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from tests.support.doors.wire_client import WireClient, connected
 from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
 from transport.auth.authenticator import key_digest
@@ -431,3 +434,129 @@ async def test_knowledge_over_grpc(world: World) -> None:
                 await stub.Send(both, metadata=metadata)
     finally:
         await door.stop()
+
+
+ACME = Principal(tenant=TenantId("acme"), key_id="k", role="service", scopes=ALL_SCOPES)
+BETA = Principal(tenant=TenantId("beta"), key_id="k2", role="service", scopes=ALL_SCOPES)
+MEMORIES_KEYS = {key_digest("s3cret-of-acme"): ACME, key_digest("s3cret-of-beta"): BETA}
+ANA = {"authorization": "Bearer s3cret-of-acme", "x-sessile-user": "ana"}
+MEMORIES_BEN = {"authorization": "Bearer s3cret-of-acme", "x-sessile-user": "ben"}
+ON = "[tenants.acme]\nmemories = true\n"
+
+
+class MemoriesWorld:
+    def __init__(self, server: Assembly, engine: ScriptedEngine, http: httpx.AsyncClient) -> None:
+        self.server, self.engine, self.http = server, engine, http
+
+    async def remember(self, text: str, headers: dict[str, str] = ANA) -> dict[str, Any]:
+        made = await self.http.post("/v1/memories", json={"text": text}, headers=headers)
+        assert made.status_code == 201, made.text
+        return made.json()  # type: ignore[no-any-return]
+
+    async def texts(self, headers: dict[str, str] = ANA) -> list[str]:
+        answer = await self.http.get("/v1/memories", headers=headers)
+        return [each["text"] for each in answer.json()["data"]]
+
+    async def conversation(self, headers: dict[str, str] = ANA) -> str:
+        made = await self.http.post("/v1/conversations", json={}, headers=headers)
+        assert made.status_code == 200, made.text
+        return str(made.json()["id"])
+
+    async def prompt(self, conversation: str, headers: dict[str, str] = ANA) -> str:
+        """What its model is shown for one more question."""
+        body = {"model": "simulated", "input": "Hello.", "conversation": conversation, "max_output_tokens": 16}
+        answer = await self.http.post("/v1/responses", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return decode(self.engine.prompts[-1])
+
+    async def written(self, conversation: str) -> Any:
+        key = SessionKey(TenantId("acme"), SessionId(conversation))
+        page = await self.server.journal.read(key, after=0, limit=1, bytes_max=1 << 20)
+        assert page is not None and isinstance(page.records[0].event, SessionCreated)
+        return page.records[0].event.info.memories
+
+
+@pytest.fixture
+async def world_of_memories(tmp_path: Path) -> AsyncIterator[MemoriesWorld]:
+    limits = tmp_path / "limits.toml"
+    limits.write_text(ON)
+    engine = ScriptedEngine(SimulatedOptions(step_base_s=0.001, answer_tokens_mean=8))
+    filters = KeywordFilterSet(input_phrases=["nightjar"])
+    async with (
+        assembled(limits_file=limits, engine=engine, keys=MEMORIES_KEYS, filters=filters) as server,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+    ):
+        yield MemoriesWorld(server, engine, http)
+
+
+async def test_a_later_conversation_begins_with_them_and_keeps_them_as_they_were(
+    world_of_memories: MemoriesWorld,
+) -> None:
+    cat = await world_of_memories.remember("My cat is called Io.")
+    await world_of_memories.remember("I live in Ghent.")
+    first = await world_of_memories.conversation()
+    assert await world_of_memories.written(first) == ("My cat is called Io.", "I live in Ghent.")
+    begin = f"{HEADING}\n- My cat is called Io.\n- I live in Ghent."
+    assert begin in await world_of_memories.prompt(first)
+    changed = await world_of_memories.http.patch(
+        f"/v1/memories/{cat['id']}", json={"text": "My dog is called Io."}, headers=ANA
+    )
+    assert changed.json()["text"] == "My dog is called Io." and changed.json()["created_at"] == cat["created_at"]
+    assert begin in await world_of_memories.prompt(first), "its prompt begins as it did"
+    second = await world_of_memories.conversation()
+    assert "My dog is called Io." in await world_of_memories.prompt(second)
+    assert (await world_of_memories.http.delete(f"/v1/memories/{cat['id']}", headers=ANA)).status_code == 204
+    assert await world_of_memories.texts() == ["I live in Ghent."]
+
+
+async def test_they_are_their_users_alone(world_of_memories: MemoriesWorld) -> None:
+    mine = await world_of_memories.remember("My cat is called Io.")
+    assert await world_of_memories.texts(MEMORIES_BEN) == []
+    assert HEADING not in await world_of_memories.prompt(
+        await world_of_memories.conversation(MEMORIES_BEN), MEMORIES_BEN
+    )
+    for call in (
+        world_of_memories.http.patch(f"/v1/memories/{mine['id']}", json={"text": "taken"}, headers=MEMORIES_BEN),
+        world_of_memories.http.delete(f"/v1/memories/{mine['id']}", headers=MEMORIES_BEN),
+    ):
+        answer = await call
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "memory_not_found")
+    beta = {"authorization": "Bearer s3cret-of-beta", "x-sessile-user": "ana"}
+    assert await world_of_memories.texts(beta) == []
+    off = await world_of_memories.http.post("/v1/memories", json={"text": "x"}, headers=beta)
+    assert (off.status_code, off.json()["error"]["code"]) == (403, "memories_disabled")
+    nobody = await world_of_memories.http.get("/v1/memories", headers={"authorization": "Bearer s3cret-of-acme"})
+    assert (nobody.status_code, nobody.json()["error"]["code"]) == (400, "user_required")
+
+
+async def test_filters_read_them_like_a_users_words(world_of_memories: MemoriesWorld) -> None:
+    refused = await world_of_memories.http.post("/v1/memories", json={"text": "Call me Nightjar."}, headers=ANA)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "content_filter")
+    assert await world_of_memories.texts() == []
+    for text in ("", "x" * 281):
+        assert (await world_of_memories.http.post("/v1/memories", json={"text": text}, headers=ANA)).status_code == 400
+
+
+async def test_what_filters_refuse_by_now_is_left_out(tmp_path: Path) -> None:
+    limits = tmp_path / "limits.toml"
+    limits.write_text(ON)
+    engine = ScriptedEngine(SimulatedOptions(step_base_s=0.001, answer_tokens_mean=8))
+    filters = KeywordFilterSet()
+    async with (
+        assembled(limits_file=limits, engine=engine, keys=MEMORIES_KEYS, filters=filters) as server,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+    ):
+        world_of_memories = MemoriesWorld(server, engine, http)
+        await world_of_memories.remember("Call me Nightjar.")
+        await world_of_memories.remember("I live in Ghent.")
+        filters._input = KeywordFilterSet(input_phrases=["nightjar"])._input
+        assert await world_of_memories.written(await world_of_memories.conversation()) == ("I live in Ghent.",)
+
+
+async def test_they_are_exported_and_erased_with_their_user(world_of_memories: MemoriesWorld) -> None:
+    await world_of_memories.remember("My cat is called Io.")
+    admin = {"authorization": "Bearer s3cret-of-acme"}
+    export = await world_of_memories.http.get("/v1/users/ana/export", headers=admin)
+    assert "My cat is called Io." in export.text
+    assert (await world_of_memories.http.post("/v1/users/ana/erase", headers=admin)).status_code == 200
+    assert await world_of_memories.texts() == []

@@ -22,14 +22,7 @@ from cryptography.x509.oid import NameOID
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-)
+from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 
 KEY_ID, TEAM, APP = "ABC123DEFG", "DEF123GHIJ", "com.example.chat"

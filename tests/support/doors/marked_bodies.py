@@ -61,13 +61,7 @@ def sampling(m: Iterator[str]) -> Sample:
         "prompt_cache_options": {next(m): next(m)},
         **{
             name: next(m)
-            for name in (
-                "user",
-                "safety_identifier",
-                "prompt_cache_key",
-                "prompt_cache_retention",
-                "service_tier",
-            )
+            for name in ("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")
         },
     }
 
@@ -116,11 +110,7 @@ def chat(m: Iterator[str]) -> list[Sample]:
         {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m)]}]},
         {"model": "simulated", "messages": [{"role": "user", "content": [file_part(m, "file")]}]},
         {"model": "simulated", "messages": [{"role": "user", "content": image_parts(m)}]},
-        {
-            "model": "simulated",
-            "messages": user,
-            "tool_choice": {"type": "function", "function": {"name": next(m)}},
-        },
+        {"model": "simulated", "messages": user, "tool_choice": {"type": "function", "function": {"name": next(m)}}},
         {"model": "simulated", "messages": user, "tools": foreign_tools(m)},
         {"model": "simulated", "messages": user, "tool_choice": {"type": next(m)}},
     ]
@@ -332,11 +322,7 @@ def completions(m: Iterator[str]) -> list[Sample]:
 
 def moderations(m: Iterator[str]) -> list[Sample]:
     """What no model reads: these go to filters alone."""
-    return [
-        {"input": next(m), "model": next(m)},
-        {"input": [next(m)]},
-        {"input": [{"type": "text", "text": next(m)}]},
-    ]
+    return [{"input": next(m), "model": next(m)}, {"input": [next(m)]}, {"input": [{"type": "text", "text": next(m)}]}]
 
 
 def token_counts(m: Iterator[str]) -> list[Sample]:

@@ -182,10 +182,7 @@ async def serving(
             journal=journal,
             directory=directory,
             inference=Inference(
-                engine,
-                filters or KeywordFilterSet(output_phrases=output_phrases),
-                tools=tools,
-                knowledge=knowledge,
+                engine, filters or KeywordFilterSet(output_phrases=output_phrases), tools=tools, knowledge=knowledge
             ),
             clock=Clock(now_ms, new_id),
             limits=runtime_limits or RuntimeLimits(),

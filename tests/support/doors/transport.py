@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -177,13 +176,7 @@ async def _answer_turn(sessions: FakeSessions, command: ActorCommand, text: str,
     ended = replace(body, status="completed", output=(message(text, item),), usage=usage)
     end = ev.ResponseCompleted(response_id=body.id, sequence_number=4, response=ended)
     await sessions.append(command.session, replace(first, response=body), *rest, delta(text, 3, item, response), end)
-    return Ok(
-        id=command.id,
-        session=command.session,
-        offset=asked.offset,
-        item_id=question.id,
-        response_id=body.id,
-    )
+    return Ok(id=command.id, session=command.session, offset=asked.offset, item_id=question.id, response_id=body.id)
 
 
 def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **options: Any) -> Gateway:
@@ -410,10 +403,6 @@ def text_of_state(state: dict[str, Any]) -> str:
 
 def ok(command: ActorCommand, offset: int | None = None) -> Ok:
     return Ok(id=CommandId(command.id), session=command.session, offset=offset)
-
-
-def as_json(message_: msgspec.Struct) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(message_))
 
 
 def point(offset: int | None = None, epoch: str | None = None) -> ResumePoint:

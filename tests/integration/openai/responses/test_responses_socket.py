@@ -213,16 +213,15 @@ FAULTS: list[tuple[Any, int, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("frame", "status", "code", "param"), FAULTS)
-async def test_a_bad_frame_is_an_error_event_and_no_more(
-    server: Serving, frame: Any, status: int, code: str, param: str | None
-) -> None:
+async def test_a_bad_frame_is_an_error_event_and_no_more(server: Serving) -> None:
     async with socket(server) as one:
-        await one.connection.send(frame if isinstance(frame, str) else json.dumps(frame))
-        error = await one.event()
-        assert (error["type"], error["status"]) == ("error", status)
-        assert (error["error"]["code"], error["error"].get("param")) == (code, param) == (error["code"], error["param"])
-        assert error["message"] == error["error"]["message"] != ""
+        for frame, status, code, param in FAULTS:
+            await one.connection.send(frame if isinstance(frame, str) else json.dumps(frame))
+            error = await one.event()
+            assert (error["type"], error["status"]) == ("error", status), frame
+            assert (error["error"]["code"], error["error"].get("param")) == (code, param), frame
+            assert (error["code"], error["param"]) == (code, param)
+            assert error["message"] == error["error"]["message"] != ""
         assert (await one.turn())["status"] == "completed"  # the connection lives on
 
 
@@ -306,8 +305,7 @@ async def test_an_answer_outlives_its_connection_and_is_read_on_from_any_place(s
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
-    [({"store": False}, "orphaned"), ({}, None), ({"store": False, "idempotency_key": "k"}, None)],
+    ("fields", "reason"), [({"store": False}, "orphaned"), ({}, None), ({"store": False, "idempotency_key": "k"}, None)]
 )
 async def test_an_unstored_answer_ends_if_nobody_reads_it_on(
     options: SimulatedOptions, unread: asyncio.Event, fields: dict[str, Any], reason: str | None
@@ -360,11 +358,7 @@ async def test_a_stream_that_is_read_on_can_be_cancelled_over_http(
 ) -> None:
     server.engine.script.append(LONG * 20)
     stream = await client.responses.create(
-        model=SIMULATED,
-        input="x",
-        stream=True,
-        background=background,
-        extra_headers={"Idempotency-Key": "k"},
+        model=SIMULATED, input="x", stream=True, background=background, extra_headers={"Idempotency-Key": "k"}
     )
     created: Any = await anext(aiter(stream))
     await stream.close()

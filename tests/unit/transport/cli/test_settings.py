@@ -129,11 +129,7 @@ def test_a_secret_is_taken_from_anywhere_but_the_command_line(name: str, value: 
 
 @pytest.mark.parametrize(
     ("text", "variables", "sentence"),
-    [
-        (None, {}, "No such file"),
-        (" \n", {}, "nothing in it"),
-        ("a", {"SESSILE_PEER_TOKEN": "b"}, "one of the two"),
-    ],
+    [(None, {}, "No such file"), (" \n", {}, "nothing in it"), ("a", {"SESSILE_PEER_TOKEN": "b"}, "one of the two")],
 )
 def test_a_file_without_a_secret_is_refused(
     text: str | None, variables: dict[str, str], sentence: str, tmp_path: Path
