@@ -22,7 +22,7 @@ from tests.support.listening_sockets import free_ports
 ROOT: Final = Path(__file__).parent.parent.parent
 PACKAGES: Final = Path(__file__).parent / "node_modules" / "@modelcontextprotocol"
 WITH_NODE: Final = str(ROOT / "deploy" / "with_node.sh")
-PYTHON: Final = ROOT / ".venv-sdks-mcp" / "bin"
+PYTHON: Final = ROOT / ".venv-clients-mcp" / "bin"
 TOOLS: Final = {
     "everything": 13,
     "remote": 13,

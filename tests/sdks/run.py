@@ -4,7 +4,7 @@ each in its own environment, unchanged.
     python -m tests.sdks.run                  # a server of this process's, whose model does as it is told
     python -m tests.sdks.run --url URL/v1     # one that runs already
 
-`make test-sdks` makes the environments (`.venv-sdks`, `.venv-sdks-openai2`, `.venv-sdks-mcp`, `node_modules` here)
+`make test-sdks` makes the environments (`.venv-sdks`, `.venv-sdks-openai2`, `.venv-clients-mcp`, `node_modules` here)
 from their locks.
 """
 
