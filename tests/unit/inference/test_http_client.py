@@ -98,17 +98,6 @@ def test_a_server_that_never_accepts_is_unavailable(tmp_path: Path, monkeypatch:
 # -- short answers -------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_not_there_or_cuts_short_is_unavailable() -> None:
-    async with serving(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort")) as (http, _):
-        with pytest.raises(Unavailable):
-            await http.call("GET", "/x")
-    with pytest.raises(Unavailable):
-        await http.call("GET", "/x")
-    async with serving(answering(b"this is not HTTP\r\n\r\n")) as (http, _):
-        with pytest.raises(Unavailable):
-            await http.call("GET", "/x")
-
-
 async def test_closing_a_stream_hangs_up_at_once() -> None:
     async def handler(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -126,18 +115,6 @@ async def test_closing_a_stream_hangs_up_at_once() -> None:
         with pytest.raises(Unavailable):
             await stream.next()
         hung_up.set()
-
-
-async def test_a_flood_of_events_is_read_as_fast_as_it_is_consumed() -> None:
-    data = chunked(*(event(content=f"{n}") for n in range(5000)))
-    async with serving(answering(data)) as (http, _):
-        _, _, stream = await http.stream("/completion", b"{}")
-        count = 0
-        while (raw := await stream.next()) is not None:
-            assert raw == event(content=f"{count}").strip()
-            count += 1
-        stream.close()
-    assert count == 5000
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Oh"])

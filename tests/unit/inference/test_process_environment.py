@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from inference.process_environment import is_handed_over, only_handed_over
+from inference.process_environment import only_handed_over
 
 SECRETS = {
     "SESSILE_API_KEY": "a",
@@ -18,18 +18,6 @@ SECRETS = {
     "VLLM_API_KEY": "d",
     "HTTPS_PROXY": "http://user:password@127.0.0.1",
 }
-
-
-@pytest.mark.parametrize("name", ["PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LC_ALL"])
-def test_variables_that_vllm_needs_are_handed_over(name: str) -> None:
-    assert is_handed_over(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["VLLM_HOST_IP", "HF_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TMPDIR"]
-)
-def test_settings_of_its_libraries_are_handed_over(name: str) -> None:
-    assert is_handed_over(name)
 
 
 def test_a_process_that_is_spawned_meanwhile_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

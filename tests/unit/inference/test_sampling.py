@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference.sampling import output_schema, token_biases
+from inference.sampling import output_schema
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions
 from tests.support.engines.engines import key, request
@@ -31,11 +31,3 @@ def test_an_unknown_format_is_refused() -> None:
         with pytest.raises(BadInput) as refused:
             schema_of(format_)
         assert refused.value.code == "invalid_format"
-
-
-def test_biases_are_of_token_ids_of_the_model() -> None:
-    assert list(token_biases({"0": -100.0, "9": 1.5}, 10)) == [(0, -100.0), (9, 1.5)]
-    for name in ("10", "-1", "x", "٣"):
-        with pytest.raises(BadInput) as refused:
-            list(token_biases({name: 1.0}, 10))
-        assert refused.value.param == "logit_bias"

@@ -60,15 +60,6 @@ async def test_every_conversation_begins_with_the_start_token_once() -> None:
     assert spelled(opening).startswith("<|im_start|>"), "the template's own stands there already"
 
 
-async def test_a_conversation_of_pieces_is_their_sum() -> None:
-    tokenizer, talk = Spelling((BOS,)), [ChatMessage(role="user", text="hi")]
-    parts = (*await tokenizer.opening("x", ()), *await tokenizer.message(talk[0]))
-    assert tokenizer.gap is None
-    assert await tokenizer.conversation("x", (), talk, UnixMs(0), answer=False) == parts
-    whole = await tokenizer.conversation("x", (), talk, UnixMs(0), answer=True)
-    assert whole == (*parts, *tokenizer.answer_opening)
-
-
 async def test_scaffold_between_messages_is_tokenised_once_and_the_oldest_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

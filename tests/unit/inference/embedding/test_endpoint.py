@@ -14,7 +14,7 @@ from inference.embedding.endpoint import PIECE_INPUTS, EndpointEmbedder
 from inference.embedding.models_file import EndpointModel
 from inference.tools.outbound import ToolHttpClient
 from inference.tools.secrets import SecretHeader
-from sessions.model.errors import BadInput, Overloaded, Unavailable
+from sessions.model.errors import BadInput, Unavailable
 from sessions.public_addresses import AddressRules
 from tests.support.doors.tool_service import Asked, ToolService, reply
 
@@ -113,14 +113,6 @@ async def test_no_secret_no_call(service: ToolService, client: ToolHttpClient) -
     with pytest.raises(Unavailable, match="cannot be called"):
         await made(service, client, headers=header).embed(["x"], None)
     assert service.asked == []
-
-
-async def test_more_than_may_wait_are_refused(
-    service: ToolService, client: ToolHttpClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "WAITING_MAX", 0)
-    with pytest.raises(Overloaded):
-        await made(service, client).embed(["x"], None)
 
 
 async def test_documents_are_ranked_there(service: ToolService, client: ToolHttpClient) -> None:

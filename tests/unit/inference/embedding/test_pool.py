@@ -113,16 +113,6 @@ async def test_whoever_leaves_takes_what_waits_along() -> None:
     await made.close()
 
 
-async def test_closing_ends_those_who_wait() -> None:
-    made, _, bulk = embedder()
-    bulk.going.clear()
-    task = asyncio.create_task(made.embed(ACME, (LONG,) * 3, None))
-    await settle()
-    await made.close()
-    with pytest.raises((Unavailable, asyncio.CancelledError)):
-        await asyncio.wait_for(task, 60)
-
-
 async def test_refusals_name_the_input_of_the_request_and_not_of_the_batch() -> None:
     made, _, bulk = embedder()
     size = BATCH_TOKENS * 4

@@ -91,16 +91,6 @@ def test_a_tier_taken_for_slow_is_looked_at_again_but_not_all_the_time() -> None
     assert not model.choose(way, 23_000_000, 0, 1, 10.0).tries  # no disk is worth that
 
 
-def test_a_long_session_of_a_large_model_is_read_for_as_long_as_that_is_sooner_than_computing() -> None:
-    """120,000 tokens of 320 kB at 800 MB/s take 48 s; computing them takes four minutes."""
-    model, size = CostModel(), 120_000 * 320_000
-    model.prefilled(0, 120_000, 240.0)
-    model.moved("disk", size, 48.0, 0.0)
-    model.moved("device", size, 2.0, 0.0)
-    choice = model.choose(("disk", "device"), size, 0, 120_000, 1.0)
-    assert choice.restore and choice.restore_s < choice.deadline_s <= choice.recompute_s
-
-
 @given(st.integers(0, 4000), st.integers(1, 4000), st.floats(1e-6, 100))
 def test_deadlines_lie_in_their_bounds(begin: int, tokens: int, seconds: float) -> None:
     model = CostModel()

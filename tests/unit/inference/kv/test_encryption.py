@@ -12,12 +12,11 @@ import pytest
 from inference.kv.disk import DiskTier
 from inference.kv.encryption import SEALED, StoredSnapshotReader, store, stored_bytes
 from inference.kv.envelope import SnapshotRefused, check_manifest
-from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey
 from sessions.ports import DataKey
-from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, key, payload_of, snapshot, write_payload
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
@@ -199,31 +198,3 @@ async def test_while_the_key_store_is_away_nothing_is_written_or_lost(tmp_path: 
     assert len(list((tmp_path / "kv").glob("*.kv"))) == 1
     keys.away = False
     await tier.fetch(entry, tmp_path / "back")
-
-
-async def test_through_the_tiers_only_ciphertext_reaches_the_disk_and_plain_envelopes_the_peer(tmp_path: Path) -> None:
-    staging, folder = tmp_path / "staging", tmp_path / "kv"
-    staging.mkdir()
-    keys = MemoryKeyStore()
-    tiers = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
-    await tiers.open()
-    payload = payload_of("x", SIZE)
-    assert await tiers.reserve(SIZE)
-    path = tiers.host.new_path()
-    path.write_bytes(payload)
-    tiers.adopt(key("a"), as_tokens(range(700)), path, SIZE, SIZE)
-    await tiers.close(5.0)
-    (file,) = folder.iterdir()
-    assert payload[4096:4128] not in file.read_bytes()
-    again = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
-    await again.open()
-    export = await again.export(key("a"), as_tokens(range(900)))
-    assert export is not None and export.ledger == as_tokens(range(700))
-    other = make_tiers(staging, 1 << 24, None)
-    assert await other.import_(key("a"), export.chunks) == 700
-    found, shared = other.catalog.find(key("a"), as_tokens(range(700)))
-    assert found is not None and shared == 700
-    async with other.payload(found) as host:
-        assert host.path.read_bytes() == payload
-    await other.close(0.0)
-    await again.close(0.0)

@@ -105,17 +105,6 @@ def test_random_faults_are_all_detected(whole: tuple[SnapshotManifest, bytes], r
     assert {"bad_header", "bad_chunk", "truncated"} <= reasons
 
 
-def test_a_chunk_of_another_snapshot_is_foreign(whole: tuple[SnapshotManifest, bytes]) -> None:
-    manifest, payload = whole
-    _, other = snapshot(key("a"), 700, SIZE, salt="later")
-    mixed = other[:CHUNK_BYTES] + payload[CHUNK_BYTES:]
-    with pytest.raises(SnapshotRefused) as refused:
-        read(file_of(manifest, mixed), key("a"))
-    assert refused.value.reason == "bad_chunk"
-    same_bytes, _ = snapshot(key("a"), 701, SIZE)  # another id over the very same payload
-    assert same_bytes.tags != manifest.tags
-
-
 def forged(manifest: SnapshotManifest, **changes: object) -> bytes:
     """A header that is whole, but does not say what it should."""
     return encode_header(msgspec.structs.replace(manifest, **changes))

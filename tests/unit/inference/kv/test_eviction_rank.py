@@ -74,16 +74,6 @@ def test_old_observations_fade_and_a_new_habit_is_learned() -> None:
     assert model.index(FIRST, 0.0) > model.index(FIRST, 900.0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 100_000), st.floats(0, 1e5)), max_size=60))
-def test_ranks_stay_finite_whatever_is_observed(seen: list[tuple[int, int, float]]) -> None:
-    model = ReturnModel()
-    for turns, tokens, silence in seen:
-        model.observe(silence_kind(turns, tokens, silence if turns else None), silence, returned=turns % 2 == 0)
-    model.fit()
-    for turns, tokens, silence in seen:
-        assert 0 < model.index(silence_kind(turns, tokens, None), silence) < math.inf
-
-
 def test_returns_remembers_rhythms_under_a_bound() -> None:
     clock = Clock()
     returns = ReturnTracker(clock, sessions_max=10, fit_every=8)

@@ -32,14 +32,6 @@ async def put(host: HostTier, name: str, num_tokens: int = 4) -> HostSnapshot:
     return snapshot
 
 
-async def test_erasing_a_session_reaches_what_is_on_its_way(host: HostTier) -> None:
-    with host.pending(key("a")) as one, host.pending(key("b")) as other:
-        host.revoke(key("a"))
-        assert one.revoked and not other.revoked
-    with host.pending(key("a")) as later:
-        assert not later.revoked
-
-
 @pytest.mark.parametrize(("worth_s", "saved"), [(3_600.0, True), (0.0, False)])
 async def test_what_takes_long_to_compute_waits_for_a_slow_disk_to_make_room(
     host: HostTier, monkeypatch: pytest.MonkeyPatch, worth_s: float, saved: bool

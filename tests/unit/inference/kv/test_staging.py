@@ -10,34 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from inference.kv import staging as staging_module
-from inference.kv.staging import PREFIX, StagingFolder
-from inference.private_folder import remove_abandoned
+from inference.kv.staging import StagingFolder
 from sessions.model.errors import BadInput
-
-
-def test_a_staging_folder_is_private_and_goes_with_its_owner(tmp_path: Path) -> None:
-    folder = StagingFolder(tmp_path)
-    assert folder.path.stat().st_mode & 0o077 == 0
-    (folder.path / "kv").write_bytes(b"secret")
-    assert remove_abandoned(tmp_path, PREFIX) == 0  # its owner lives
-    other = StagingFolder(tmp_path)
-    assert folder.path.exists() and other.path != folder.path
-    other.close()
-    folder.close()
-    folder.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_folders_of_the_dead_are_removed_by_the_next(tmp_path: Path) -> None:
-    dead = tmp_path / "sessile-kv-dead"
-    dead.mkdir()
-    (dead / "owner.lock").touch()
-    (dead / "x.slot").write_bytes(b"left behind by kill -9")
-    unrelated = tmp_path / "sessile-kv-unrelated"
-    unrelated.mkdir()  # no lock in it: not (yet) one of ours
-    folder = StagingFolder(tmp_path)
-    assert not dead.exists() and unrelated.exists()
-    folder.close()
 
 
 def test_without_memory_for_it_nothing_is_spilled_unless_a_folder_is_named(

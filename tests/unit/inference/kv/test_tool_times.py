@@ -24,13 +24,6 @@ def learned(rounds: int = 200) -> ToolTimes:
     return times
 
 
-def test_a_wait_is_worth_more_the_nearer_its_end_is() -> None:
-    expected = learned().expected(BUILD)
-    near, far = expected.remaining_s(60.0), expected.remaining_s(1.0)
-    assert near is not None and far is not None and near < far
-    assert expected.remaining_s(3600.0) is None and expected.index(3600.0) is None, "it does not come back"
-
-
 def test_the_tools_called_longest_ago_are_forgotten() -> None:
     times = ToolTimes(tools_max=3)
     for number in range(10):

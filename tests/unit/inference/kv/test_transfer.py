@@ -34,31 +34,6 @@ async def received(data: bytes, who: SessionKey, target: Path, size: int = 100_0
     return len(manifest.ledger)
 
 
-@pytest.mark.parametrize("size", [1_000, 100_000, 1 << 30])
-async def test_what_is_sent_arrives_however_it_is_cut(tmp_path: Path, size: int) -> None:
-    _, payload = snapshot(key("a"), 700, SIZE)
-    assert await received(await sent(tmp_path, key("a")), key("a"), tmp_path / "here", size) == 700
-    assert (tmp_path / "here").read_bytes() == payload
-
-
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda data: data[:40], "truncated"),
-        (lambda data: data[:-1], "truncated"),
-        (lambda data: data + b"x", "too_long"),
-        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "bad_chunk"),
-        (lambda data: b"", "truncated"),
-    ],
-)
-async def test_what_is_not_whole_is_refused(tmp_path: Path, damage: object, reason: str) -> None:
-    assert callable(damage)
-    data = damage(await sent(tmp_path, key("a")))
-    with pytest.raises(SnapshotRefused) as refused:
-        await received(data, key("a"), tmp_path / "here")
-    assert refused.value.reason == reason
-
-
 async def test_another_sessions_snapshot_and_a_full_folder_are_refused(tmp_path: Path) -> None:
     data = await sent(tmp_path, key("a"))
     for who, target, reason in (

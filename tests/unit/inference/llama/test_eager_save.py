@@ -86,21 +86,3 @@ async def test_beside_streams_only_the_next_in_line_is_kept_saved_and_the_rest_w
     ahead.look()
     await settled(ahead)
     assert saves.saved == ["a", "b", "c", "d"]
-
-
-async def test_a_save_that_failed_is_not_made_again_before_the_slot_was_used() -> None:
-    saves = Saves()
-    saves.broken = {"a"}
-    table, slots, ahead = four_busy(saves)
-    for slot in slots:
-        table.release(slot)
-    for _ in range(2):
-        ahead.look()
-        await settled(ahead)
-    assert saves.saved == ["a", "b", "c", "d"]
-    again = table.acquire(key("a"), slots[0].tokens)
-    assert again is slots[0]
-    table.release(again)
-    ahead.look()
-    await settled(ahead)
-    assert saves.saved == ["a", "b", "c", "d", "a"]

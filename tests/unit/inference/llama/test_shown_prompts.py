@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from PIL import Image
 
-from inference.llama.shown_prompts import ImageLengths, PromptShower, Speller, blank_png
+from inference.llama.shown_prompts import ImageLengths, PromptShower, Speller
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.tokens import as_tokens, names_images
+from inference.tokens import as_tokens
 from sessions.model.errors import Internal, Unavailable
 from sessions.model.types import InputImage
-from sessions.turn.images import PATCH, ImageName, image_ids
-from tests.support.engines.byte_vocabulary import METADATA
+from sessions.turn.images import ImageName, image_ids
 
 SHA = "ab" * 32
 NAMED = InputImage(image_url="data:image/png;base64,QUJD", sha256=SHA, width=64, height=32)
@@ -68,10 +65,6 @@ def test_special_tokens_are_spelled_as_they_are_and_bytes_that_are_no_text_are_r
     assert speller.spell([256, *b"hi", 256]) == "<s>hi<s>"
     assert speller.spell([0xFE, *b"a", 0xC3, 256, 0xC3, 0xBC, 0xE2, 0x82]) == "\ufffda\ufffd<s>ü"
     assert Speller(vocabulary()).spell(b"<s>") == "<s>"
-
-
-def test_a_vocabulary_without_control_tokens_is_spelled() -> None:
-    assert Speller(read_vocabulary(METADATA)).spell([]) == ""
 
 
 class FakeServer:
@@ -155,15 +148,3 @@ async def test_a_server_that_adds_more_tokens_or_fails_is_refused_at_the_start()
         await shower(FakeServer(around=2))
     with pytest.raises(Internal):
         await shower(FakeServer(status=500))
-
-
-def test_a_blank_image_has_its_size() -> None:
-    for size in ((1, 1), (9, 3), (1_568, 100)):
-        with Image.open(io.BytesIO(blank_png(*size))) as image:
-            image.load()
-            assert image.size == size
-
-
-def test_names_of_images_are_noticed() -> None:
-    assert not names_images(as_tokens([])) and not names_images(as_tokens([1, PATCH - 1]))
-    assert names_images(as_tokens([1, PATCH]))

@@ -11,13 +11,12 @@ import msgspec
 import pytest
 
 from inference.http_client import HttpClient
-from inference.llama.slot_kv import SlotKv, bytes_per_token, read_tokens
+from inference.llama.slot_kv import SlotKv, read_tokens
 from inference.llama.slot_usage import SlotUsage
 from inference.llama.slots import Slot, SlotTable
 from inference.tokens import as_tokens
 from sessions.turn.images import image_ids
 from tests.support.engines.engines import AlwaysRestores
-from tests.support.engines.gguf_files import METADATA
 from tests.support.engines.kv import key, make_tiers
 
 MAGIC = 0x67677371
@@ -100,11 +99,6 @@ def test_a_slots_file_begins_with_its_tokens_or_is_refused(tmp_path: Path) -> No
         path.write_bytes(damaged)
         assert read_tokens(path, 100) is None
     assert read_tokens(tmp_path / "missing", 100) is None
-
-
-def test_the_first_estimate_of_a_tokens_kv_comes_from_the_models_head() -> None:
-    assert bytes_per_token(METADATA, "llama") == 2 * 2 * 2 * 2 * 16
-    assert bytes_per_token({}, "llama") > 0
 
 
 async def test_what_another_session_of_the_scope_holds_is_brought_up_as_far_as_it_is_the_same(

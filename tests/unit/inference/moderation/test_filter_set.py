@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,27 +38,6 @@ async def opened(path: Path, text: str = POLICY) -> AsyncIterator[PolicyFilterSe
         yield filters
     finally:
         await filters.close()
-
-
-async def test_a_reload_replaces_the_policies_or_changes_nothing(tmp_path: Path) -> None:
-    heard: list[tuple[str, dict[str, Any]]] = []
-
-    async def listener(action: str, detail: dict[str, Any]) -> None:
-        heard.append((action, detail))
-
-    async with opened(path := tmp_path / "p.toml") as filters:
-        filters.subscribe(listener)
-        before = filters.versions
-        path.write_text("[policies.other]\n")
-        assert not await filters.reload() and filters.versions == before
-        (message,) = filters.input_filters(ACME)
-        assert (await message.check(ACME, "a nightjar")).action == "block"
-        path.write_text("[policies.default.input]\nphrases = { deny = ['ledger'] }\n")
-        assert await filters.reload() and set(filters.versions) == {"default"}
-        (message,) = filters.input_filters(ACME)
-        assert [(await message.check(ACME, each)).action for each in ("nightjar", "ledger")] == ["pass", "block"]
-    assert [action for action, _ in heard] == ["policy.refused", "policy.loaded"]
-    assert heard[0][1]["versions"] == before and "`default`" in heard[0][1]["error"]
 
 
 async def test_a_side_with_classifiers_has_their_versions_in_its_findings(tmp_path: Path) -> None:

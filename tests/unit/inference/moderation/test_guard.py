@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from inference.moderation.guard import OVERLAP, SEGMENT_CHARS, SEGMENTS_MAX, GuardClient, split_segments
 from inference.moderation.guard_models import GuardVerdict
 from inference.moderation.policy import GuardConfig
 from inference.moderation.worker_client import NotJudged
-from sessions.model.errors import Unavailable
 
 
 class Model:
@@ -90,29 +88,6 @@ async def test_beyond_the_places_and_the_queue_a_text_fails_at_once() -> None:
     assert (await client.classify("text", 20)).score == 0.25  # the places are free again
 
 
-async def test_a_late_model_is_not_waited_for() -> None:
-    model = Model()
-    client, outcomes = client_of(model)
-    model.released.clear()
-    with pytest.raises(NotJudged, match="late"):
-        await client.classify("text", 0)
-    assert outcomes == ["late"] and model.running == 0
-
-
-async def test_failures_are_logged_when_they_begin_and_when_they_end() -> None:
-    model = Model()
-    client, outcomes = client_of(model)
-    with capture_logs() as logs:
-        model.error = Unavailable("engine_unavailable", "No answer.")
-        for _ in range(2):
-            with pytest.raises(NotJudged):
-                await client.classify("text", 20)
-        model.error = None
-        await client.classify("text", 20)
-    assert [entry["event"] for entry in logs] == ["guard_failed", "guard_recovered"]
-    assert outcomes == ["failed", "failed", "judged"]
-
-
 async def test_closing_ends_what_is_under_way_and_takes_no_more() -> None:
     model = Model()
     client, _ = client_of(model)
@@ -123,8 +98,3 @@ async def test_closing_ends_what_is_under_way_and_takes_no_more() -> None:
     assert held.cancelled() and model.closed
     with pytest.raises(NotJudged, match="closed"):
         await client.classify("text", 20)
-
-
-def test_a_version_is_of_the_model_and_its_configuration() -> None:
-    first, second = client_of(Model())[0], client_of(Model(), logprobs=False)[0]
-    assert first.version.startswith("model/1/") and first.version != second.version

@@ -94,26 +94,8 @@ async def test_a_request_bears_the_key_and_the_template(tmp_path: Path) -> None:
     assert json.loads(body)["messages"][0]["content"] == "<hello>" and "logprobs" not in json.loads(body)
 
 
-async def test_an_image_stands_beside_the_template_in_place_of_a_text() -> None:
-    async with endpoint(completion("unsafe S1", ("unsafe", 0.8), ("safe", 0.2))) as (url, requests):
-        config = GuardConfig(url=url, template="Is it safe?{text}", kinds={"S1": "violence"})
-        verdict = await (await open_guard_model(config)).judge_image("data:image/png;base64,QUJD")
-    assert verdict.score == pytest.approx(0.8) and verdict.kind == "violence"
-    (message,) = json.loads(requests[0].partition(b"\r\n\r\n")[2])["messages"]
-    text, image = message["content"]
-    assert text == {"type": "text", "text": "Is it safe?"}
-    assert image == {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
-
-
 @pytest.mark.parametrize("key", ["", "two\nlines", "schlüssel"])
 async def test_a_key_that_is_none_is_refused(tmp_path: Path, key: str) -> None:
     (tmp_path / "key").write_text(key)
     with pytest.raises(BadPolicy, match="no key"):
         await open_guard_model(GuardConfig(url="http://guard.example", key_file=str(tmp_path / "key")))
-
-
-async def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadPolicy, match="key_file"):
-        await open_guard_model(GuardConfig(url="http://guard.example", key_file=str(tmp_path / "key")))
-    with pytest.raises(BadPolicy, match="no such file"):
-        await open_guard_model(GuardConfig(model_path=str(tmp_path / "guard.gguf")))

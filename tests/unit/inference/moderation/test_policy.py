@@ -24,12 +24,6 @@ acme = "careful"
 """
 
 
-def test_a_version_is_of_what_a_policy_says() -> None:
-    first, second = parse_policies(GOOD), parse_policies(GOOD.replace("flag", "block"))
-    assert first.of("acme").version == parse_policies(GOOD).of("acme").version != second.of("acme").version
-    assert first.of("other").version == second.of("other").version
-
-
 def test_a_rule_on_images_may_name_a_guard() -> None:
     seeing = GOOD.replace("[policies.default]", "template = 'Is it safe?{text}'\n[policies.default]")
     policies = parse_policies(seeing + "[policies.default.input.images]\nguard = 'g'\nthreshold = 0.9\n")

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.moderation import classifiers
-from inference.moderation.patterns import HINTS, NUMBERED, PII, SECRETS
+from inference.moderation.patterns import PII, SECRETS
 from inference.moderation.policy import KindsRule, PolicySide
 from inference.moderation.scan import Scanner
 from inference.moderation.segments import SEGMENT_CHARS, cut_segments, group_neighbours, split_sentences
-from inference.moderation.word_hashing import BASE, hashes_of_each, word_characters
+from inference.moderation.word_hashing import BASE, word_characters
 
 WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
 TEXTS = st.lists(st.sampled_from([f"{word}{end}" for word in WORDS for end in (" ", ". ", "?\n")]), max_size=60).map(
@@ -70,11 +70,6 @@ def test_words_are_those_of_each_stretch(texts: list[str], kind: tuple[str, str]
     assert sorted(got) == sorted(expected)
 
 
-@given(st.lists(st.text(min_size=1, max_size=30), max_size=5))
-def test_a_word_by_itself_has_the_hash_that_it_has_in_a_text(words: list[str]) -> None:
-    assert hashes_of_each(words).tolist() == [hash_of(word) for word in words]
-
-
 def test_the_table_of_letters_is_that_of_regular_expressions() -> None:
     inside, plain = word_characters("_"), word_characters()
     letters = {ord(each) for each in re.findall(r"\w", "".join(map(chr, range(0x110000))))}
@@ -113,7 +108,3 @@ def test_what_is_looked_for_first_hides_nothing(parts: list[tuple[str, str]]) ->
     }
     hits = {(hit.start, hit.end, hit.kind) for hit in scanner.find(text, text.lower())}
     assert hits == expected
-
-
-def test_every_hint_is_of_a_kind_that_there_is() -> None:
-    assert {*HINTS, *NUMBERED} <= {pattern.kind for pattern in (*PII, *SECRETS)}

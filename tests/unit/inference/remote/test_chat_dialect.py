@@ -222,10 +222,6 @@ async def test_a_call_that_was_cut_off_is_not_made_whole(reason: str) -> None:
     assert await answer(call, ended(reason), tools=(TOOL,)) == cut
 
 
-def test_an_effort_which_asks_for_thoughts_is_passed_on() -> None:
-    dialect().check(trial_request(Sampling(thinking=True, effort="low")))
-
-
 async def test_a_seed_that_the_server_drew_is_not_the_providers_business() -> None:
     assert "seed" not in await body(seed=drawn_seed(trial_request(Sampling()).response_id))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.remote import chat_tokenizer
-from inference.remote.chat_tokenizer import VOCABULARY, ChatTokenizer, read_prompt
+from inference.remote.chat_tokenizer import ChatTokenizer, read_prompt
 from sessions.model.errors import BadInput
 from sessions.model.types import Tool, UnixMs
 from sessions.ports import ChatMessage
@@ -21,13 +21,6 @@ WEATHER = Tool(name="weather", description="the weather", parameters={"type": "o
 
 async def prompt_of(*messages: ChatMessage, instructions: str | None = None, tools: tuple[Tool, ...] = ()) -> list[int]:
     return list(await TOKENIZER.conversation(instructions, tools, messages, UnixMs(0), answer=True))
-
-
-@given(st.text(max_size=200))
-async def test_every_text_comes_back_from_its_ids(text: str) -> None:
-    tokens = await TOKENIZER.text(text)
-    assert b"".join(TOKENIZER.pieces(tokens)).decode("utf-8", "surrogatepass") == text
-    assert all(10 <= token < VOCABULARY for token in tokens)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "developer"]), st.text(max_size=20)), max_size=6))
@@ -105,11 +98,6 @@ async def test_a_message_brings_no_marks_of_calls() -> None:
 )
 def test_thoughts_are_taken_out_of_an_answer_and_the_words_around_them_stay_apart(written: str, words: str) -> None:
     assert chat_tokenizer._without_thoughts(written) == words
-
-
-def test_a_thought_is_found_by_its_mark() -> None:
-    """A pattern that began with blanks took time by the square of the blanks in any client's message."""
-    assert chat_tokenizer._THOUGHT.pattern.startswith("\ufdd2") and "\\s" not in chat_tokenizer._THOUGHT.pattern
 
 
 async def test_a_text_without_a_conversation_is_refused_and_a_begun_answer_is_told() -> None:

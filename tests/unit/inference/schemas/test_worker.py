@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import io
-
 import msgspec
 import pytest
 
 from inference.schemas import worker as worker_module
-from inference.schemas.frames import SchemaRequest, read_request
+from inference.schemas.frames import SchemaRequest
 from inference.schemas.worker import VALIDATORS_MAX, SchemaWorker
-from inference.worker_process import encode_frame
 
 
 @pytest.mark.parametrize(
@@ -51,10 +48,3 @@ def test_the_latest_schemas_stay_compiled() -> None:
     for number in range(VALIDATORS_MAX + 5):
         worker.answer(SchemaRequest(msgspec.json.encode({"const": number})))
     assert len(worker._judged) == VALIDATORS_MAX
-
-
-def test_requests_are_read_until_the_server_has_ended() -> None:
-    request = SchemaRequest(b"{}", "1")
-    stream = io.BytesIO(encode_frame(request) + b"\1\0")
-    assert read_request(stream) == request
-    assert read_request(stream) is None

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
-from sessions.model.errors import SessileError, Unavailable
+from sessions.model.errors import Unavailable
 from sessions.model.generation import Chunk, Finish
-from tests.support.engines.engines import ask, collect, key, open_stream, request
+from tests.support.engines.engines import ask, key, open_stream
 from tests.support.virtual_time import virtual
 
 PROMPT = (256, 260, 300, 301, 257, 261)
@@ -62,10 +62,3 @@ async def test_a_reader_that_lags_stops_its_stream_and_nobody_else() -> None:
     rest = [item async for item in lazy.stream]
     assert isinstance(rest[-1], Finish)
     assert 1 + sum(isinstance(item, Chunk) for item in rest) == 900
-
-
-@virtual
-async def test_errors_are_the_ports() -> None:
-    engine = await started()
-    with pytest.raises(SessileError):
-        await collect(engine.generate(request(key("a"), tuple(range(9000)))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,14 +49,6 @@ def request(name: str, key: str = "call_1") -> ToolRequest:
 
 async def call(tools: ToolSet, name: str) -> ToolResult:
     return await tools.call(request(name))
-
-
-async def test_what_came_to_nothing_under_a_key_comes_again(tools: ToolSet, service: ToolService) -> None:
-    service.hold = asyncio.Event()
-    calling = asyncio.ensure_future(call(tools, "keyed"))
-    await service.wait_for(2)
-    service.hold.set()
-    assert (await calling).outcome == "done" and set(service.effects.values()) == {1}
 
 
 async def test_errors_say_nothing_of_addresses_or_secrets(tools: ToolSet, service: ToolService) -> None:

@@ -14,7 +14,6 @@ from inference.tools.code.sandbox_pool import (
     SandboxUnavailable,
     find_interpreter,
     find_kind,
-    spec_of,
 )
 from inference.tools.code.scratch import ScratchFolders
 
@@ -58,16 +57,6 @@ async def test_a_ready_one_is_taken_and_replaced(pool: SandboxPool) -> None:
     assert not pool._ready
 
 
-async def test_a_run_that_nobody_waits_for_is_killed(pool: SandboxPool) -> None:
-    sandbox = await pool.take(BOUNDS)
-    running = asyncio.create_task(sandbox.run("while True:\n    pass", 60))
-    await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await sandbox.ended()
-    pool.release(sandbox)
-
-
 async def test_a_zygote_that_was_killed_is_begun_again(pool: SandboxPool) -> None:
     assert (await run(pool, "1"))[0] == 0
     process = pool._zygote._process
@@ -80,9 +69,3 @@ async def test_a_zygote_that_was_killed_is_begun_again(pool: SandboxPool) -> Non
 def test_another_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnavailable, match="is no Python"):
         find_interpreter(str(tmp_path / "python"))
-
-
-def test_a_spec_names_bounds_and_no_secret(tmp_path: Path) -> None:
-    spec = spec_of(BOUNDS, "sandlock", find_interpreter(""), tmp_path)
-    assert spec["network"] == [] and "RLIMIT_CORE=0" in str(spec["bounds"])
-    assert str(tmp_path) == spec["folder"] and "site-packages" not in str(spec["readable"])

@@ -9,8 +9,7 @@ import pytest
 
 from sessions.model.errors import NotFound
 from sessions.model.types import McpSource, TenantId
-from tests.support.mcp.http_server import HttpMcp
-from tests.support.mcp.opened import ACME, opened_servers, request_of, stdio_table, tools_file, until, url_table
+from tests.support.mcp.opened import ACME, opened_servers, request_of, stdio_table, tools_file, until
 
 LOOPBACK = 'networks = ["127.0.0.0/8"]\n'
 OTHER = TenantId("other")
@@ -31,14 +30,6 @@ async def test_a_call_that_takes_too_long_is_unknown_and_cancelled(tmp_path: Pat
         late = await tools.call(request_of("town__slow", city="Rome"))
         assert late.outcome == "unknown"
         await until(lambda: "cancelled Rome" in _asked(tmp_path))
-
-
-async def test_a_server_with_a_url(tmp_path: Path) -> None:
-    async with HttpMcp(token="t1").running() as server:
-        more = 'headers.authorization = "Bearer t1"'
-        async with opened_servers(tmp_path, LOOPBACK + url_table(server.url, more=more)) as tools:
-            done = await tools.call(request_of("town__weather", city="Rome"))
-            assert (done.outcome, done.output) == ("done", "18 degrees in Rome") and set(server.seen) == {"Bearer t1"}
 
 
 async def test_who_has_which(tmp_path: Path) -> None:

@@ -56,12 +56,6 @@ async def test_a_line_without_an_end_ends_it() -> None:
         assert len([each async for each in streams.read]) == 1 and streams.closed.is_set()
 
 
-async def test_a_command_that_is_none_is_seen_as_ended() -> None:
-    nothing = StdioCommand("t", ["/nowhere/nothing"], {}, None, 512 << 20, SentSecrets())
-    async with stdio_streams(nothing) as streams:
-        await streams.closed.wait()
-
-
 def _runs(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
