@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -254,6 +255,7 @@ class Kept(Books):
 
 TestBooks = Books.TestCase
 TestKept = Kept.TestCase
+TestBooks.settings = TestKept.settings = settings(max_examples=30)
 
 
 # -- concurrency gate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference import template_tokenizer
@@ -81,6 +81,7 @@ words = st.text("abc XYZ.,\n日🙂", min_size=1).filter(lambda text: text == te
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=25)
 @given(system=st.none() | words, talk=st.lists(words, min_size=1, max_size=7).filter(lambda talk: len(talk) % 2))
 def test_the_sum_of_the_parts_is_the_templates_own_text(name: str, system: str | None, talk: list[str]) -> None:
     template = made(TEMPLATES[name])

@@ -28,6 +28,7 @@ async def test_texts_are_taken_out_and_remembered() -> None:
         assert workers.documents.total == 2
 
 
+@pytest.mark.slow
 async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
     async with FileWorkers(workers=1, cpu_s=1, wall_s=5) as workers:
         nested = b"<!--" * 1

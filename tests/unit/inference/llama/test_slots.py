@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -100,6 +100,7 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotMachine.TestCase
+TestSlots.settings = settings(max_examples=30)
 
 
 def test_beside_what_a_session_goes_on_from_a_branch_that_it_has_left_is_overwritten() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -119,9 +121,13 @@ async def test_tenants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended == ["flood", "other", "flood", "other", "flood", "flood", "flood", "flood"]
 
 
-async def test_a_text_that_kills_the_worker_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("models", "restarts"), [((), 1), pytest.param(("toxicity",), 2, marks=pytest.mark.slow)])
+async def test_a_text_that_kills_the_worker_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, models: tuple[str, ...], restarts: int
+) -> None:
+    """Texts to classify share a batch, and are tried again one by one."""
     monkeypatch.setattr(worker_client, "RESTART_S", 0.0)
-    async with working("toxicity") as client:
+    async with working(*models) as client:
         exchange = client._exchange
 
         async def dying(request: Request, timeout_s: float) -> WorkerReply:
@@ -132,10 +138,13 @@ async def test_a_text_that_kills_the_worker_fails_alone(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(client, "_exchange", dying)
         texts = [("acme", "poison"), ("other", "fine"), ("acme", "good")]
-        scores = [client.classify(tenant, text, ["toxicity"], 60) for tenant, text in texts]
+        scores: list[asyncio.Future[Any]] = [
+            client.classify(tenant, text, models, 60) if models else client.scan(tenant, text, VERSION, 60)
+            for tenant, text in texts
+        ]
         results = await asyncio.gather(*scores, return_exceptions=True)
         assert [isinstance(each, NotTaken) for each in results] == [True, False, False]
-        assert client.restarts == 2
+        assert client.restarts == restarts
 
 
 async def test_a_failure_in_the_worker_is_the_texts_own() -> None:
@@ -158,6 +167,9 @@ async def test_too_many_texts_and_a_closed_worker_fail_at_once(monkeypatch: pyte
 
 
 # -- classifiers
+loaded = functools.cache(classifiers.load_classifier)
+
+
 def test_toxicity_says_what_its_package_says() -> None:
     texts = [
         "You are a worthless piece of shit.",
@@ -168,7 +180,7 @@ def test_toxicity_says_what_its_package_says() -> None:
     import profanity_check  # loads its model
 
     expected = profanity_check.predict_prob(texts)
-    assert classifiers.load_classifier("toxicity").judge(texts) == pytest.approx(expected.tolist())
+    assert loaded("toxicity").judge(texts) == pytest.approx(expected.tolist())
 
 
 def test_a_few_bad_words_are_not_lost_among_many_good_ones() -> None:
@@ -177,7 +189,7 @@ def test_a_few_bad_words_are_not_lost_among_many_good_ones() -> None:
         + "Go fuck yourself, asshole. "
         + "Then it rained. " * 60
     )
-    assert classifiers.load_classifier("toxicity").judge([text])[0] > 0.9
+    assert loaded("toxicity").judge([text])[0] > 0.9
 
 
 def test_the_first_message_waits_for_no_table() -> None:
@@ -190,7 +202,7 @@ def test_the_first_message_waits_for_no_table() -> None:
 
 def test_names_are_found_with_their_places() -> None:
     text = "Yesterday Maria Gonzalez flew to London."
-    (found,) = classifiers.load_classifier("entities").judge([text])
+    (found,) = loaded("entities").judge([text])
     assert {(kind, text[start:end]) for kind, start, end, _ in found} >= {
         ("person", "Maria Gonzalez"),
         ("location", "London"),
@@ -200,4 +212,4 @@ def test_names_are_found_with_their_places() -> None:
 def test_names_are_not_looked_for_in_endless_texts() -> None:
     """880 kB took so long that the worker was killed for it, with the texts of other tenants."""
     with pytest.raises(ValueError, match="at most"):
-        classifiers.load_classifier("entities").judge(["a " * classifiers.NAMES_MAX])
+        loaded("entities").judge(["a " * classifiers.NAMES_MAX])

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inference.tools.breaker import FAILURES_MAX
+from inference.tools.breaker import FAILURES_MAX, PAUSE_S, CircuitBreaker
 from inference.tools.gates import SHARED_PAUSE_S, SHARED_S, TENANT_CALLS_MAX, ToolGates
 from inference.tools.opening import CALL_S
 from inference.tools.outbound import ToolHttpClient, ToolUnanswered, ToolUnreached
@@ -263,3 +263,17 @@ async def test_what_no_address_can_have_is_known_not_to_have_been_sent(tools: To
     assert service.asked == []
     await tools.call(msgspec.structs.replace(request("asked"), arguments='{"a&b\\r\\nc": "=&#"}'))
     assert service.asked[0].target == "/asked?a%26b%0D%0Ac=%3D%26%23"
+
+
+def test_after_failures_in_a_row_none_is_sent_for_a_while_and_then_one() -> None:
+    breaker = CircuitBreaker()
+    for _ in range(FAILURES_MAX - 1):
+        breaker.record(success=False, now=0.0)
+    breaker.record(success=True, now=0.0)
+    for _ in range(FAILURES_MAX):
+        assert breaker.permits(1.0)
+        breaker.record(success=False, now=1.0)
+    assert not breaker.permits(1.0 + PAUSE_S - 0.1)
+    assert breaker.permits(1.0 + PAUSE_S) and not breaker.permits(1.0 + PAUSE_S), "one alone is tried"
+    breaker.record(success=True, now=40.0)
+    assert breaker.permits(40.0) and breaker.permits(40.0)
