@@ -137,9 +137,10 @@ $(SDKS): tests/sdks/package-lock.json | setup-dev
 	@cd tests/sdks && ../../deploy/with_node.sh npm ci --no-audit --no-fund
 	@touch $@
 
-test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instructor, Pydantic AI, OpenAI Agents: make test-sdks ARGS="langchain"
+test-sdks: setup-dev $(SDKS) ## AI SDK, Anthropic, LangChain, LlamaIndex, Instructor, Pydantic AI, OpenAI Agents, MCP's reference servers: make test-sdks ARGS="langchain"
 	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks sdks
 	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks-openai2 sdks-openai2
+	@$(PYTHON) deploy/setup_env.py --venv .venv-sdks-mcp sdks-mcp
 	$(STAGE)
 	@$(PY) -m tests.sdks.run $(ARGS)
 
@@ -302,7 +303,7 @@ lock: setup ## make the locks anew from requirements/*.in
 	$(COMPILE) requirements/dev.in -o requirements/dev.lock
 	for group in base cluster code files kafka replicate retrieval safety traces; do \
 		$(COMPILE) requirements/$$group.in -c requirements/dev.lock -o requirements/$$group.lock; done
-	for group in bootstrap node load sdks sdks-openai2 $(CLIENT_GROUPS); do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
+	for group in bootstrap node load sdks sdks-openai2 sdks-mcp $(CLIENT_GROUPS); do $(COMPILE) requirements/$$group.in -o requirements/$$group.lock; done
 	for group in model default-model; do $(COMPILE) --no-deps requirements/$$group.in -o requirements/$$group.lock; done
 
 # For Linux on x86-64 alone: vLLM's wheels are for one system each, and its overrides keep CUDA's packages out.

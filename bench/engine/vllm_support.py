@@ -54,7 +54,9 @@ async def running(wanted: VllmOptions, keys: Keys | None = None) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def peer(blocks: int, slots: int, window: int, threads: int = 1) -> AsyncIterator[httpx.AsyncClient]:
+async def peer(
+    blocks: int, slots: int, window: int, threads: int = 1, dtype: str = "bfloat16"
+) -> AsyncIterator[httpx.AsyncClient]:
     port = free_port()
     environment = os.environ | {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -64,7 +66,7 @@ async def peer(blocks: int, slots: int, window: int, threads: int = 1) -> AsyncI
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--dtype", "bfloat16", "--enforce-eager", "--block-size", str(BLOCK)]
+    command += ["--host", "127.0.0.1", "--dtype", dtype, "--enforce-eager", "--block-size", str(BLOCK)]
     command += ["--num-gpu-blocks-override", str(blocks), "--kv-cache-memory-bytes", str(1 << 30)]
     command += ["--max-model-len", str(window), "--max-num-seqs", str(slots)]
     command += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]

@@ -36,7 +36,7 @@ def prepared(options: object, settings: Settings) -> Settings:
     if settings.engine == "chat":  # whose model is a name
         return settings
     settings = with_model(settings)
-    if Path(settings.model).exists():  # else the start is refused, with one sentence
+    if settings.engine != "remote" and Path(settings.model).exists():  # else the start is refused, with one sentence
         describe_device(settings)
     return settings
 

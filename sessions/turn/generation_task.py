@@ -254,20 +254,20 @@ class Attempts:
         counts, timing, output = self.counts, self.timing, self._output
         release: Release | None = None
         finish: Finish | None = None
-        first, lookup = True, self._run.lookup
+        first, reported, counts_input, lookup = True, 0, counts.cached is None, self._run.lookup
         answer = lookup.answer if lookup is not None and not again else None
         if lookup is not None and again:
             lookup.discard()
         written = self._run_engine(request) if answer is None else replay(answer, len(request.prompt))
         async with aclosing(written) as stream:  # type: ignore[type-var]
             async for part in stream:
-                if first:
-                    first = False
-                    if counts.cached is None:
+                if first or (isinstance(part, Finish) and part.cached_tokens != reported):
+                    if counts_input:
                         counts.cached = part.cached_tokens
                         self._inbox.prompted(request.response_id, counts.prompt, part.cached_tokens)
                     if again:
-                        counts.recomputed += len(request.prompt) - part.cached_tokens
+                        counts.recomputed += (len(request.prompt) if first else reported) - part.cached_tokens
+                    first, reported = False, part.cached_tokens
                 if isinstance(part, Finish):
                     finish = part
                     release = pipeline.finish()

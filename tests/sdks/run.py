@@ -1,9 +1,11 @@
-"""Runs libraries that drive OpenAI's or Anthropic's API against a server: each in its own environment, unchanged.
+"""Runs libraries that drive OpenAI's or Anthropic's API against a server, and MCP's reference servers as its tools:
+each in its own environment, unchanged.
 
     python -m tests.sdks.run                  # a server of this process's, whose model does as it is told
     python -m tests.sdks.run --url URL/v1     # one that runs already
 
-`make test-sdks` makes the environments (`.venv-sdks`, `.venv-sdks-openai2`, `node_modules` here) from their locks.
+`make test-sdks` makes the environments (`.venv-sdks`, `.venv-sdks-openai2`, `.venv-sdks-mcp`, `node_modules` here)
+from their locks.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +39,7 @@ SUITES: Final = {
     "llama-index": ("sdks-openai2", "llama_index_sdk.py"),
     "ai": ("node", "ai_sdk.test.mjs"),
     "anthropic": ("node", "anthropic_sdk.test.mjs"),
+    "mcp-servers": ("", "mcp_servers.py"),
     "thoughts": ("sdks", "thoughts_sdk.py"),
     "thoughts-node": ("node", "thoughts.test.mjs"),
 }
@@ -82,6 +86,9 @@ async def served(url: str, name: str) -> AsyncIterator[str]:
 
 async def run(name: str, given_url: str) -> int:
     environment, file = SUITES[name]
+    if not environment:  # its own servers, driven from here
+        command = [sys.executable, *PYTEST, str(HERE / file)]
+        return subprocess.run(command, cwd=ROOT, env={**os.environ, "SESSILE_TEST_BASE_URL": ""}).returncode
     if environment == "node":
         command = [str(WITH_NODE), "node", "--test", str(HERE / file)]
     else:

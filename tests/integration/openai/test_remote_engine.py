@@ -214,3 +214,10 @@ async def test_text_on_both_sides_of_a_providers_thought_keeps_its_white_space()
         behind = {"messages": [*ASK["messages"], choice["message"], {"role": "user", "content": "And?"}]}
         await http.post("/v1/chat/completions", json=ASK | behind)
     assert provider.bodies[1]["messages"][1]["content"] == "Let me check.\n\nThe answer"
+
+
+async def test_what_a_server_reused_is_in_the_usage_though_it_says_so_only_at_the_end() -> None:
+    used = b'data: {"choices":[],"usage":{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":50}}}\n\n'
+    words = STREAM + delta(content="Hello you.") + end().replace(b"data: [DONE]", used + b"data: [DONE]")
+    usage = (await chat(ChatProvider(words))).json()["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] // 2 > 0

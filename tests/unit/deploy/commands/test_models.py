@@ -115,6 +115,13 @@ def test_a_start_says_what_is_computed_on(
     assert line.startswith(said) and ("no CUDA" in line) == ("no CUDA" in said)
 
 
+def test_a_start_in_front_of_remote_servers_names_no_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SMALL.path.write_bytes(b"GGUF")
+    remote = Settings(engine="remote", engine_url=("http://127.0.0.1:1",), model=str(SMALL.path), port=0)
+    prepared(commands.Serve(), remote)
+    assert "Device" not in capsys.readouterr().err
+
+
 def test_models_are_listed_and_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = pulled(folder)
     SMALL.path.write_bytes(b"GGUF")
