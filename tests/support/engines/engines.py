@@ -144,9 +144,9 @@ class LlamaWorld(World):
         return self._engines[-1]
 
     async def close(self) -> None:
-        for engine in self._engines if self._idle is not None else []:
+        for engine in self._engines:
             assert isinstance(engine, LlamaEngine)
-            if engine._unavailable is None and engine.options.waiting_max == WAITING_MAX:
+            if self._idle is not None and engine._unavailable is None and engine.options.waiting_max == WAITING_MAX:
                 held = engine.held_sessions()
                 for who in held | {SessionKey(each.tenant, OPENINGS) for each in held}:
                     await engine.release(who)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inference.llama.devices import ALL, Backend, find_backends, layers_on_device
 from inference.llama.gguf import read_model
 from inference.llama.options import LlamaOptions
-from inference.llama.server import LlamaServer
+from inference.llama.server import LlamaServer, batch_tokens
 from sessions.model.errors import BadInput, Unavailable
 from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 
@@ -184,3 +184,9 @@ def test_the_fingerprint_of_a_large_file_samples_it(path: Path) -> None:
         file.seek(-10, 2)
         file.write(b"x")
     assert read_model(path).fingerprint != first
+
+
+@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 512), (0, 99, 2048), (200, 0, 200)])
+def test_a_step_computes_fewer_tokens_on_a_cpu_than_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
+    options = LlamaOptions(model_path=Path("m.gguf"), batch_tokens=set_to, gpu_layers=gpu_layers)
+    assert batch_tokens(options) == expected

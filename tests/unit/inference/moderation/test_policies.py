@@ -333,3 +333,11 @@ def test_what_is_found_only_decoded_is_redacted_whole() -> None:
     scanner = Scanner(PolicySide(phrases=PhraseRule(deny=("jar", "night jar"), action="redact")))
     places = scan_message(scanner, "a night&#32;jar here")
     assert redact_spans("a night&#32;jar here", [(start, end, "[x]") for _, start, end in places]) == "a [x] here"
+
+
+@pytest.mark.parametrize(("action", "expected"), [("block", "block"), ("flag", "flag")])
+async def test_a_score_over_the_threshold_acts(action: str, expected: str) -> None:
+    rules = side(action)
+    verdict = await check("You fool", Worker({"toxicity": (0.9, "insult"), "entities": []}), rules)
+    assert verdict.action == expected and categories(verdict) == ["toxicity/insult"]
+    assert verdict.message == ("No." if expected == "block" else "")
