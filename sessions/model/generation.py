@@ -269,8 +269,8 @@ def continuation_seed(seed: int, response_id: ResponseId, emitted: int) -> int:
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Newly decoded tokens with their text. Text never ends inside a character: incomplete bytes wait for the token
     that completes them, so `text` may be empty and a later one may be that of several tokens. `cached_tokens` of the
-    prompt were not computed (as in `Finish`); each chunk has the number, because a run may be cancelled after each. It is
-    0 from an engine that learns the number only at the end."""
+    prompt were not computed (as in `Finish`); each chunk has the number, because a run may be cancelled after each. It
+    is 0 from an engine that learns the number only at the end."""
 
     tokens: tuple[int, ...]
     text: str

@@ -53,9 +53,6 @@ KEYS = [key(f"s{n}") for n in range(100)]
 KEY = KEYS[0]
 
 
-# -- members --------------------------------------------------------------------------------------
-
-
 async def test_a_member_is_in_the_view_of_everybody(world: World, directory: Leases) -> None:
     other = await world.handle()
     first = await directory.announce(member("r1", load=0.25))
@@ -165,9 +162,6 @@ async def test_the_newer_process_wins_after_a_loss_too_whoever_comes_first(world
     assert [each.incarnation for each in (await new.announce(member("r1", "new"))).members] == ["new"]
     with pytest.raises(Conflict, match="replica_replaced"):
         await old.announce(member("r1", "old"))
-
-
-# -- claims ---------------------------------------------------------------------------------------
 
 
 async def test_a_claim_is_won_once_and_again_by_the_same_owner(directory: Leases) -> None:
@@ -356,9 +350,6 @@ async def test_an_answer_tells_of_a_newer_view(world: World, directory: Leases) 
     quiet.cancel()
 
 
-# -- readers --------------------------------------------------------------------------------------
-
-
 async def test_interest_lapses_unless_it_is_renewed(world: World, directory: Leases) -> None:
     other = await world.handle()
     assert await directory.watchers(KEY) == []
@@ -390,11 +381,7 @@ async def test_watchers_are_told_of_an_activation_and_others_are_not(world: Worl
 
     # Different servers may tell in any order.
     everything = {await next_of("g1") for _ in range(3)}
-    assert everything == {
-        (KEYS[0], owner("r1")),
-        (KEYS[1], owner("r1", activation="a2")),
-        (KEYS[2], owner("r2")),
-    }
+    assert everything == {(KEYS[0], owner("r1")), (KEYS[1], owner("r1", activation="a2")), (KEYS[2], owner("r2"))}
     assert await next_of("g2") == (KEYS[0], owner("r1"))
     assert await next_of("g3") == (KEYS[2], owner("r2"))
     # Nothing else was on its way: a last mark comes next on each.
@@ -420,9 +407,6 @@ async def test_a_stream_of_activations_ends_with_its_directory(directory: Leases
     await directory.watch("g1", [KEY])
     await directory.close()
     assert await asyncio.wait_for(reader, 60) is None
-
-
-# -- life -----------------------------------------------------------------------------------------
 
 
 async def test_a_closed_directory_says_so(directory: Leases) -> None:

@@ -79,9 +79,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-# -- cancellation (STYLE.md §7) ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_cancelled_call_never_leaves_its_answer_to_another(server: Server, seed: int) -> None:
     """Sessions have different owners, so an answer that went to the wrong caller shows. Every third call is cancelled
@@ -127,9 +124,6 @@ async def test_calls_take_effect_in_order_also_those_that_were_cancelled(server:
         with pytest.raises(asyncio.CancelledError):
             await claim
         assert await directory.locate(key(1)) is None
-
-
-# -- servers that do not answer -----------------------------------------------------------------------
 
 
 async def test_a_paused_server_means_unknown_for_writes_and_unavailable_for_reads(server: Server) -> None:
@@ -341,9 +335,6 @@ async def test_closing_answers_whoever_still_waits(server: Server) -> None:
         server.go_on()
 
 
-# -- whose server it is ---------------------------------------------------------------------------------
-
-
 async def refused(url: str) -> SessileError:
     directory = ValkeyDirectory(url, timeout_s=0.5)
     with pytest.raises(SessileError) as caught:
@@ -396,9 +387,6 @@ async def test_sentinel_names_the_master() -> None:
             both = f"redis+sentinel://127.0.0.1:{silent.port},127.0.0.1:{sentinel.port}/main"
             async with opened(both) as directory:
                 await directory.view()
-
-
-# -- a cluster that changes -------------------------------------------------------------------------------
 
 
 async def test_slots_that_move_are_followed_by_calls_and_by_subscriptions() -> None:
@@ -471,9 +459,6 @@ def _move_slot_of(n: int, source: Server, target: Server) -> None:
             one.execute_command("DEL", *found)
         for client in (other, one):
             client.execute_command("CLUSTER SETSLOT", slot, "NODE", receiver)
-
-
-# -- TLS ----------------------------------------------------------------------------------------------
 
 
 class Certificates:

@@ -279,9 +279,6 @@ async def test_a_cluster_of_valkeys_is_found_by_the_first_that_asks() -> None:
             await limiter.close()
 
 
-# -- without the store ----------------------------------------------------------------------------------------
-
-
 async def test_what_was_granted_before_is_granted_again_and_says_so(world: World) -> None:
     one = Ceilings(concurrent_turns=1)
     assert [(await world.ask("r1", of_tenant=one)).again for _ in range(2)] == [False, True]

@@ -119,9 +119,6 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         await store.close()
 
 
-# -- tickets ----------------------------------------------------------------------------------------------------
-
-
 async def test_whoever_is_asked_first_tells_who_stands_behind_a_ticket(world: World) -> None:
     for digest, principal in (("a", ALICE), ("b", BOB), ("c", LOCAL_PRINCIPAL)):
         await world.near.tickets.put(digest, principal)
@@ -173,9 +170,6 @@ async def test_a_ticket_itself_is_kept_nowhere(world: World) -> None:
     assert await doors[1].redeem_ticket(ticket) == ALICE
     with pytest.raises(Unauthorized):
         await doors[0].redeem_ticket(ticket)
-
-
-# -- histories --------------------------------------------------------------------------------------------------
 
 
 async def test_the_longest_history_is_found_so_many_times_by_whichever_gateway(world: World) -> None:
@@ -306,9 +300,6 @@ async def test_tenants_do_not_meet_though_they_say_the_same(world: World) -> Non
             found = await find_history(world.far.history, *history(1, principal))
             assert found is not None and found.place == place(f"{number}")
         assert await find_history(world.near.history, *history(1, principal)) is None
-
-
-# -- without the server -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.cluster

@@ -145,6 +145,8 @@ def short_time_outs(source: str) -> list[int]:
 
     Those are limits of asyncio, arguments named `timeout` (of httpx, subprocess, threads) and defaults of a parameter
     whose name has `timeout` or `patience` in it, as numbers or by a constant of the module."""
+    if not re.search("timeout|wait_for|patience", source):
+        return []
     tree = ast.parse(source)
     constants = {
         target.id: node.value
@@ -164,8 +166,9 @@ def short_time_outs(source: str) -> list[int]:
         limits: list[ast.expr | None] = []
         if isinstance(node, ast.Call):
             limits = [each.value for each in node.keywords if each.arg == "timeout"]
-            if ast.unparse(node.func) in ("asyncio.timeout", "asyncio.wait_for"):
-                limits += node.args[-1:]
+            match node.func:
+                case ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout" | "wait_for"):
+                    limits += node.args[-1:]
         elif isinstance(node, ast.arguments):
             given = [*node.posonlyargs, *node.args]
             named = [*zip(given[len(given) - len(node.defaults) :], node.defaults, strict=True)]

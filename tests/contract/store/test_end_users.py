@@ -36,12 +36,7 @@ def a_row(user: str = "ü", at: int = NOW) -> Audited:
 
 
 async def test_every_session_of_a_user_is_found_and_no_other(journal: Journal, personal: EndUserStore) -> None:
-    for name, fields in (
-        ("a", {}),
-        ("b", {"deleted_at": NOW}),
-        ("c", {"listed": False}),
-        ("d", {"open": True}),
-    ):
+    for name, fields in (("a", {}), ("b", {"deleted_at": NOW}), ("c", {"listed": False}), ("d", {"open": True})):
         await a_log(journal, name, 1, head=patch(user="ü", **fields))
     await a_log(journal, "other", 1, head=patch(user="x"))
     await a_log(journal, "nobodys", 1)

@@ -11,29 +11,14 @@ import pytest
 from persistence.group_commit import GroupLimits
 from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Fenced, TooLarge, Unavailable
-from sessions.model.events import (
-    ContextFitted,
-    ItemCreated,
-    Private,
-    Record,
-    ResponseBody,
-    ResponseCompleted,
-)
+from sessions.model.events import ContextFitted, ItemCreated, Private, Record, ResponseBody, ResponseCompleted
 from sessions.model.journal_types import CommandRecord, Due, Head, Snapshot
-from sessions.model.types import (
-    CommandId,
-    Epoch,
-    InputText,
-    ItemId,
-    Message,
-    ResponseId,
-    Sampling,
-    UnixMs,
-)
+from sessions.model.types import CommandId, Epoch, InputText, ItemId, Message, ResponseId, Sampling, UnixMs
 from sessions.ports import Journal
 from sessions.store import Store
 from tests.support.stores.journals import (
     ACME,
+    BESIDE_A_STOP,
     NOW,
     Bed,
     a_command,
@@ -47,8 +32,6 @@ from tests.support.stores.journals import (
     patch,
     purge,
 )
-
-# -- grants -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_first_grant_makes_the_head(journal: Journal) -> None:
@@ -94,9 +77,6 @@ async def test_of_many_claimants_one_wins(journal: Journal) -> None:
         heads = [r for r in results if isinstance(r, Head)]
         assert [h.fence for h in heads] == [fence]
         assert sum(isinstance(r, Fenced) for r in results) == 19
-
-
-# -- appends (I1, I2) -----------------------------------------------------------------------------------------------
 
 
 async def test_what_was_appended_is_read_back_whole(journal: Journal) -> None:
@@ -187,10 +167,7 @@ async def test_an_append_without_records_writes_what_stands_beside(journal: Jour
 
 async def test_a_head_patch_replaces_every_descriptive_field(journal: Journal) -> None:
     head = await a_log(
-        journal,
-        "s",
-        1,
-        head=patch(title="Tïtle", metadata={"k": ["v", 1, None]}, user="u", open=True, listed=False),
+        journal, "s", 1, head=patch(title="Tïtle", metadata={"k": ["v", 1, None]}, user="u", open=True, listed=False)
     )
     assert (head.title, head.metadata, head.user, head.model) == ("Tïtle", {"k": ["v", 1, None]}, "u", "m")
     assert (head.open, head.listed, head.deleted_at) == (True, False, None)
@@ -299,9 +276,6 @@ async def test_text_that_cannot_be_stored_hurts_its_sender_alone(journal: Journa
     await journal.append(an_append(head, 1))
 
 
-# -- life ---------------------------------------------------------------------------------------------------------
-
-
 async def test_what_was_acknowledged_is_there_after_a_reopen(bed: Bed) -> None:
     store = await bed.open()
     journal = store.journal
@@ -353,6 +327,7 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest(bed: Bed) -
     await store.close()
 
 
+@BESIDE_A_STOP
 async def test_a_restored_backup_is_a_new_incarnation_with_new_fences_and_epochs(bed: Bed) -> None:
     store = await bed.open()
     journal = store.journal

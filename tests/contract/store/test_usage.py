@@ -124,8 +124,6 @@ async def test_every_session_with_a_log_is_named_and_rows_outlive_them(journal: 
     assert await books.without_log() == 1
 
 
-# -- reconciling ------------------------------------------------------------------------------------------------------
-
 RESPONSE = ResponseId("resp_1")
 
 

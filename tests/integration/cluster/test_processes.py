@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -50,32 +48,6 @@ async def answering(router: Router, session: str, tokens: int) -> tuple[Story, o
     return story, response
 
 
-async def test_kill_dash_nine_in_mid_answer() -> None:
-    async with processes() as made, made.gateway("g1") as (router, journal):
-        story, response = await answering(router, "one", 150)
-        victim = await owner_of(made, journal, story.key)
-        killed_at = time.perf_counter()
-        await victim.kill()
-        await story.until(lambda: story.told[-1][0] > killed_at + 0.005)
-        await story.until(lambda: bool(moves(story)))
-        await story.ends(response)  # type: ignore[arg-type]
-        await same_as_the_log(journal, story)
-        assert moves(story) == ["failover"]
-
-
-async def test_a_stopped_owner_is_replaced_and_wakes_to_nothing() -> None:
-    async with processes() as made, made.gateway("g1") as (router, journal):
-        story, response = await answering(router, "one", 400)
-        sleeper = await owner_of(made, journal, story.key)
-        sleeper.signal(signal.SIGSTOP)
-        await story.until(lambda: bool(moves(story)))
-        await story.grows(50)
-        sleeper.signal(signal.SIGCONT)
-        await story.ends(response)  # type: ignore[arg-type]
-        await same_as_the_log(journal, story)
-        assert moves(story) == ["failover"]
-
-
 async def test_sigterm_hands_everything_off_before_the_process_ends() -> None:
     async with processes() as made, made.gateway("g1") as (router, journal):
         told = [await answering(router, f"s{number}", 200) for number in range(6)]
@@ -90,21 +62,6 @@ async def test_sigterm_hands_everything_off_before_the_process_ends() -> None:
             await story.ends(response)  # type: ignore[arg-type]
             await same_as_the_log(journal, story)
             assert set(moves(story)) <= {"handoff"}
-
-
-async def test_valkey_killed_and_started_empty_under_load() -> None:
-    async with processes() as made, made.gateway("g1") as (router, journal):
-        told = [await answering(router, f"s{number}", 250) for number in range(4)]
-        made.valkey.kill()
-        await asyncio.gather(*(story.grows(10) for story, _ in told))
-        made.valkey.start()
-        key = await create(router, "later")
-        story = Story(router, key)
-        await story.ends(await say(router, key, tokens=5))
-        for story, response in told:
-            await story.ends(response)  # type: ignore[arg-type]
-            await same_as_the_log(journal, story)
-            assert moves(story) == []
 
 
 @pytest.mark.model

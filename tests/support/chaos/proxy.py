@@ -71,11 +71,7 @@ class Proxy:
     """Use it as an async context. `target` and `listen` are (host, port), or a path for a unix socket."""
 
     def __init__(
-        self,
-        target: tuple[str, int] | str,
-        *,
-        listen: tuple[str, int] | str = ("127.0.0.1", 0),
-        seed: int = 0,
+        self, target: tuple[str, int] | str, *, listen: tuple[str, int] | str = ("127.0.0.1", 0), seed: int = 0
     ) -> None:
         self._target = target
         self._listen = listen

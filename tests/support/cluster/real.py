@@ -30,16 +30,7 @@ from sessions.clock import Clock
 from sessions.model import commands as cm
 from sessions.model.events import Record, ResponseCompleted, ResponseFailed, ResponseIncomplete
 from sessions.model.request import request_of
-from sessions.model.types import (
-    CommandId,
-    Principal,
-    ReplicaId,
-    ResponseId,
-    SessionId,
-    SessionKey,
-    TenantId,
-    UnixMs,
-)
+from sessions.model.types import CommandId, Principal, ReplicaId, ResponseId, SessionId, SessionKey, TenantId, UnixMs
 from sessions.ports import Engine, Member, Published
 from sessions.routing.models_file import NO_POOLS, PoolsNow
 from sessions.store import Store

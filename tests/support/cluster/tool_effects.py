@@ -23,16 +23,7 @@ from sessions.model import events as ev
 from sessions.model.journal_types import Loaded
 from sessions.model.knowledge.files import FileQuotas, StoredFile
 from sessions.model.request import request_of
-from sessions.model.types import (
-    FunctionCallOutput,
-    ResponseId,
-    RunFile,
-    SessionId,
-    SessionKey,
-    TenantId,
-    Tool,
-    UnixMs,
-)
+from sessions.model.types import FunctionCallOutput, ResponseId, RunFile, SessionId, SessionKey, TenantId, Tool, UnixMs
 from sessions.ports import Engine
 from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.harness import ALICE, Cluster, Power, ReplicaNode, advance, cluster, until

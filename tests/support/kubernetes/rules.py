@@ -5,9 +5,8 @@ After the documents of Deployment, StatefulSet, PodDisruptionBudget, HorizontalP
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tests.support.kubernetes.manifests import Manifest
 from tests.support.kubernetes.pods import whole
@@ -75,60 +74,3 @@ def disruptions_allowed(budget: Manifest, expected: int, pods: Sequence[PodState
     healthy = sum(pod.ready and not pod.terminating for pod in pods)
     unavailable = whole(budget["spec"]["maxUnavailable"], expected, up=True)
     return max(0, healthy - (expected - unavailable))
-
-
-def desired(trigger: Manifest, value: float, current: int) -> int:
-    """How many replicas a trigger of KEDA's needs: a HorizontalPodAutoscaler's rule for external metrics."""
-    threshold = float(trigger["metadata"]["threshold"])
-    if trigger.get("metricType", "AverageValue") == "Value":
-        ratio = value / threshold
-        return current if abs(ratio - 1) <= TOLERANCE else math.ceil(current * ratio)
-    ratio = value / (threshold * current) if current else math.inf
-    return current if abs(ratio - 1) <= TOLERANCE else math.ceil(value / threshold)
-
-
-class Autoscaler:
-    """One ScaledObject: what it needs over time, held back by windows and policies."""
-
-    def __init__(self, scaled: Manifest) -> None:
-        spec = scaled["spec"]
-        self.least: int = spec["minReplicaCount"]
-        self.most: int = spec["maxReplicaCount"]
-        self._behavior: dict[str, Any] = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-        self._wishes: list[tuple[float, int]] = []
-        self._changes: list[tuple[float, int]] = []
-
-    def decide(self, now: float, current: int, needs: Sequence[int]) -> int:
-        """How many there are to be from now on."""
-        need = min(max(max(needs), self.least), self.most)
-        if not self._wishes:
-            self._wishes.append((now, current))  # what is there at first counts as a need
-        up, down = self._behavior["scaleUp"], self._behavior["scaleDown"]
-        lowest = min((each for at, each in self._wishes if at > now - up["stabilizationWindowSeconds"]), default=need)
-        highest = max(
-            (each for at, each in self._wishes if at > now - down["stabilizationWindowSeconds"]), default=need
-        )
-        lowest, highest = min(lowest, need), max(highest, need)
-        self._wishes.append((now, need))
-        to = current
-        if current < lowest:
-            to = min(lowest, self._bound(up, now, current, up=True))
-        elif current > highest:
-            to = max(highest, self._bound(down, now, current, up=False))
-        if to != current:
-            self._changes.append((now, to - current))
-        return to
-
-    def _bound(self, rule: Manifest, now: float, current: int, *, up: bool) -> int:
-        """Of the policies the one that changes most, as `selectPolicy` has it unless it is set."""
-        bounds: list[int] = []
-        for policy in rule["policies"]:
-            since = now - policy["periodSeconds"]
-            changed = sum(by for at, by in self._changes if at > since and (by > 0) is up)
-            begun = current - changed
-            if policy["type"] == "Pods":
-                bounds.append(begun + policy["value"] if up else begun - policy["value"])
-            else:
-                part = 1 + policy["value"] / 100 if up else 1 - policy["value"] / 100
-                bounds.append(math.ceil(begun * part) if up else math.floor(begun * part))
-        return max(current, *bounds) if up else min(current, *bounds)

@@ -10,7 +10,6 @@ from sessions.machine.inputs_and_effects import Input, Output
 from sessions.machine.state import Open
 from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.types import ResponseId, Tokens, Tool
-from sessions.model.verdicts import Verdict
 from sessions.ports import OutputFilter
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.output_accumulator import OutputAccumulator
@@ -124,22 +123,3 @@ class GivenFilters:
 
     def input_filters(self, principal: object) -> tuple[()]:
         return ()
-
-
-class Replacing:
-    """Redacts the first `phrase` of a text; holds everything back until it is whole."""
-
-    def __init__(self, phrase: str, replacement: str) -> None:
-        self._phrase, self._replacement = phrase, replacement
-        self._text = ""
-
-    def feed(self, text: str) -> tuple[int, Verdict]:
-        self._text += text
-        at = self._text.find(self._phrase)
-        if at < 0:
-            return max(0, len(self._text) - len(self._phrase) + 1), Verdict(action="pass")
-        end = at + len(self._phrase)
-        return at, Verdict(action="redact", start=at, end=end, replacement=self._replacement)
-
-    def finish(self) -> tuple[int, Verdict]:
-        return len(self._text), Verdict(action="pass")

@@ -8,15 +8,7 @@ from sessions.machine import event_writer, inputs_and_effects, item_tree
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model.generation import EngineInfo
-from sessions.model.types import (
-    LOCAL_PRINCIPAL,
-    FunctionCall,
-    ItemId,
-    Message,
-    ResponseId,
-    Tokens,
-    pack_tokens,
-)
+from sessions.model.types import LOCAL_PRINCIPAL, FunctionCall, ItemId, Message, ResponseId, Tokens, pack_tokens
 from sessions.ports import ChatMessage
 from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import Ledger

@@ -34,7 +34,7 @@ def wire(tree: Path) -> Any:
     """The frames of the release's own test, as they travel and as they read."""
     from actors.peer import frames as pf
 
-    spec = importlib.util.spec_from_file_location("frames_of_release", tree / "tests/unit/actors/peer/test_frames.py")
+    spec = importlib.util.spec_from_file_location("frames_of_release", tree / "tests/unit/actors/peer/test_wire.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

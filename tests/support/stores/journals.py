@@ -174,13 +174,20 @@ async def a_codec(database: KeyDatabase, *, writes: bool = True, master: MasterK
     )
 
 
+# `make test` takes each store as it is by default: a file is sealed, and what else there is comes with `make test-all`.
 KINDS = [
     "memory",
-    "sqlite",
+    pytest.param("sqlite", marks=pytest.mark.slow),
     "sqlite-sealed",
     pytest.param("postgres", marks=pytest.mark.cluster),
-    pytest.param("postgres-sealed", marks=pytest.mark.cluster),
+    pytest.param("postgres-sealed", marks=[pytest.mark.cluster, pytest.mark.slow]),
 ]
+# For tests that stop a server and start it again.
+BESIDE_A_STOP = pytest.mark.parametrize(
+    "bed",
+    ["memory", "sqlite-sealed", pytest.param("postgres", marks=[pytest.mark.cluster, pytest.mark.slow])],
+    indirect=True,
+)
 
 
 @asynccontextmanager

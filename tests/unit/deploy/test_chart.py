@@ -17,7 +17,6 @@ from actors.handoff.drain import DrainLimits
 from deploy import chart_schema
 from sessions.metrics import Metrics
 from tests.support.documented_commands import fences
-from tests.support.kubernetes.generated_values import generated, is_sentence
 from tests.support.kubernetes.manifests import (
     CHART,
     ROOT,
@@ -34,6 +33,71 @@ from transport.cli.commands import VERSION, Parsed, RunGateway, RunReplica, pars
 from transport.cli.settings import read_settings
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition
+
+
+def generated(rng: random.Random) -> dict[str, Any]:
+    """Values as people write them: right, and in every other case with something that may be wrong here and there."""
+    sloppy = rng.random() < 0.5
+
+    def some(*right: Any, wrong: tuple[Any, ...] = ()) -> Any:
+        return rng.choice(wrong if wrong and sloppy and rng.random() < 0.1 else right)
+
+    def pool() -> dict[str, Any]:
+        vllm = {
+            "engine": "vllm",
+            "variant": some("cuda", wrong=("cpu",)),
+            "multiNode": {"size": some(1, 2, wrong=(0,))},
+        }
+        values: dict[str, Any] = {
+            "replicas": some(0, 1, 7, wrong=("2", -1)),
+            "slots": some(1, 32, 4096, wrong=(0, 2.5)),
+            "kv": {
+                "diskMb": some(0, 400, wrong=(10**7,)),
+                "volumeSize": some("20Gi", "1Ti", "500M", wrong=("10", "10 GB")),
+                "memoryMb": some(9, 5000, wrong=(0,)),
+                "keepVolumes": some(True, False),
+            },
+            "autoscaling": {
+                "enabled": some(True, False),
+                "min": some(1, 3, wrong=(10,)),
+                "max": some(4, 9),
+                "busySlots": 1,
+            },
+            "settings": some(
+                {}, {"idle_s": 60}, {"titles": "off"}, {"context": 8192}, wrong=({"idle": 60}, {"port": 1})
+            ),
+            "tolerations": some([], [{"operator": "Exists"}], wrong=({},)),
+            "extraEnv": some([], [{"name": "A", "value": "b"}], wrong=([{"name": "SESSILE_DATA", "value": "/x"}],)),
+        }
+        kind: dict[str, Any] = some({}, {"engine": "sim"}, {"modelVolume": "models", "model": "/models/a.gguf"}, vllm)
+        chosen = {name: values[name] for name in values if rng.random() < 0.4}
+        return {"model": some("hf:acme/chat", "smollm2-135m", wrong=("", "/models/x.gguf"))} | kind | chosen
+
+    values: dict[str, Any] = {
+        "peers": some({"insecure": True}, {"tlsSecret": "tls", "serverName": "s"}, wrong=({}, {"tlsSecret": "tls"})),
+        "gateway": {"replicas": some(1, 5), "grpc": some(True, False), "port": some(8080, 9000, wrong=(80, "http"))},
+        "pools": {some("main", "a", "chat-8b", wrong=("UPPER",)): pool() for _ in range(rng.randint(1, 3))},
+        "networkPolicy": {"enabled": some(True, False), "clients": some([], [{"podSelector": {}}])},
+        "httpRoute": some({}, {"enabled": True, "parentRefs": [{"name": "edge"}]}, wrong=({"enabled": True},)),
+        "monitoring": {
+            "serviceMonitor": some(True, False),
+            "rules": some(True, False),
+            "prometheusUrl": "http://p:9090",
+        },
+        "bundled": {"valkey": {"enabled": some(True, False)}, "postgres": {"enabled": some(True, False)}},
+        "ipv6": some(True, False),
+        "image": {"tag": some("", "1.0", wrong=(1,))},
+    }
+    return {name: values[name] for name in values if name in ("peers", "pools", "monitoring") or rng.random() < 0.5}
+
+
+def is_sentence(message: str) -> bool:
+    """Whether a refusal names the value, or says what to do; a failure inside a template does neither."""
+    names = (
+        "- at '" in message or re.search(r"execution error at \([^)]*\): (peers|pools|httpRoute)", message) is not None
+    )
+    return names and "nil pointer" not in message and "wrong type" not in message
+
 
 ROUNDS = 120
 PLAIN = {"peers": {"insecure": True}}
@@ -127,9 +191,6 @@ def of_name(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     return found
 
 
-# -- valid ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_what_kubernetes_takes(manifests: list[Manifest], version: str) -> None:
     assert [problem for each in manifests for problem in problems(each, version)] == []
@@ -188,9 +249,6 @@ def test_pods_have_no_rights(manifests: list[Manifest]) -> None:
             assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], name
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert "memory" in container["resources"]["limits"] or "nvidia.com/gpu" in container["resources"]["limits"]
-
-
-# -- what the processes take ------------------------------------------------------------------------------------------
 
 
 def ours(manifests: list[Manifest]) -> list[tuple[str, Manifest, Manifest]]:
@@ -419,9 +477,6 @@ def test_scaling_goes_by_our_own_metrics(everything: list[Manifest]) -> None:
     assert all('{namespace="chat",pod=~"demo-sessile-main-[0-9]+"}' in query for query in queries.values())
 
 
-# -- refused ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -490,9 +545,6 @@ def test_values_in_the_documentation_render() -> None:
     assert len(bodies) >= 2
     for body in bodies:
         assert [problem for each in render(yaml.safe_load(body)) for problem in problems(each)] == [], body
-
-
-# -- the schema of settings -------------------------------------------------------------------------------------------
 
 
 def test_the_schema_has_the_settings_of_the_program() -> None:

@@ -73,9 +73,6 @@ def test_the_checks_find_what_is_planted() -> None:
     modules = sources()
     assert unresolved(
         ["sessions.actor.actor.Actor", "sessions.actor", "sessions.actor.actor.Nobody", "sessions.nowhere"], modules
-    ) == [
-        "sessions.actor.actor.Nobody",
-        "sessions.nowhere",
-    ]
+    ) == ["sessions.actor.actor.Nobody", "sessions.nowhere"]
     twice = "| word | meaning | where |\n|---|---|---|\n| a | b | `sessions.model` |\n"
     assert entries(twice) == [("a", "b", "sessions.model")]

@@ -25,12 +25,6 @@ def usage_rows(place: Place) -> list[UsageRow]:
     return list(place.store.usage_rows.values())
 
 
-# -- answers -----------------------------------------------------------------------------------------------------
-
-
-# -- cancellation ------------------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_no_delta_follows_the_answer_to_a_cancel_and_the_slot_is_free() -> None:
     async with Place(SimulatedOptions(answer_tokens_mean=0)) as place:
@@ -92,9 +86,6 @@ def update(place: Place, title: str) -> cm.SessionUpdate:
     return cm.SessionUpdate(id=place.name(), session=SESSION, title=title)
 
 
-# -- the same command twice --------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_command_sent_twice_is_applied_once_whichever_activation_is_asked() -> None:
     async with Place() as place:
@@ -153,9 +144,6 @@ async def test_a_command_that_the_memory_has_forgotten_is_found_in_the_journal()
         await replica.runtime.passivate(KEY)
         assert await replica.do(first) == answer
         assert place.state().info.title == "1029"  # type: ignore[union-attr]
-
-
-# -- deletion ----------------------------------------------------------------------------------------------------
 
 
 @virtual
@@ -221,9 +209,6 @@ async def test_one_warming_at_a_time() -> None:
         await advance(5.0)
         assert engine.most == 1
         assert place.head().top == 1, "and nothing is journaled"
-
-
-# -- limits ------------------------------------------------------------------------------------------------------
 
 
 @virtual
@@ -307,9 +292,6 @@ async def test_a_session_that_was_refused_whole_does_not_stay_in_memory() -> Non
         assert await sweeps_of(replica).passivate_idle() == 0, "something stands in it"
 
 
-# -- memory --------------------------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_command_that_meets_a_leaving_actor_waits_and_is_answered() -> None:
     async with Place() as place:
@@ -359,9 +341,6 @@ async def test_nothing_is_activated_behind_the_back_of_a_close() -> None:
         assert replica.runtime.actors == []
 
 
-# -- access --------------------------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_what_one_may_not_see_does_not_exist() -> None:
     async with Place() as place:
@@ -375,9 +354,6 @@ async def test_what_one_may_not_see_does_not_exist() -> None:
             await replica.runtime.passivate(KEY)
         service = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k3", role="service")
         assert (await replica.do(update(place, "ours"), service)).offset == 2
-
-
-# -- readers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["continue", "pause", "cancel"])

@@ -19,15 +19,7 @@ from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import Gone, Internal, NotFound, SessileError, Unavailable
 from sessions.model.journal_types import Loaded
-from sessions.model.types import (
-    LOCAL_PRINCIPAL,
-    Principal,
-    SessionId,
-    SessionKey,
-    TenantId,
-    UnixMs,
-    unpack_tokens,
-)
+from sessions.model.types import LOCAL_PRINCIPAL, Principal, SessionId, SessionKey, TenantId, UnixMs, unpack_tokens
 from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.cluster.replicas import KEY, SESSION, TERMINAL, Fault, Place, Replica, text_of
 from tests.support.cluster.sweeps import sweeps_of
@@ -83,9 +75,6 @@ def check_log(place: Place, response_id: str | None) -> None:
     answer = place.state().answers[response_id]  # type: ignore[index]
     text = text_of(records, response_id)  # type: ignore[arg-type]
     assert decode(unpack_tokens(answer.tokens)) + answer.tail == text, "the model remembers what was released"
-
-
-# -- the journal fails ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
@@ -178,9 +167,6 @@ async def test_when_patience_with_the_journal_ends_the_next_activation_goes_on()
         check_log(place, answer.response_id)
 
 
-# -- another owner -------------------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_a_zombie_shows_nothing_though_its_append_was_under_way() -> None:
     """It stands still over its lease; another replica finishes the answer; then its append arrives."""
@@ -223,9 +209,6 @@ async def test_a_journal_that_was_restored_from_a_backup_is_another_continuity()
         assert place.head().epoch != epoch
         created = [r.event.item.id for r in place.records() if isinstance(r.event, ev.ItemCreated)]
         assert created == [first.item_id, again.item_id]
-
-
-# -- the replica dies ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("afterwards", [False, True], ids=["before", "after"])
@@ -466,9 +449,6 @@ async def test_a_session_that_kills_its_replicas_is_put_away() -> None:
         assert isinstance(await reader.ended(again.response_id), ev.ResponseCompleted)
 
 
-# -- upkeep --------------------------------------------------------------------------------------------------------
-
-
 @virtual
 async def test_an_owner_that_was_replaced_finds_out_by_itself() -> None:
     """Nobody tells it and nobody asks it for anything: a session that waits for a tool would stay for minutes."""
@@ -558,9 +538,6 @@ async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
         assert await sweeping == 1
         await reader.ended(answer.response_id)
         assert not [r for r in place.records(stays) if isinstance(r.event, ev.SessionMigrated)]
-
-
-# -- an engine that does not let go ----------------------------------------------------------------------------------
 
 
 @virtual

@@ -54,9 +54,6 @@ async def until_stored(journal: PostgresJournal, head: Head, top: int) -> int:
                 return stored
 
 
-# -- the start ----------------------------------------------------------------------------------------------------
-
-
 async def test_what_does_not_mend_by_itself_is_not_waited_for(server: PostgresServer, schema: str) -> None:
     stranger = server.dsn.replace("postgres@", "nobody_of_that_name@")
     for dsn in ("postgresql://user@127.0.0.1:no-port/db", stranger):
@@ -88,9 +85,6 @@ async def test_the_database_must_not_lie_about_durability(server: PostgresServer
     finally:
         async with by_hand(server, schema) as connection:
             await connection.execute("ALTER ROLE postgres RESET synchronous_commit")
-
-
-# -- several processes --------------------------------------------------------------------------------------------
 
 
 async def test_of_two_replicas_that_both_believe_one_writes(server: PostgresServer, schema: str) -> None:
@@ -127,9 +121,6 @@ async def test_two_processes_that_were_cloned_do_not_write_as_one(
         assert await top_of(one) == 1
         await append(one, head, 1)
         await twin.close()
-
-
-# -- a server that goes away --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -281,9 +272,6 @@ async def test_a_write_that_the_server_refuses_hurts_its_sender_alone(server: Po
         assert isinstance(results[1], SessileError) and results[1].code == "journal_refused"
 
 
-# -- a server that goes back in time ------------------------------------------------------------------------------
-
-
 async def test_a_server_that_is_restored_under_a_running_process_is_noticed(
     server: PostgresServer, schema: str
 ) -> None:
@@ -312,29 +300,6 @@ async def test_a_server_that_is_restored_under_a_running_process_is_noticed(
         journal.database._drop_writer()
         await append(journal, again, 1)
         assert again.incarnation == journal.incarnation
-
-
-async def test_a_server_that_was_restored_between_two_starts_is_noticed_by_the_marker(
-    server: PostgresServer, schema: str, tmp_path: Path
-) -> None:
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        head = await grant(journal)
-        await append(journal, head, 0)
-        first = journal.incarnation
-    await asyncio.to_thread(server.stop)
-    await asyncio.to_thread(server.backup)
-    await asyncio.to_thread(server.start)
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation == first
-        await append(journal, head, 1)
-    await asyncio.to_thread(server.stop)
-    await asyncio.to_thread(server.restore)
-    await asyncio.to_thread(server.start)
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation != first
-        second = journal.incarnation
-    async with opened_at(server.dsn, schema, marker_folder=tmp_path) as journal:
-        assert journal.incarnation == second
 
 
 async def test_another_timeline_or_database_is_a_new_incarnation(server: PostgresServer, schema: str) -> None:

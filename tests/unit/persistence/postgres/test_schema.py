@@ -1,11 +1,15 @@
-"""How a PostgreSQL schema gets to the newest version."""
+"""A PostgreSQL schema's versions, and what several processes do in it."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from persistence.postgres import schema as postgres_schema
@@ -13,7 +17,15 @@ from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.schema import versions_of
 from persistence.postgres.store import PostgresStore
 from persistence.sql.migrations import read_migrations, required_version
-from sessions.model.errors import Unavailable
+from sessions.governance.audit_verify import verify
+from sessions.model.api_keys import ApiKeyRequest, make_api_key
+from sessions.model.audit import Audited
+from sessions.model.errors import Internal, Unavailable
+from sessions.model.journal_types import Due
+from sessions.model.types import UnixMs
+from tests.support.stores.journals import ACME, NOW, a_log, an_append, patch, postgres, purge
+from tests.support.stores.journals import grant as acme_grant
+from tests.support.stores.journals import key as acme_key
 from tests.support.stores.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
 from tests.support.stores.stores import append, key, one_more_migration, top_of
@@ -116,3 +128,87 @@ async def test_a_schema_of_an_old_version_gets_to_the_newest_with_its_rows(serve
         assert await versions_of(connection) == (required_version(texts), len(texts))
         assert await connection.fetchval("SELECT count(*) FROM commands") == 1
         assert await columns_of(connection, schema) == await columns_of(connection, new)
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[list[PostgresStore]]:
+    schema = f"audit_{next(_names)}"
+    stores = [PostgresStore(PostgresDatabase(postgres().dsn, schema=schema)) for _ in range(3)]
+    for store in stores:
+        await store.open()
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+def a_row(n: int) -> Audited:
+    return Audited(action="verdict", at=UnixMs(NOW + n), detail={"n": n})
+
+
+async def test_replicas_keep_one_chain(replicas: list[PostgresStore]) -> None:
+    """Appends with verdicts on three replicas, keys that are made, sessions that are purged, all of one tenant."""
+    heads = [await acme_grant(replicas[n % 3].journal, acme_key(f"s{n}")) for n in range(9)]
+    for n in range(6):
+        await a_log(replicas[0].journal, f"old{n}", 1, head=patch(deleted_at=UnixMs(NOW - 9)))
+
+    async def appends(number: int, head: Any) -> None:
+        for top in range(6):
+            await replicas[number % 3].journal.append(
+                an_append(msgspec.structs.replace(head, top=top), 1, audit=(a_row(number), a_row(number)))
+            )
+
+    keys = [make_api_key(ApiKeyRequest(tenant="acme"), bytes([n]) * 40, now=NOW)[0] for n in range(6)]
+    due = Due(deleted_before=NOW)
+    await asyncio.gather(
+        *(appends(number, head) for number, head in enumerate(heads)),
+        *(replicas[n % 3].api_keys.add(each, audit=a_row(n)) for n, each in enumerate(keys)),
+        *(store.audit.record(ACME, [a_row(0)]) for store in replicas),
+        purge(replicas[1].journal, due, commands_before=NOW, limit=9, at=NOW),
+        purge(replicas[2].journal, due, commands_before=NOW, limit=9, at=NOW),
+    )
+    for store in replicas:
+        found = await verify(store.audit, ACME)
+        assert found.intact and found.rows == 9 * 6 * 2 + 6 + 3 + 6
+    for number, head in enumerate(heads):
+        stored = await replicas[number % 3].journal.head(head.key)
+        assert stored is not None and stored.top == 6
+
+
+async def test_a_key_file_proves_what_the_database_cannot(replicas: list[PostgresStore]) -> None:
+    """Whoever has the whole database, its secret included, cannot write rows that a key file does not disown."""
+    schema = f"audit_{next(_names)}"
+    stores = []
+    for audit_key in (None, b"k" * 32, None):
+        store = PostgresStore(PostgresDatabase(postgres().dsn, schema=schema, audit_key=audit_key))
+        await store.open()
+        stores.append(store)
+    before, with_file, forger = (store.audit for store in stores)
+    try:
+        await before.record(ACME, [a_row(1)])
+        await with_file.record(ACME, [a_row(2)])
+        found = await verify(with_file, ACME)
+        assert found.intact and found.weak == 1
+        assert (await verify(forger, ACME)).first_broken == 2, "without the file nobody can tell"
+        await forger.record(ACME, [a_row(3)])
+        assert (await verify(with_file, ACME)).weak == 2, "seen by whoever keeps count"
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_reads_beyond_one_page_of_a_load_are_joined(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("persistence.postgres.statements.LOAD_PAGE_ROWS", 7)
+    async with opened_at(server.dsn, schema) as journal:
+        await append(journal, await grant(journal), 0, 50)
+        loaded = await journal.load(key(), now_ms=NOW)
+        assert loaded is not None and [record.offset for record in loaded.records] == list(range(1, 51))
+        async with by_hand(server, schema) as connection:
+            await connection.execute('DELETE FROM events WHERE "offset" > 40')
+        with pytest.raises(Internal) as caught:
+            await journal.load(key(), now_ms=NOW)
+        assert caught.value.code == "journal_hole"

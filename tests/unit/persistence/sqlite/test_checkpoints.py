@@ -10,16 +10,7 @@ from structlog.testing import capture_logs
 from persistence.sqlite.checkpoints import CHECK_EVERY, LAST_RESORT, RESTART
 from persistence.sqlite.journal import SqliteJournal
 from persistence.sqlite.library import CHECKPOINTS_BESIDE_COMMITS
-from tests.support.stores.stores import (
-    NOW,
-    a_journal,
-    append,
-    grant,
-    key,
-    no_file_may_grow_beyond,
-    opened,
-    top_of,
-)
+from tests.support.stores.stores import NOW, a_journal, append, grant, key, no_file_may_grow_beyond, opened, top_of
 
 PAGE_BYTES = 4096
 FRAME_BYTES = PAGE_BYTES + 24

@@ -85,9 +85,6 @@ class Fork(Desk):
         return answer.response_id
 
 
-# -- cuts -----------------------------------------------------------------------------------------------------------
-
-
 async def test_a_question_edited_before_a_cut_was_made_has_all_that_stands_before_it() -> None:
     desk = Fork(window=120)
     cut = (await desk.until_cut()).cut
@@ -168,9 +165,6 @@ async def _over_any_branches(data: st.DataObject) -> None:
         for name, plan in plans.items():
             again = await desk.ledger.plan(desk.state.open[name])
             assert again == msgspec.structs.replace(plan, cut=None), "a prompt that was made stays"
-
-
-# -- calls ----------------------------------------------------------------------------------------------------------
 
 
 def _called(name: str) -> tuple[cm.NewItem, ...]:

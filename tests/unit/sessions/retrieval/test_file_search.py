@@ -192,11 +192,7 @@ def principal_of(user: str | None = None, role: Any = "service") -> Principal:
 
 @pytest.mark.parametrize(
     ("principal", "may_name"),
-    [
-        (principal_of(), {"vs_0"}),
-        (principal_of("ann", "user"), {"vs_1"}),
-        (principal_of("ann"), {"vs_0", "vs_1"}),
-    ],
+    [(principal_of(), {"vs_0"}), (principal_of("ann", "user"), {"vs_1"}), (principal_of("ann"), {"vs_0", "vs_1"})],
     ids=["a service", "a user", "a service for a user"],
 )
 async def test_a_scope_names_what_its_client_sees_and_its_turns_may_search(

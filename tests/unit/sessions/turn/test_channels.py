@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 import pytest
 
 from sessions.machine import event_writer
@@ -15,9 +14,9 @@ from sessions.model.generation import ThoughtMarks
 from sessions.model.types import Tool
 from sessions.turn.call_formats import FORMATS
 from sessions.turn.call_text import CallReading, Calls
-from sessions.turn.channels import ANSWER_ENDS, END, FINAL, MARKS, THOUGHT, Header, read_header
+from sessions.turn.channels import END, THOUGHT, Header, read_header
 from sessions.turn.output_pipeline import Release
-from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser
+from sessions.turn.tool_call_parser import ToolCallParser
 
 WEATHER = Tool(name="get_current_weather", parameters={"type": "object"})
 LOOK = Tool(name="look")
@@ -30,7 +29,6 @@ GEMMA: Final[dict[str, Any]] = {
     "written": FORMATS["gemma4"],
     "thoughts": ThoughtMarks("<|channel>thought", "<channel|>"),
 }
-GEMMA_MARKS: Final = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')
 NEXT: Final = "<|start|>assistant"
 HARMONY_CALL: Final = (
     "<|channel|>analysis<|message|>Need to use function get_current_weather.<|end|>"
@@ -171,42 +169,6 @@ def test_an_answer_is_read_the_same_wherever_it_is_cut(name: str) -> None:
         assert said(read(how, parts)[1]) == expected
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_ends_anywhere_shows_no_mark(name: str) -> None:
-    how, text, expected = ANSWERS[name]
-    words = {kind: "".join(part for each, part in expected if each == kind) for kind in ("text", "thought")}
-    at = 0
-    while at < len(text):  # special tokens come whole
-        marks = (each for each in (*MARKS, *GEMMA_MARKS) if text.startswith(each, at))
-        at += len(next(marks, "x"))
-        for piece in read(how, [text[:at]], "max_output_tokens")[1]:
-            if isinstance(piece, event_writer.Text | event_writer.Thought):
-                assert not any(mark in piece.text for mark in (*MARKS, *GEMMA_MARKS))
-                assert piece.text in words["thought" if isinstance(piece, event_writer.Thought) else "text"]
-
-
-def test_a_call_of_a_checked_function_goes_on_once_it_is_whole() -> None:
-    strict = msgspec.structs.replace(WEATHER, strict=True)
-    for parts in cut_at_every_byte(HARMONY_CALL):
-        parser = ToolCallParser((strict,), **HARMONY)
-        releases = [parser.accept(Release(part, b"", "")) for part in parts]
-        (call,) = [call for each in (*releases, parser.finish("stop")) for call in each.calls]
-        assert call.arguments == '{"location":"San Francisco"}'
-    for wrong in (HARMONY_CALL.replace("}", ""), HARMONY_CALL.replace("}", "} x")):
-        with pytest.raises(MisfitCall):
-            parser = ToolCallParser((strict,), **HARMONY)
-            parser.accept(Release(wrong, b"", ""))
-            parser.finish("stop")
-
-
-def test_thoughts_are_counted_without_what_stands_around_them() -> None:
-    parser = ToolCallParser((), **HARMONY)
-    parser.accept(Release(THOUGHT, b"\0" * 12, ""))
-    parser.accept(Release("Hm, well.", b"\0" * 16, ""))
-    parser.accept(Release(f"{END}{NEXT}{FINAL}Yes, it is.", b"\0" * 32, ""))
-    assert 4 <= parser.reasoning_tokens <= 6
-
-
 @pytest.mark.parametrize(
     ("text", "header"),
     [
@@ -229,10 +191,6 @@ def test_headers_are_read(text: str, header: Header | None) -> None:
 def test_what_can_be_no_header_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="header"):
         read_header(text)
-
-
-def test_an_answer_does_not_end_where_a_message_does() -> None:
-    assert END not in ANSWER_ENDS
 
 
 def calls_in(written: str, text: str) -> Calls | None:

@@ -43,12 +43,6 @@ def test_the_longest_answer_that_a_request_allows_reserves_nothing(answer: int |
         fit([Segment(ItemId("s0"), 7_914, True)], **room)
 
 
-def test_what_a_prompt_leaves_to_its_answer_is_as_configured_and_no_more_than_the_answer_needs() -> None:
-    assert context_fitting.reserved(8_192, None, 1_000) == 1_000
-    assert context_fitting.reserved(8_192, 7, 1_000) == 7
-    assert context_fitting.reserved(100, None) == 25, "of a small window a quarter"
-
-
 def total(segments: list[Segment]) -> int:
     return sum(each.length for each in segments)
 

@@ -129,11 +129,7 @@ def test_a_call_behind_a_few_broken_ones_is_read() -> None:
     call = '<|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>'
     for broken in ("<|tools_prefix|>[" * 100, '<|tools_prefix|>[{"f": "' * FAILURES_MAX):
         for parts in ([broken + call], list(broken + call)):
-            assert read_answer(parts, "apertus", None) == [
-                ("text", broken),
-                ("call", "f"),
-                ("arguments", '{"a": 1}'),
-            ]
+            assert read_answer(parts, "apertus", None) == [("text", broken), ("call", "f"), ("arguments", '{"a": 1}')]
 
 
 def test_behind_too_many_broken_calls_one_in_the_other_the_rest_is_text() -> None:

@@ -15,8 +15,7 @@ from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import MisfitCall, ToolCallParser, constrained_output
 
 WEATHER = Tool(
-    name="weather",
-    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    name="weather", parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 )
 CLOCK = Tool(name="clock")
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln {\\"x\\"}"}}\n</tool_call>'

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +23,7 @@ from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import ParsedRelease, ToolCallParser, state_at_ledger
 from tests.support.output_text import Vocabulary
 
-TOOLS = (
-    Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}),
-    Tool(name="g"),
-)
+TOOLS = (Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}}), Tool(name="g"))
 CALLS = [
     '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
     '<tool_call>\n{"name": "g", "arguments": {"b": {"c": ["}", "\\""]}}}\n</tool_call>',
@@ -40,7 +36,6 @@ texts = st.lists(st.sampled_from([*CALLS * 2, *ODDS, "well "]), max_size=7).map(
 MARKS = ThoughtMarks("<think>", "</think>")
 THOUGHTS = ["Hm.", " wait", "\n", "<", "</", "<tool_call>", CALLS[0], "é", "…"]
 thoughts = st.lists(st.sampled_from(THOUGHTS), max_size=5).map(lambda parts: f"<think>\n{''.join(parts)}\n</think>\n\n")
-Pieces = tuple[event_writer.Piece, ...]
 
 
 def together(pieces: Sequence[event_writer.Piece]) -> list[event_writer.Piece]:
@@ -176,11 +171,7 @@ def test_thoughts_come_out_the_same_however_they_are_split_and_whoever_dies(
 
 
 FAMILIES = {
-    "field": [
-        '\ufdd0"f"\n{"a": 1}\ufdd1',
-        '\ufdd0"g"\n{"b": "ü}"}\ufdd1',
-        '\ufdd0"g"\n\ufdd1',
-    ],
+    "field": ['\ufdd0"f"\n{"a": 1}\ufdd1', '\ufdd0"g"\n{"b": "ü}"}\ufdd1', '\ufdd0"g"\n\ufdd1'],
     "llama3": ['<|python_tag|>{"name": "f", "parameters": {"a": 1}}', '{"name": "g", "parameters": {"b": "ü}"}}', "; "],
     "mistral": [
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
@@ -194,7 +185,7 @@ FAMILIES = {
     "json_list": ['<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', '<|tool_call|>[{"name": "g"}]<|/tool_call|>'],
     "command_r": ['<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>'],
     "deepseek": [
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',  # noqa: E501
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'  # noqa: E501
     ],
     "lfm2": ['<|tool_call_start|>[f(a=1), g(b="ü")]<|tool_call_end|>'],
     "gemma4": [
@@ -202,10 +193,7 @@ FAMILIES = {
         '<|tool_call>call:g{b:<|"|>ü, {"x"}: 1<|"|>,c:[1,true,{d:<|"|><|"|>}],e:{}}<tool_call|>',
     ],
 }
-FIELD: dict[str, Any] = {
-    "written": FORMATS["field"],
-    "thoughts": ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE),
-}
+FIELD: dict[str, Any] = {"written": FORMATS["field"], "thoughts": ThoughtMarks(FIELD_THOUGHT_OPEN, FIELD_THOUGHT_CLOSE)}
 FIELD_PARTS = ["\ufdd2Hm, </think>\ufdd3", "\ufdd2 \ufdd3", "\ufdd2And <think> so.\n\ufdd3\n", *FAMILIES["field"]]
 FOREIGN = ["so ", "é", "\n", "<", "[", "{", '{"a": 1}', '{"name', "[TOOL", "</tool_call>", "…", "}", "; "]
 
@@ -290,28 +278,6 @@ def test_messages_in_channels_come_out_the_same_however_they_are_split_and_whoev
         ended = log.run(text[len(log.ledger) :], data.draw, dies=deaths > 0)
         deaths -= 1
     assert together(log.pieces) == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_s_calls_are_read(family: str) -> None:
-    for written in FAMILIES[family]:
-        if not written.strip("; "):
-            continue
-        pieces = whole(f"\n{written}", written=FORMATS[family])
-        assert pieces is not None and isinstance(pieces[0], event_writer.CallBegin), written
-        assert not any(isinstance(piece, event_writer.Text) for piece in pieces), written
-        if pieces[0].name == "f":
-            assert pieces[1] == event_writer.CallArguments('{"a": 1}')
-
-
-@pytest.mark.parametrize("arguments", ['{"b": "x', '{"b": 1}}', '{"a": 1} <b>', "no JSON\n{", '{"b" : 1 }', "[1]"])
-def test_a_verbatim_call_has_the_arguments_that_stand_before_its_mark(arguments: str) -> None:
-    pieces = whole(f'\ufdd0"h"\n{arguments}\ufdd1 and so', written=FORMATS["field"])
-    assert pieces == [
-        event_writer.CallBegin("h"),
-        event_writer.CallArguments(arguments),
-        event_writer.Text("and so"),
-    ]
 
 
 @given(texts, st.sampled_from(["max_output_tokens", "content_filter"]), st.data())
