@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Overloaded, Unavailable
@@ -41,15 +42,31 @@ WORLDS = [
 ]
 
 
-@pytest.fixture(params=WORLDS)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+# Where llama.cpp takes long for what the others show as well.
+FAST_WORLDS = [*WORLDS[:2], pytest.param("llama", marks=[pytest.mark.model, pytest.mark.slow]), *WORLDS[3:]]
+fast_worlds = pytest.mark.parametrize("world", FAST_WORLDS, indirect=True)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def idle() -> AsyncIterator[list[Engine]]:
+    """Engines of llama.cpp between two tests."""
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        await engine.close()
+
+
+@pytest_asyncio.fixture(params=WORLDS, loop_scope="session")
+async def world(request: pytest.FixtureRequest, tmp_path: Path, idle: list[Engine]) -> AsyncIterator[World]:
     match request.param:
         case "simulated":
             made: World = SimulatedWorld(tmp_path)
         case "switching":
             made = SwitchingWorld(tmp_path)
         case "llama":
-            made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"))
+            made = LlamaWorld(tmp_path, request.getfixturevalue("model_path"), idle=idle)
         case _:
             from tests.support.engines.vllm_world import VllmWorld
 
@@ -58,7 +75,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def engine(world: World) -> Engine:
     return await world.engine()
 
@@ -142,6 +159,7 @@ async def test_an_answer_that_ends_by_itself_says_stop_and_hides_the_end_token(e
     assert "<|" not in answer.text
 
 
+@fast_worlds
 async def test_the_window_ends_an_answer(engine: Engine) -> None:
     filler = tuple(await engine.tokenizer.text(" river" * 2 * WINDOW))[: WINDOW - 60]
     prompt = await prompt_of(engine, "Go on for ever.", before=filler)
@@ -250,6 +268,7 @@ async def test_branches_that_take_turns_cost_their_own_tokens_only(world: World,
             branches[number] = await follow_up(engine, prompt, answer, "And what else may be said about that one?")
 
 
+@fast_worlds
 async def test_branches_of_one_session_run_side_by_side(engine: Engine) -> None:
     left = await prompt_of(engine, "Name a river.")
     right = await prompt_of(engine, "Name a mountain.")
@@ -261,12 +280,12 @@ async def test_branches_of_one_session_run_side_by_side(engine: Engine) -> None:
 async def test_many_more_sessions_than_slots_never_mix(engine: Engine) -> None:
     names = ("Ada", "Bob", "Cleo", "Dan", "Eve")
     prompts = {name: await prompt_of(engine, f"My name is {name}. What is my name?") for name in names}
-    alone = {name: (await ask(engine, key(f"{name}-alone"), prompts[name])).tokens for name in names}
+    alone = {name: (await ask(engine, key(f"{name}-alone"), prompts[name], max_tokens=6)).tokens for name in names}
     for _ in range(2):
-        answers = await asyncio.gather(*(ask(engine, key(name), prompts[name]) for name in names[:4]))
+        answers = await asyncio.gather(*(ask(engine, key(name), prompts[name], max_tokens=6) for name in names[:4]))
         for name, answer in zip(names, answers, strict=False):
             assert answer.tokens == alone[name]
-    assert (await ask(engine, key("Eve"), prompts["Eve"])).tokens == alone["Eve"]
+    assert (await ask(engine, key("Eve"), prompts["Eve"], max_tokens=6)).tokens == alone["Eve"]
 
 
 async def test_warming_brings_the_prompt_up(world: World, engine: Engine) -> None:
@@ -368,6 +387,7 @@ async def test_an_abort_during_prefill_frees_the_slot(engine: Engine) -> None:
     assert (await ask(engine, key("b"), short)).tokens == (await ask(engine, key("c"), short)).tokens
 
 
+@fast_worlds
 async def test_a_slow_reader_gets_every_token(engine: Engine) -> None:
     prompt = await prompt_of(engine, "Tell me a story about a bird.")
     fast = await ask(engine, key("a"), prompt, max_tokens=40)
@@ -382,6 +402,7 @@ async def test_a_slow_reader_gets_every_token(engine: Engine) -> None:
 # -- more work than slots --------------------------------------------------------------------------------------
 
 
+@fast_worlds
 async def test_waiting_runs_are_served_by_priority_then_in_order(engine: Engine) -> None:
     prompt = await prompt_of(engine, "Tell me a long story about the sea.")
     holders = [await open_stream(engine, key(f"h{n}"), prompt) for n in range(SLOTS)]
@@ -429,6 +450,7 @@ async def test_an_answer_that_makes_room_pauses_and_goes_on_as_if_nothing_had_be
         assert answer.finish.prompt_tokens == wanted.finish.prompt_tokens
 
 
+@fast_worlds
 async def test_beyond_the_queue_work_is_shed_and_nothing_leaks(world: World) -> None:
     engine = await world.engine(waiting_max=1)
     prompt = await prompt_of(engine, "Tell me a long story about the sea.")

@@ -18,7 +18,6 @@ from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk, KVPlace
 from sessions.model.types import OPENINGS, Json, Sampling, SessionKey, TextOptions
-from sessions.ports import ChatMessage
 from tests.support.engines.engines import (
     SLOTS,
     WINDOW,
@@ -112,31 +111,6 @@ async def test_a_restart_finds_every_session_on_disk(start: Start) -> None:
     assert answer.finish.cached_tokens == covered
 
 
-async def test_host_memory_that_is_full_sends_sessions_to_disk(start: Start, tmp_path: Path) -> None:
-    engine = await start(host_bytes_max=6_000_000)  # two sessions of a hundred tokens
-    prompts = {name: await prompt_of(engine, f"{STORY} Its name was {name}.") for name in ("Ada", "Bob", "Cy", "Di")}
-    first = {name: await ask(engine, key(name), prompt, max_tokens=8) for name, prompt in prompts.items()}
-    for name, prompt in prompts.items():
-        later = await follow_up(engine, prompt, first[name], "What was its name?")
-        answer = await ask(engine, key(name), later, max_tokens=8)
-        assert answer.finish.cached_tokens == len(prompt) + len(first[name].tokens) - 1
-        staged = sum(path.stat().st_size for path in (tmp_path / "staging").rglob("*.slot"))
-        assert staged <= 6_000_000
-    assert engine.stats().counters["disk_reads"] >= 1
-
-
-async def test_deleting_a_session_removes_its_kv_from_memory_and_disk(start: Start, tmp_path: Path) -> None:
-    engine = await start()
-    await twins(engine)
-    await crowd(engine, 0)
-    assert engine.place(key("a")).tier == "host"
-    await engine.release(key("a"))
-    assert engine.place(key("a")).tier == "none"
-    await engine.close()
-    assert list((tmp_path / "kv").iterdir()) == []
-    assert list((tmp_path / "staging").iterdir()) == []
-
-
 def damaged(data: bytes, kind: int, chance: random.Random) -> bytes:
     bad = bytearray(data)
     match kind:
@@ -181,25 +155,6 @@ async def test_fifty_damaged_snapshots_are_recomputed_with_the_right_output(star
         engine = await start()
         answer = await ask(engine, key("a"), later, max_tokens=6)
         assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
-
-
-async def test_swapped_snapshots_are_refused(start: Start, tmp_path: Path) -> None:
-    engine = await start()
-    _, later, expected = await twins(engine)
-    other = await prompt_of(engine, f"{STORY} It was winter.")
-    alone = await ask(engine, key("b"), other, max_tokens=20)
-    await engine.close()
-    one, two = sorted((tmp_path / "kv").iterdir())
-    one.rename(tmp_path / "x")
-    two.rename(one)
-    (tmp_path / "x").rename(two)  # names only: each file still says whose it is
-    data_one, data_two = one.read_bytes(), two.read_bytes()
-    engine = await start()
-    one.write_bytes(data_two)
-    two.write_bytes(data_one)  # and now their contents, behind the engine's back
-    assert (await ask(engine, key("a"), later, max_tokens=12)).tokens == expected.tokens
-    assert (await ask(engine, key("b"), other, max_tokens=20)).tokens == alone.tokens
-    assert engine.stats().counters["refused_other_session"] == 2
 
 
 async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_and_for_nobody_else(start: Start) -> None:
@@ -275,19 +230,6 @@ async def test_sessions_never_see_each_other_under_eviction_aborts_and_deletion(
     counters = engine.stats().counters
     assert answers > 120 and counters["restores"] > 20
     assert counters["reuse_misses"] == 0 and counters["saves_of_others"] == 0
-
-
-async def test_an_abort_during_prefill_frees_the_slot(start: Start) -> None:
-    engine = await start(batch_tokens=32, slots=1)
-    filler = tuple(await engine.tokenizer.text(" river" * WINDOW))[:900]
-    prompt = await prompt_of(engine, "Go on.", before=filler)
-    task = asyncio.create_task(ask(engine, key("a"), prompt))
-    await until(lambda: any(run.completion is not None for runs in engine._slot_runs.values() for run in runs))
-    task.cancel()
-    await asyncio.wait([task])
-    short = await prompt_of(engine, "Name a river.")
-    await ask(engine, key("b"), short, max_tokens=1)
-    assert engine.stats().running == 0
 
 
 # -- formats and sampling --------------------------------------------------------------------------------
@@ -380,17 +322,6 @@ async def test_spellings_of_control_tokens_in_a_string_do_not_end_a_constrained_
     assert msgspec.json.decode(released + rest.text)["name"].startswith("<|im_end|>")
 
 
-async def test_a_text_that_does_not_fit_its_format_is_not_continued(start: Start) -> None:
-    engine = await start()
-    prompt = await prompt_of(engine, "Describe a person as JSON.")
-    for text in ("Once upon", '{"nome', '{"name": "far too long for it'):
-        emitted = tuple(await engine.tokenizer.text(text))
-        with pytest.raises(BadInput) as refused:
-            await ask(engine, key("a"), (*prompt, *emitted), sampling=formatted(PERSON), emitted=emitted)
-        assert refused.value.code == "recovery_incompatible"
-    assert engine.stats().running == 0
-
-
 async def test_biases_and_log_probabilities(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Tell me a long story about the sea.")
@@ -455,48 +386,7 @@ async def test_penalties_count_what_was_emitted_before_a_failure(start: Start) -
 # -- the tokenizer ---------------------------------------------------------------------------------------
 
 
-async def test_the_models_template_is_followed_to_the_letter(start: Start) -> None:
-    engine = await start()
-    tokenizer = engine.tokenizer
-    whole = (
-        *await tokenizer.opening(None, ()),
-        *await tokenizer.message(ChatMessage(role="user", text="Hi")),
-        *tokenizer.answer_opening,
-    )
-    rendered = tokenizer.template.render([{"role": "user", "content": "Hi"}], answer=True)
-    assert "named SmolLM" in rendered  # what the template says where nobody gave instructions
-    assert whole == await tokenizer._encode(rendered, special=True)
-
-
-async def test_chatml_can_be_asked_for_and_has_tools(start: Start) -> None:
-    plain, chatml = await start(), await start(chat_template="chatml")
-    assert plain.info.tool_format == chatml.info.tool_format == "hermes"  # the built-in words take over
-    assert plain.tokenizer.fingerprint != chatml.tokenizer.fingerprint
-    message = ChatMessage(role="assistant", text="", calls=(("c1", "look_up", '{"q": "x"}'),))
-    text = await chatml.tokenizer._encode('{"name": "look_up", "arguments": {"q": "x"}}', special=False)
-    tokens = tuple(await chatml.tokenizer.message(message))
-    assert len(tokens) > len(text)
-
-
 # -- starting --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["missing", "not gguf", "cut", "folder"])
-async def test_a_bad_model_file_is_refused_with_its_path(
-    start: Start, kind: str, model_path: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "model.gguf"
-    match kind:
-        case "not gguf":
-            path.write_bytes(b"PK\x03\x04" + bytes(1000))
-        case "cut":
-            with model_path.open("rb") as file:
-                path.write_bytes(file.read(20_000_000))
-        case "folder":
-            path.mkdir()
-    with pytest.raises(BadInput) as refused:
-        await start(model_path=path)
-    assert refused.value.code == "bad_model_file" and str(path) in refused.value.public_message
 
 
 async def test_other_things_that_cannot_be_are_refused_at_the_start(start: Start, tmp_path: Path) -> None:
@@ -569,3 +459,80 @@ async def test_a_tenants_kv_stays_below_its_bound_and_anothers_is_left_alone(sta
     (snapshot,) = engine._slot_kv.tiers.host.of(key("s1", "small"))
     await engine._slot_kv.tiers.catalog.drop(snapshot)
     assert engine.holdings.bytes_of(key("", "small").tenant) > one // 2, "and on the device again when that is gone"
+
+
+# -- speculation, and KV in 8 bits: the same text, KV that takes the tiers, half the bytes
+
+LIST = "Repeat this list exactly, and write nothing else:\n" + "\n".join(
+    f"{number}. item number {number} has the colour {colour} and the price {number * 7} euros"
+    for number, colour in enumerate(["red", "green", "blue", "white", "black"], 1)
+)
+
+
+@pytest.mark.slow
+async def test_repeated_text_is_drafted_and_the_answer_is_the_same(start: Start) -> None:
+    plain = await start()
+    prompt = await prompt_of(plain, LIST)
+    expected = await ask(plain, key("a"), prompt, max_tokens=90)
+    assert not plain.stats().counters["drafted_tokens"]
+    await plain.close()
+    engine = await start(speculation="ngram")
+    answer = await ask(engine, key("b"), prompt, max_tokens=90)
+    assert (answer.tokens, answer.text) == (expected.tokens, expected.text)
+    counters = engine.stats().counters
+    assert 0 < counters["accepted_tokens"] <= counters["drafted_tokens"]
+    for cut in (20, 43, 71):  # as another replica goes on after a failure, in the middle of what was drafted
+        emitted = expected.tokens[:cut]
+        rest = await ask(engine, key(f"cut{cut}"), (*prompt, *emitted), max_tokens=90 - cut, emitted=emitted)
+        assert emitted + rest.tokens == expected.tokens
+
+
+@pytest.mark.slow
+async def test_an_answer_that_ends_among_drafts_leaves_its_own_tokens_and_no_others(start: Start) -> None:
+    engine = await start(speculation="ngram")
+    prompt = await prompt_of(engine, LIST)
+    for number, tokens in enumerate((37, 50, 64)):
+        who = key(f"s{number}")
+        first = await ask(engine, who, prompt, max_tokens=tokens)
+        later = await follow_up(engine, prompt, first, "Once more.")
+        resident = await ask(engine, who, later, max_tokens=24)
+        assert resident.finish.cached_tokens == len(prompt) + len(first.tokens) - 1
+        cold = await ask(engine, key(f"cold{number}"), later, max_tokens=24)
+        assert cold.tokens == resident.tokens
+        for each in (who, key(f"cold{number}")):
+            await engine.release(each)
+    assert engine.stats().counters["reuse_misses"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"speculation": "ngram"}, {"kv_dtype": "8bit"}], ids=["speculation", "8bit"])
+async def test_a_session_comes_back_from_the_tiers(start: Start, options: dict[str, str]) -> None:
+    engine = await start(**options)
+    prompt = await prompt_of(engine, LIST)
+    first = await ask(engine, key("a"), prompt, max_tokens=60)
+    later = await follow_up(engine, prompt, first, "Once more.")
+    await engine.close()  # which saves it
+    engine = await start(**options)
+    assert engine.place(key("a")).tier == "disk"
+    again = await ask(engine, key("a"), later, max_tokens=24)
+    assert again.finish.cached_tokens >= len(prompt)
+    cold = await ask(engine, key("cold"), later, max_tokens=24)
+    assert cold.tokens == again.tokens
+
+
+@pytest.mark.slow
+async def test_8_bits_take_half_the_bytes_and_are_no_kv_of_the_other_kind(start: Start) -> None:
+    held = {}
+    for dtype in ("auto", "8bit"):
+        engine = await start(kv_dtype=dtype)
+        assert engine.place(key("of another kind")).tier == "none", "what has another shape is not found"
+        prompt = await prompt_of(engine, LIST)
+        who = key("mine" if dtype == "8bit" else "of another kind")
+        await ask(engine, who, prompt, max_tokens=40, sampling=Sampling(temperature=0))
+        await engine.park(who)
+        for number in range(SLOTS):
+            await ask(engine, key(f"{dtype}{number}"), await prompt_of(engine, f"Name river {number}."), max_tokens=1)
+        await until(lambda engine=engine, who=who: engine.place(who).tier == "host")  # type: ignore[misc]
+        held[dtype] = engine._slot_kv.tiers.host.bytes
+        await engine.close()
+    assert held["8bit"] <= 0.55 * held["auto"]

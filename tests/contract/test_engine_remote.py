@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import pytest_asyncio
 
 from inference.llama import LlamaEngine
 from inference.remote.engine import RemoteEngine
@@ -19,7 +19,7 @@ from sessions.model.types import Sampling, TextOptions
 from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request, until
 from tests.support.engines.relay import Relay
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
 
 class Servers(NamedTuple):
@@ -35,21 +35,23 @@ class Servers(NamedTuple):
         return (one, other) if one.url.endswith(first) else (other, one)
 
 
-@pytest.fixture
-async def servers(tmp_path: Path, model_path: Path) -> AsyncIterator[Servers]:
-    world = LlamaWorld(tmp_path, model_path)
-    own = await world.engine()
-    assert isinstance(own, LlamaEngine)
-    async with AsyncExitStack() as stack:
-        relays = [await stack.enter_async_context(Relay(own.socket_path)) for _ in range(2)]
-        urls = tuple(relay.url for relay in relays)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def own(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> AsyncIterator[LlamaEngine]:
+    world = LlamaWorld(tmp_path_factory.mktemp("llama"), model_path)
+    engine = await world.engine()
+    assert isinstance(engine, LlamaEngine)
+    yield engine
+    await world.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def servers(own: LlamaEngine, model_path: Path) -> AsyncIterator[Servers]:
+    async with Relay(own.socket_path) as one, Relay(own.socket_path) as other:
+        urls = (one.url, other.url)
         engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, slots=2, waiting_max=1, silence_s=60))
         await engine.start()
-        yield Servers(own, (relays[0], relays[1]), engine)
+        yield Servers(own, (one, other), engine)
         await engine.close()
-        for relay in relays:  # a server waits for requests that are still open
-            await relay.cut()
-        await world.close()
 
 
 async def test_it_says_what_the_engine_of_our_own_says(servers: Servers) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from sessions.machine import event_writer
 from sessions.model.types import Json, Sampling, Tool, pack_tokens
@@ -47,10 +48,23 @@ ADD = Tool(
 NOW = Tool(name="now", description="Tells the time.")
 
 
-@pytest.fixture(params=WORLDS)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def idle() -> AsyncIterator[list[Engine]]:
+    """Engines of llama.cpp between two tests."""
+    engines: list[Engine] = []
+    yield engines
+    for engine in engines:
+        await engine.close()
+
+
+@pytest_asyncio.fixture(params=WORLDS, loop_scope="session")
+async def world(request: pytest.FixtureRequest, tmp_path: Path, idle: list[Engine]) -> AsyncIterator[World]:
     if request.param == "llama":
-        made: World = LlamaWorld(tmp_path, request.getfixturevalue("model_path"), chat_template="chatml")
+        path = request.getfixturevalue("model_path")
+        made: World = LlamaWorld(tmp_path, path, chat_template="chatml", idle=idle)
     else:
         from tests.support.engines.vllm_world import VllmWorld
 
@@ -59,7 +73,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def engine(world: World) -> Engine:
     made = await world.engine()
     assert made.info.tool_format == "hermes"
@@ -94,9 +108,9 @@ def call_in(found: list[event_writer.Piece]) -> tuple[str, Any]:
     ("tools", "choice", "wanted"),
     [
         ((WEATHER,), "required", {"get_weather"}),
-        ((WEATHER, ADD, NOW), "required", {"get_weather", "add", "now"}),
+        pytest.param((WEATHER, ADD, NOW), "required", {"get_weather", "add", "now"}, marks=pytest.mark.slow),
         ((WEATHER, ADD, NOW), {"type": "function", "name": "add"}, {"add"}),
-        ((WEATHER, NOW), {"type": "function", "name": "now"}, {"now"}),
+        pytest.param((WEATHER, NOW), {"type": "function", "name": "now"}, {"now"}, marks=pytest.mark.slow),
     ],
     ids=["one", "any", "named", "without parameters"],
 )

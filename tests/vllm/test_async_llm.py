@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -113,24 +112,6 @@ async def test_blocks_of_another_size_than_ours_are_not_spilled(
         engine = await start(world)
     assert engine._offload is None and any('"block_size": 64' in entry.get("advice", "") for entry in logs)
     assert (await ask(engine, key("a"), await prompt_of(engine, "Hello."), max_tokens=2)).tokens
-
-
-def test_room_for_kv_and_the_size_of_blocks_are_set_through_vllms_own_settings() -> None:
-    engine = made(vllm_args='{"kv_cache_memory_bytes": 3000000000, "num_gpu_blocks_override": 99, "block_size": 64}')
-    arguments = engine._core._arguments(256, None)
-    assert (arguments["kv_cache_memory_bytes"], arguments["num_gpu_blocks_override"]) == (3_000_000_000, 99)
-    assert arguments["block_size"] == engine.options.block_tokens == 64
-    for wrong in ("0", '"32"', "true", "null"):
-        with pytest.raises(BadInput, match="block_size"):
-            made(vllm_args=f'{{"block_size": {wrong}}}')
-
-
-def test_settings_of_both_engines_mean_the_same_here() -> None:
-    options = made().options
-    assert options.threads == max(1, (os.cpu_count() or 1) - 1) and options.host_bytes_max == 4 << 30
-    options = made(threads=3, kv_host_mb=200, kv_staging="/mnt/ram", vllm_adapter="lora").options
-    assert (options.threads, options.host_bytes_max) == (3, 200_000_000)
-    assert (options.staging_folder, options.adapter) == (Path("/mnt/ram"), Path("lora"))
 
 
 async def test_a_broken_tokenizer_is_refused(world: VllmWorld, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from inference.tokens import as_tokens
 from inference.vllm import async_llm
 from inference.vllm.connector import SessileConnector, contain_errors
 from inference.vllm.engine import VllmEngine
-from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk
 from sessions.model.types import OPENINGS, Sampling
 from tests.support.engines.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
@@ -73,26 +72,6 @@ async def test_a_session_comes_back_from_disk_after_a_restart(world: VllmWorld) 
     assert restored.finish.cached_tokens == world.whole(len(later) - 1)
 
 
-async def test_blocks_are_written_while_the_answer_is_decoded(world: VllmWorld) -> None:
-    engine = await start(world)
-    prompt = await prompt_of(engine, STORY)
-    stream = await open_stream(engine, key("a"), prompt, max_tokens=500)
-    blocks = len(prompt) // BLOCK_TOKENS
-    size = offload_of(engine).block_bytes
-    await until(lambda: any(path.stat().st_size >= blocks * size for path in payloads(world)))
-    assert engine.stats().running == 1  # it is not over yet
-    decoded = len(stream.first.tokens)
-    async for item in stream.stream:
-        assert isinstance(item, Chunk)
-        decoded += len(item.tokens)
-        if decoded > 3 * BLOCK_TOKENS:
-            break
-    await until(lambda: any(path.stat().st_size >= (blocks + 2) * size for path in payloads(world)))
-    await stream.abort()
-    await settled(engine)
-    assert offload_of(engine).tiers.catalog.place(key("a")).tokens >= (blocks + 2) * BLOCK_TOKENS
-
-
 async def said(stream: Opened, tokens: list[int], enough: int) -> None:
     """Reads on until `tokens` has that many."""
     async for item in stream.stream:
@@ -131,21 +110,6 @@ async def test_an_answer_moves_with_its_kv_while_it_is_written(world: VllmWorld,
     await settled(source)
     (snapshot,) = offload_of(source).tiers.host.of(key("a"))
     assert snapshot.tokens[: len(export.ledger)] == export.ledger and len(snapshot.tokens) >= len(export.ledger)
-
-
-async def test_an_edit_restores_the_common_prefix(world: VllmWorld) -> None:
-    engine = await start(world, device_blocks=FEW)
-    first = await prompt_of(engine, STORY)
-    answer = await ask(engine, key("a"), first, max_tokens=20)
-    long = await follow_up(engine, first, answer, "Where is the wood? " * 10)
-    await ask(engine, key("a"), long, max_tokens=20)
-    await settled(engine)
-    await crowd(engine, 0)
-    edited = await follow_up(engine, first, answer, "Describe the lake.")
-    common = next(i for i, (x, y) in enumerate(zip(long, edited, strict=False)) if x != y)
-    again = await ask(engine, key("a"), edited, max_tokens=10)
-    assert again.finish.cached_tokens == world.whole(common) > 0
-    assert again.tokens == (await ask(engine, key("b"), edited, max_tokens=10)).tokens
 
 
 async def test_warming_loads_what_was_saved_and_the_turn_loads_nothing(world: VllmWorld) -> None:
@@ -234,20 +198,6 @@ async def test_an_opening_lies_on_the_device_once_a_tenant(world: VllmWorld) -> 
     await engine.release(key(OPENINGS))
     gone = await ask(engine, key("e"), prompts[0], **shared)
     assert gone.finish.cached_tokens == 0 and gone.tokens == first.tokens
-
-
-async def test_instructions_that_change_at_their_end_compute_what_stands_behind_that(world: VllmWorld) -> None:
-    engine = await start(world)
-    words = "You are the captain of a small ship on a wide sea. " * 6
-    opening = tuple(await engine.tokenizer.opening(words, ()))
-    changed = tuple(await engine.tokenizer.opening(words + "Be brief.", ()))
-    prompts = [await prompt_of(engine, "Who are you?", before=before) for before in (opening, changed)]
-    for session in ("a", "b"):
-        await ask(engine, key(session), prompts[0], shared_prefix=len(opening), max_tokens=4)
-    same = next(n for n, pair in enumerate(zip(*prompts, strict=False)) if pair[0] != pair[1])
-    assert 0 < world.whole(same) < world.whole(len(changed)) + 1
-    answer = await ask(engine, key("b"), prompts[1], shared_prefix=len(changed), max_tokens=4)
-    assert answer.finish.cached_tokens == world.whole(same)
 
 
 async def test_an_opening_is_kept_for_its_tenant_once_a_second_session_has_it_and_for_nobody_else(
@@ -339,18 +289,6 @@ async def test_fifty_damaged_payloads_are_recomputed_with_the_right_output(world
     assert counters["restores_refused"] == 50 and counters["restores_failed"] == 50
 
 
-async def test_a_payload_that_vanishes_before_its_load_is_recomputed(world: VllmWorld) -> None:
-    engine = await start(world)
-    prompt = await prompt_of(engine, STORY)
-    expected = await ask(engine, key("a"), prompt, max_tokens=6)
-    await settled(engine)
-    for path in payloads(world):
-        path.unlink()
-    assert await engine._core.reset()
-    answer = await ask(engine, key("a"), prompt, max_tokens=6)
-    assert answer.tokens == expected.tokens and answer.finish.cached_tokens == 0
-
-
 def test_what_fails_inside_the_connector_stays_there() -> None:
     connector = SessileConnector.__new__(SessileConnector)  # nothing of it is there: every method fails
     assert connector.get_num_new_matched_tokens(object(), 0) == (0, False)
@@ -368,15 +306,6 @@ def test_what_fails_inside_the_connector_stays_there() -> None:
         interrupted()
 
 
-async def test_a_folder_that_cannot_be_used_is_refused(world: VllmWorld) -> None:
-    (world.folder / "kv").write_text("in the way")
-    engine = world.make()
-    with pytest.raises(BadInput) as refused:
-        await engine.start()
-    assert refused.value.code == "bad_kv_folder"
-    await engine.close()
-
-
 async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     known = await start(world)
     await known.close()  # and its core is lent on
@@ -387,16 +316,6 @@ async def test_an_unknown_version_serves_without_spill(world: VllmWorld, monkeyp
     answer = await ask(engine, key("a"), prompt, max_tokens=4)
     assert answer.finish.cached_tokens == world.whole(len(prompt) - 1)
     assert await engine.export_kv(key("a"), as_tokens(prompt)) is None
-
-
-def test_a_model_that_is_none_is_refused(tmp_path: Path) -> None:
-    from inference.vllm.model_folder import read_vllm_model
-
-    (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "missing", tmp_path / "empty", Path(__file__)):
-        with pytest.raises(BadInput) as refused:
-            read_vllm_model(path)
-        assert refused.value.code == "bad_model_file" and str(path) in refused.value.public_message
 
 
 async def test_an_answer_that_nobody_reads_any_more_stops_within_a_step(world: VllmWorld) -> None:

@@ -14,7 +14,7 @@ from inference.vllm.async_llm import RunEnded, VllmCore
 from inference.vllm.engine import VllmEngine
 from inference.vllm.offload import KvOffload
 from sessions.model.errors import EngineLost
-from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, EngineInfo
+from sessions.model.generation import Chunk, EngineInfo
 from tests.support.engines.engines import ask, key
 from tests.support.engines.kv import make_tiers
 from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
@@ -104,35 +104,6 @@ async def test_a_turn_waits_for_the_hint_ahead_of_it(folder: Path) -> None:
 
 
 @virtual
-async def test_a_turn_of_another_branch_waits_for_no_hint(folder: Path) -> None:
-    ground = Ground(folder)
-    hint = asyncio.ensure_future(ground.engine.warm(key("a"), PROMPT))
-    await settled()
-    turn = asyncio.ensure_future(ask(ground.engine, key("a"), EDITED, max_tokens=1))
-    await settled()
-    assert len(ground.sent) == 2, "it waits for what is of no use to it"
-    ground.sent[1].goes_on.set()
-    await turn
-    ground.sent[0].goes_on.set()
-    assert await hint
-
-
-@virtual
-async def test_a_turn_begins_beside_what_is_brought_up_in_the_background(folder: Path) -> None:
-    ground = Ground(folder)
-    ahead = asyncio.ensure_future(ground.engine.warm(key("a"), PROMPT, background=True))
-    await settled()
-    turn = asyncio.ensure_future(ask(ground.engine, key("a"), PROMPT, max_tokens=1))
-    await settled()
-    assert [each.priority for each in ground.sent] == [BACKGROUND_PRIORITY, 0]
-    assert not await ground.engine.warm(key("b"), PROMPT), "no slot is idle"
-    for each in ground.sent:
-        each.goes_on.set()
-    await turn
-    assert await ahead
-
-
-@virtual
 async def test_a_hint_that_dies_with_vllm_or_is_cancelled_keeps_no_turn_waiting(folder: Path) -> None:
     ground = Ground(folder)
     ground.core.dead = True
@@ -172,17 +143,3 @@ async def test_a_hint_takes_no_room_of_who_waits_for_tools_and_is_expected_soone
     await settled()
     ground.sent[-1].goes_on.set()
     assert await hint, "nobody is expected"
-
-
-@virtual
-async def test_a_summary_of_a_session_is_no_return_of_its_user(folder: Path) -> None:
-    ground = Ground(folder)
-    await ground.held("a")
-    ground.engine.tools_called(key("a"), ["look_up"])
-    summary = asyncio.ensure_future(ask(ground.engine, key("a"), LATER, max_tokens=1, priority=BACKGROUND_PRIORITY))
-    await settled()
-    ground.sent[-1].goes_on.set()
-    await summary
-    assert ground.tiers.returns.waits_for_tools(key("a"))
-    await ground.held("a")
-    assert not ground.tiers.returns.waits_for_tools(key("a"))

@@ -67,22 +67,6 @@ async def test_a_grammar_is_checked_once_and_off_the_event_loop(
     assert len(threads) == 1 and threads[0] != threading.get_ident()
 
 
-async def test_biases_and_log_probabilities(world: VllmWorld) -> None:
-    engine = await start(world)
-    prompt = await prompt_of(engine, "Tell me a long story about the sea.")
-    free = await ask(engine, key("a"), prompt, max_tokens=1)
-    banned = Sampling(temperature=0, logit_bias={str(free.tokens[0]): -100.0})
-    assert (await ask(engine, key("a"), prompt, max_tokens=1, sampling=banned)).tokens != free.tokens
-    for name in ("x", "-1", "99999999"):
-        with pytest.raises(BadInput):
-            await ask(engine, key("a"), prompt, sampling=Sampling(logit_bias={name: 1.0}))
-    wanted = Sampling(temperature=0, logprobs=True, top_logprobs=4)
-    answer = await ask(engine, key("a"), prompt, max_tokens=3, sampling=wanted)
-    entries = [entry for chunk in answer.chunks for entry in chunk.logprobs]
-    assert len(entries) == 3
-    assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4 for entry in entries)
-
-
 async def test_the_words_of_a_call_are_not_spaced_out_unless_they_go_on_so(world: VllmWorld) -> None:
     engine = await start(world)
     prompt = await prompt_of(engine, "Look around.")

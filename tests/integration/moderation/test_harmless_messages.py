@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from inference.moderation import PolicyFilterSet
 from inference.moderation.policy import Policies
@@ -68,13 +67,12 @@ MESSAGES = {  # beginnings | sentences | ends
 }
 
 
-@pytest.mark.parametrize("language", MESSAGES)
-async def test_no_harmless_message_is_refused(language: str, tmp_path: Path) -> None:
+async def test_no_harmless_message_is_refused(tmp_path: Path) -> None:
     shown = PAGE.read_text().split("```toml\n", 1)[1].split("```", 1)[0]
     assert set(msgspec.convert(tomllib.loads(shown), Policies).policies) == {"default", "careful"}
     path = tmp_path / "policy.toml"
     path.write_text(shown.replace('toxicity = { action = "flag" }\n', ""))  # which refuses nothing
-    texts = ["".join(parts) for parts in itertools.product(*(each.split("|") for each in MESSAGES[language]))]
+    texts = ["".join(parts) for each in MESSAGES.values() for parts in itertools.product(*(p.split("|") for p in each))]
     filters = PolicyFilterSet(str(path))
     await filters.open()
     try:
@@ -82,5 +80,5 @@ async def test_no_harmless_message_is_refused(language: str, tmp_path: Path) -> 
         verdicts = {text: await judge.check(LOCAL_PRINCIPAL, text) for text in texts}
     finally:
         await filters.close()
-    assert len(texts) == 200
+    assert len(texts) == 2_000
     assert {text: each.action for text, each in verdicts.items() if each.action != "pass"} == {}

@@ -18,12 +18,13 @@ from inference.kv.cost import CostModel, RestoreChoice
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from sessions.model.generation import Chunk, Finish, GenerationRequest
-from sessions.model.types import ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
+from sessions.model.types import OPENINGS, ResponseId, Sampling, SessionId, SessionKey, TenantId, Tokens
 from sessions.ports import ChatMessage, Engine
 
 SLOTS = 2
 WINDOW = 1024
 GREEDY = Sampling(temperature=0)
+WAITING_MAX = 4
 
 
 def key(session: str, tenant: str = "t") -> SessionKey:
@@ -70,7 +71,7 @@ class World:
     def _make(self, waiting_max: int) -> Engine:
         raise NotImplementedError
 
-    async def engine(self, *, waiting_max: int = 4) -> Engine:
+    async def engine(self, *, waiting_max: int = WAITING_MAX) -> Engine:
         engine = self._make(waiting_max)
         self._engines.append(engine)
         await engine.start()
@@ -109,12 +110,18 @@ class SwitchingWorld(SimulatedWorld):
 
 
 class LlamaWorld(World):
+    """Takes engines that other tests have left `idle`, and leaves its own there without a session: to start one takes
+    more than a second."""
+
     name = "llama"
 
-    def __init__(self, folder: Path, model_path: Path, *, chat_template: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, model_path: Path, *, chat_template: str | None = None, idle: list[Engine] | None = None
+    ) -> None:
         super().__init__(folder)
         self.model_path = model_path
         self.chat_template = chat_template
+        self._idle = idle
 
     def _make(self, waiting_max: int) -> Engine:
         return LlamaEngine(
@@ -125,10 +132,28 @@ class LlamaWorld(World):
                 chat_template=self.chat_template,
                 waiting_max=waiting_max,
                 spill_tokens_min=16,
-                disk_folder=self.folder / "kv",
+                disk_folder=self.folder / f"kv{len(self._engines)}",
             ),
             cost=AlwaysRestores(),
         )
+
+    async def engine(self, *, waiting_max: int = WAITING_MAX) -> Engine:
+        if not self._idle or waiting_max != WAITING_MAX:
+            return await super().engine(waiting_max=waiting_max)
+        self._engines.append(self._idle.pop())
+        return self._engines[-1]
+
+    async def close(self) -> None:
+        for engine in self._engines:
+            assert isinstance(engine, LlamaEngine)
+            if self._idle is not None and engine._unavailable is None and engine.options.waiting_max == WAITING_MAX:
+                held = engine.held_sessions()
+                for who in held | {SessionKey(each.tenant, OPENINGS) for each in held}:
+                    await engine.release(who)
+                assert (engine.stats().running, engine.stats().waiting) == (0, 0), "a test left something running"
+                self._idle.append(engine)
+        self._engines = [engine for engine in self._engines if engine not in (self._idle or ())]
+        await super().close()
 
 
 # -- words -----------------------------------------------------------------------------------------

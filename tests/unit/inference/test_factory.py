@@ -53,55 +53,33 @@ def test_a_wrong_path_the_model_itself_and_an_engine_that_cannot_are_refused(tmp
     assert "vLLM has none beside it" in refused(engine="vllm", brownout_model=str(path))
 
 
-@pytest.mark.parametrize(
-    "url", ["foo", "redis+sentinel://a,b/main", "redis://host:port", "http://host", "redis://host?nonsense=1"]
-)
-def test_an_address_that_leads_to_no_redis_is_refused_before_a_model_is_loaded(url: str) -> None:
-    with pytest.raises(BadInput) as error:
-        make_engine(Settings(kv_redis=url))
-    assert error.value.param == "kv_redis" and "--kv-redis redis://HOST:6379" in error.value.public_message
-
-
-@pytest.mark.parametrize("engine", ["llama", "sim"])
-def test_an_adapter_that_an_engine_would_leave_out_is_refused(engine: Any) -> None:
-    with pytest.raises(BadInput) as error:
-        make_engine(Settings(engine=engine, vllm_adapter="lora"))
-    assert error.value.param == "vllm_adapter"
-
-
-@pytest.mark.parametrize("settings", [{"engine": "sim"}, {"engine": "vllm"}, {"brownout_model": "small.gguf"}])
-def test_a_projector_that_nothing_would_see_with_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(BadInput) as error:
-        make_engine(Settings(projector="mmproj.gguf", **settings))
-    assert error.value.param == "projector"
-
-
 def test_a_projector_is_the_models() -> None:
     engine = make_engine(Settings(engine="llama", model="m.gguf", projector="mmproj.gguf"))
     assert isinstance(engine, LlamaEngine) and engine.options.projector == Path("mmproj.gguf")
 
 
-@pytest.mark.parametrize("engine", ["llama", "sim"])
-def test_a_standby_of_an_engine_without_processes_is_refused(engine: Any) -> None:
-    with pytest.raises(BadInput) as error:
-        make_engine(Settings(engine=engine, vllm_standby=True))
-    assert error.value.param == "vllm_standby"
+REDIS = ("foo", "redis+sentinel://a,b/main", "redis://host:port", "http://host", "redis://host?nonsense=1")
+MODELS_OWN: dict[str, Any] = {"device": "cuda", "chat_template": "chatlm", "gpu_layers": 4, "vllm_args": "{}"}
 
 
 @pytest.mark.parametrize(
-    "setting",
+    ("name", "value", "more", "says"),
     [
-        {"device": "cuda"},
-        {"chat_template": "chatlm"},
-        {"gpu_layers": 4},
-        {"vllm_args": "{}"},
+        *(("kv_redis", url, {}, "--kv-redis redis://HOST:6379") for url in REDIS),
+        *(("vllm_adapter", "lora", {"engine": engine}, "") for engine in ("llama", "sim")),
+        *(("vllm_standby", True, {"engine": engine}, "") for engine in ("llama", "sim")),
+        *(("projector", "mmproj.gguf", {"engine": engine}, "") for engine in ("sim", "vllm")),
+        ("projector", "mmproj.gguf", {"brownout_model": "small.gguf"}, ""),
+        *((*each, {"engine": "sim"}, "computes nothing") for each in MODELS_OWN.items()),
     ],
 )
-def test_what_only_a_model_reads_is_refused_where_there_is_none(setting: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match="computes nothing") as error:
-        make_engine(Settings(engine="sim", **setting))
-    (name,) = setting
-    assert error.value.param == name and f"--{name.replace('_', '-')}" in error.value.public_message
+def test_a_setting_that_an_engine_would_leave_out_or_that_leads_nowhere_is_refused(
+    name: str, value: Any, more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput) as error:
+        make_engine(Settings(**{name: value}, **more))
+    assert error.value.param == name and says in error.value.public_message
+    assert says != "computes nothing" or f"--{name.replace('_', '-')}" in error.value.public_message
 
 
 @pytest.mark.parametrize("setting", [{"speculation": "ngram"}, {"kv_dtype": "8bit"}])

@@ -3,6 +3,7 @@ for byte, or what docs/models.md says of what it refuses."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from tests.support.engines.template_reference import (
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
 
 
+@functools.cache
 def made(family: str) -> ChatTemplate:
     return ChatTemplate(FAMILIES[family], bos="<s>", eos="</s>", specials=SPECIALS)
 
@@ -115,7 +117,7 @@ def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, b
 
 
 def test_the_marks_of_thoughts_are_found_in_templates() -> None:
-    marks = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").thoughts() for name in FAMILIES}
+    marks = {name: made(name).thoughts() for name in FAMILIES}
     assert {name for name, found in marks.items() if found} >= {"qwen3", "qwq", "r1-distill", "smollm3", "seed-oss"}
     assert marks["qwen2.5"] is marks["llama3.1"] is marks["gemma3"] is None
     assert marks["qwen3"] == ThoughtMarks("<think>", "</think>", False, "<think>\n\n</think>\n\n")
@@ -218,7 +220,7 @@ def test_engines_are_told_of_the_marks_in_channels() -> None:
 
 
 def test_the_format_of_calls_is_found_in_templates() -> None:
-    found = {name: ChatTemplate(FAMILIES[name], bos="<s>", eos="</s>").call_format() for name in FAMILIES}
+    found = {name: made(name).call_format() for name in FAMILIES}
     assert found["qwen2.5"] == found["qwen3"] == found["chatml"] == "hermes"
     assert found["r1-distill"] == "hermes", "it is told of tools in the built-in words"
     assert (found["mistral"], found["gpt-oss"], found["gemma4"]) == ("mistral", "harmony", "gemma4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import threading
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ import pytest
 from inference.file_workers import pool as module
 from inference.file_workers.pool import FileWorkers
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput, Overloaded, TooLarge, Unavailable
+from sessions.model.errors import BadInput, TooLarge
 from tests.support.documents.made import a_pdf
 from tests.support.images.made import a_pattern, encoded, noise
 
@@ -29,6 +28,7 @@ async def test_texts_are_taken_out_and_remembered() -> None:
         assert workers.documents.total == 2
 
 
+@pytest.mark.slow
 async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
     async with FileWorkers(workers=1, cpu_s=1, wall_s=5) as workers:
         nested = b"<!--" * 1
@@ -37,37 +37,6 @@ async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
             await workers.extract(many)
         assert refused.value.code == "file_too_complex"
         assert (await workers.extract(b"x")).text == "x"
-
-
-async def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING_MAX", 2)
-    async with FileWorkers(workers=1) as workers:
-        calls = [asyncio.create_task(workers.extract(b"%d" % n)) for n in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            await workers.extract(b"more")
-        assert [each.text for each in await asyncio.gather(*calls)] == ["0", "1", "2"]
-
-
-async def test_who_leaves_disturbs_nobody() -> None:
-    async with FileWorkers(workers=1) as workers:
-        left = asyncio.create_task(workers.extract(b"one"))
-        await asyncio.sleep(0)
-        left.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await left
-        assert (await workers.extract(b"two")).text == "two"
-
-
-async def test_a_closed_one_refuses() -> None:
-    workers = FileWorkers(workers=1)
-    waiting = asyncio.create_task(workers.extract(b"x"))
-    await asyncio.sleep(0)
-    await workers.close()
-    with pytest.raises(Unavailable):
-        await waiting
-    with pytest.raises(Unavailable):
-        await workers.extract(b"y")
 
 
 async def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,24 +106,3 @@ async def test_an_image_is_no_document_to_the_memory() -> None:
         await workers.extract(text)
         with pytest.raises(BadInput):
             await workers.decode(text)
-
-
-async def test_a_worker_that_is_killed_costs_a_second_try() -> None:
-    async with FileWorkers(workers=1) as workers:
-        first = await workers.decode(encoded(a_pattern()))
-        process = workers.pool.workers[0].process
-        assert process is not None
-        process.kill()
-        assert (await workers.decode(encoded(a_pattern("L")))).width == first.width
-        again = workers.pool.workers[0].process
-        assert again is not None and again.pid != process.pid
-
-
-async def test_who_leaves_an_image_disturbs_nobody() -> None:
-    async with FileWorkers(workers=1) as workers:
-        left = asyncio.create_task(workers.decode(encoded(noise((900, 900)))))
-        await asyncio.sleep(0)
-        left.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await left
-        assert (await workers.decode(encoded(a_pattern()))).width == 40

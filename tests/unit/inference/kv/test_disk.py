@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -140,35 +139,6 @@ def path_of(snapshot: ColdSnapshot) -> Path:
     return snapshot.path
 
 
-async def test_hundreds_of_faults_are_found_and_the_file_removed(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    chance = random.Random(7)
-    manifest, payload = snapshot(key("a"), 300, SIZE)
-    source = write_payload(staging, manifest, payload)
-    back = staging / "back"
-    for round_ in range(300):
-        assert await tier.put(manifest, source)
-        (entry,) = tier.of(key("a"))
-        data = bytearray(path_of(entry).read_bytes())
-        match round_ % 4:
-            case 0:
-                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-            case 1:
-                del data[chance.randrange(len(data)) :]
-            case 2:
-                at = chance.randrange(len(data))
-                data[at : at + 4096] = bytes(len(data[at : at + 4096]))
-            case 3:
-                data += b"more"
-        if bytes(data) == path_of(entry).read_bytes():
-            continue
-        path_of(entry).write_bytes(data)
-        with pytest.raises(SnapshotRefused):
-            await tier.fetch(entry, back)
-        assert tier.of(key("a")) == [] and list(folder.iterdir()) == []
-    assert tier.bytes == 0
-
-
 async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     await put(tier, staging, "a", salt="a")
@@ -184,14 +154,6 @@ async def test_swapped_files_are_refused(folder: Path, staging: Path) -> None:
     assert tier.counters["refused_other_session"] == 2
 
 
-async def test_another_model_or_build_finds_nothing_and_cleans_up(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    await put(tier, staging, "a")
-    other = await opened(folder, identity=KvIdentity("engine/1", "model-2", "f16", "slots"))
-    assert other.num_snapshots == 0 and other.counters["refused_other_model"] == 1
-    assert list(folder.iterdir()) == []
-
-
 async def test_a_damaged_file_is_removed_when_the_index_is_made(folder: Path, staging: Path) -> None:
     tier = await opened(folder)
     for number in range(4):
@@ -204,17 +166,6 @@ async def test_a_damaged_file_is_removed_when_the_index_is_made(folder: Path, st
     paths[2].write_bytes(data)
     again = await opened(folder)
     assert again.num_snapshots == 1 and list(folder.iterdir()) == [paths[3]]
-
-
-async def test_a_payload_that_cannot_be_read_or_written_is_not_stored(folder: Path, staging: Path) -> None:
-    tier = await opened(folder)
-    manifest, payload = snapshot(key("a"), 10, SIZE)
-    assert not await tier.put(manifest, staging / "missing")
-    short = staging / "short"
-    short.write_bytes(payload[:-1])
-    assert not await tier.put(manifest, short)
-    assert tier.counters["disk_write_failed"] == 2
-    assert tier.bytes == 0 and list(folder.iterdir()) == []
 
 
 async def test_a_folder_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -281,20 +232,6 @@ async def test_half_a_file_that_cannot_be_removed_still_counts(
 # -- a file system that others use too ---------------------------------------------------------------------------
 
 
-async def test_a_full_folder_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> int:
-        if data:
-            path.touch()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return 0
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(BadInput) as refused:
-        await opened(folder)
-    assert "No space left" in refused.value.public_message and str(folder) in refused.value.public_message
-    assert list(folder.iterdir()) == []
-
-
 async def test_the_last_of_the_file_system_is_not_taken(
     folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,19 +242,3 @@ async def test_the_last_of_the_file_system_is_not_taken(
     assert tier.counters["disk_write_failed"] == 1 and tier.bytes == on_disk(folder)
     await tier.erase(key("a"))
     assert await put(tier, staging, "b")
-
-
-async def test_a_bound_that_the_file_system_has_no_room_for_is_said(
-    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tier = await opened(folder)
-    assert await put(tier, staging, "a")
-    room = 700_000_000 - tier.bytes
-    monkeypatch.setattr(disk_module, "_free_bytes", lambda _: disk_module.RESERVE_BYTES + room, raising=False)
-    with capture_logs() as logs:
-        await opened(folder, 700_000_000)
-        assert not logs
-        await opened(folder, 800_000_000)
-    (entry,) = logs
-    assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("disk_tier_reduced", 700, 800)
-    assert "--kv-disk-mb" in entry["advice"]

@@ -48,11 +48,12 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 
 
 @pytest.mark.timeout(180)
-async def test_the_index_is_complete_after_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(4, marks=pytest.mark.slow)])
+async def test_the_index_is_complete_after_kill_9(tmp_path: Path, rounds: int) -> None:
     chance = random.Random(9)
     stored: list[int] = []
     (tmp_path / "staging").mkdir()
-    for round_ in range(4):
+    for round_ in range(rounds):
         command = [sys.executable, "-c", WRITER, str(tmp_path), str(10_000 * round_), str(BOUND), str(SIZE)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None

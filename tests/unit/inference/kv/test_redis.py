@@ -15,7 +15,6 @@ from inference.kv.envelope import KvIdentity, SnapshotRefused
 from inference.kv.redis import RedisTier
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
-from inference.vllm.offload import KvOffload
 from persistence.keys import MemoryKeyStore
 from tests.support.cluster.directories import Server
 from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
@@ -243,23 +242,3 @@ async def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path, monk
     assert tier.counters["redis_late"] == 1 and tier.counters["redis_away"] == 0, "it was not waited for to the end"
     silent.close()
     await tier.close()
-
-
-async def test_a_run_on_vllm_finds_what_another_replica_has_written(replica: Replica, tmp_path: Path) -> None:
-    one, two = (
-        KvOffload(tiers, block_tokens=10, block_bytes=SIZE // 5, ranks=1, answer_tokens=16, saves=True)
-        for tiers in await two_replicas(replica, tmp_path)
-    )
-    await save(one.tiers, 50)
-    prompt = as_tokens(range(75))
-    plan = await two.plan("r", key("a"), prompt, 0, 8)
-    assert plan.source is not None and plan.base_blocks == 5
-    assert plan.source.path.read_bytes() == payload_of("50", SIZE)
-    await two.abandon(plan)
-    await save(one.tiers, 60)
-    plan = await two.plan("follow-up", key("a"), prompt, 0, 8, resident=40)
-    assert plan.base_blocks == 5, "for what few tokens the device lacks, nobody is asked before they are computed"
-    await two.abandon(plan)
-    for spill in (one, two):
-        await spill.stop()
-        await spill.tiers.close(0.0)

@@ -17,10 +17,7 @@ from inference.kv.envelope import SnapshotRefused
 from inference.kv.host_tier import HostSnapshot
 from inference.kv.tiers import POSTPONED_MAX, Tiers
 from inference.tokens import as_tokens
-from persistence.keys import MemoryKeyStore
-from sessions.model.errors import Unavailable
 from sessions.model.types import OPENINGS, SessionKey
-from sessions.ports import DataKey
 from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of
 
 SIZE = 40_000
@@ -148,19 +145,6 @@ async def test_erase_leaves_nothing_whatever_is_on_its_way(folder: Path, tmp_pat
     assert list(folder.iterdir()) == [] and list(disk.iterdir()) == [] and tiers.host.bytes == 0
 
 
-async def test_a_promoted_snapshot_is_not_written_to_disk_twice(folder: Path, tmp_path: Path) -> None:
-    tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    assert await save(tiers, key("a"))
-    await tiers.close(5.0)
-    assert tiers.host.disk is not None
-    again = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
-    assert again.host.disk is not None
-    assert await load(again, key("a")) is not None
-    assert again.catalog.place(key("a")).tier == "host"
-    await again.close(5.0)
-    assert again.host.disk.counters["disk_writes"] == 0 and again.host.disk.num_snapshots == 1
-
-
 async def test_a_cancelled_promotion_leaves_books_and_files_in_order(folder: Path, tmp_path: Path) -> None:
     tiers = await opened(folder, disk=tmp_path / "kv", host=1 << 20)
     assert await save(tiers, key("a"))
@@ -259,31 +243,6 @@ async def test_an_export_of_what_is_gone_or_no_good_ends_early_and_is_an_answer(
     await again.close(0.0)
 
 
-async def test_what_cannot_be_opened_for_want_of_keys_is_exported_another_time(folder: Path, tmp_path: Path) -> None:
-    class Away(MemoryKeyStore):
-        away = False
-
-        async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
-            if self.away:
-                raise Unavailable("keys_unavailable", "The key store is away.")
-            return await super().find(key, key_id)
-
-    keys = Away()
-    disk = DiskTier(tmp_path / "kv", 1 << 30, IDENTITY, keys)
-    tiers = make_tiers(folder, HOST, disk)
-    await tiers.open()
-    assert await save(tiers, key("a"))
-    await tiers.close(5.0)
-    keys.away = True
-    chunks = await exported(tiers, key("a"))
-    assert chunks is not None and [chunk async for chunk in chunks] == []
-    keys.away = False
-    chunks = await exported(tiers, key("a"))
-    assert chunks is not None and b"".join([chunk async for chunk in chunks]).endswith(
-        payload_of(f"{key('a')}10", SIZE)
-    )
-
-
 async def test_a_disk_that_lets_go_of_nothing_any_more_does_not_hold_up_host_memory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,18 +322,6 @@ async def test_a_long_loop_of_tools_is_copied_down_once_in_a_while(folder: Path,
         assert not tiers.cold[0].of(key("a"))
         await snapshot_before_tools(tiers, 10 + turn)
     assert [len(copied.tokens) for copied in tiers.cold[0].of(key("a"))] == [10 + POSTPONED_MAX]
-    await tiers.close(1.0)
-
-
-async def test_tools_that_run_long_have_the_snapshot_copied_down_meanwhile(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference.kv.tiers.TOOLS_COPY_S", 0.0)
-    tiers = await opened(folder, disk=tmp_path / "disk")
-    await snapshot_before_tools(tiers, 10)
-    async with asyncio.timeout(60):
-        while not tiers.cold[0].of(key("a")):  # noqa: ASYNC110 - a timer of the loop's begins it
-            await asyncio.sleep(0)
     await tiers.close(1.0)
 
 

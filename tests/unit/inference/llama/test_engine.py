@@ -184,20 +184,6 @@ async def test_a_turn_of_another_branch_waits_for_no_hint(folder: Path) -> None:
 
 
 @virtual
-async def test_a_turn_begins_beside_what_is_brought_up_in_the_background(folder: Path) -> None:
-    ground = Ground(folder)
-    ahead = asyncio.ensure_future(ground.engine.warm(key("a"), PROMPT, background=True))
-    await settled()
-    turn = asyncio.ensure_future(ask(ground.engine, key("a"), PROMPT, max_tokens=1))
-    await settled()
-    assert ground.slots == [0, 1]
-    ground.sent[1].goes_on.set()
-    await turn
-    ground.sent[0].goes_on.set()
-    assert await ahead
-
-
-@virtual
 async def test_a_hint_that_is_cancelled_keeps_no_turn_waiting(folder: Path) -> None:
     ground = Ground(folder)
     hint = asyncio.ensure_future(ground.engine.warm(key("a"), PROMPT))

@@ -101,11 +101,6 @@ def test_what_fits_behind_a_cut_leads_to_a_valid_answer(tree: Any, data: st.Data
     assert set(whole) == set(tree) and again.complete
 
 
-def test_text_comes_in_whole_characters() -> None:
-    guide = guide_at(encoded('{"größe": "gro'))
-    assert [guide.accept(token) for token in encoded("ß 😀")] == ["", "ß", " ", "", "", "", "😀"]
-
-
 def test_a_cut_inside_a_character_is_no_other_place() -> None:
     for character in ("ß", "😀"):
         begun, end = encoded(character)[:-1], encoded(character)[-1]

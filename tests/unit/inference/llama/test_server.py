@@ -1,8 +1,7 @@
-"""llama-server in this process: its step size, and signal handlers that survive its start."""
+"""llama-server in this process: model files, devices, and how it listens."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import stat
 from pathlib import Path
@@ -10,35 +9,18 @@ from typing import Any
 
 import pytest
 import xllamacpp
+from hypothesis import given
+from hypothesis import strategies as st
 
+from inference.llama.devices import ALL, Backend, find_backends, layers_on_device
+from inference.llama.gguf import read_model
 from inference.llama.options import LlamaOptions
-from inference.llama.server import LlamaServer, batch_tokens, make_budget
-from sessions.model.errors import Unavailable
+from inference.llama.server import LlamaServer, batch_tokens
+from sessions.model.errors import BadInput, Unavailable
+from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 
+# -- server
 OPTIONS = LlamaOptions(model_path=Path("m.gguf"), slots=3)
-
-
-@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 512), (0, 99, 2048), (200, 0, 200)])
-def test_a_step_computes_fewer_tokens_on_a_cpu_than_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
-    options = LlamaOptions(model_path=Path("m.gguf"), batch_tokens=set_to, gpu_layers=gpu_layers)
-    assert batch_tokens(options) == expected
-
-
-@pytest.mark.parametrize(
-    ("target_ms", "gpu_layers", "expected"), [(0, 0, 192), (0, 99, 50), (500, 0, 448), (500, 99, 448)]
-)
-def test_a_step_is_what_is_computed_in_the_target_time(target_ms: int, gpu_layers: int, expected: int) -> None:
-    options = LlamaOptions(model_path=Path("m.gguf"), step_target_ms=target_ms, gpu_layers=gpu_layers)
-    budget = make_budget(options)
-    budget.measured(100, 0.1)
-    assert budget.tokens(decoding=True) == expected
-
-
-@pytest.mark.parametrize("gpu_layers", [0, 12])
-def test_without_a_layer_on_the_gpu_nothing_is_computed_there(gpu_layers: int, tmp_path: Path) -> None:
-    options = LlamaOptions(model_path=Path("m.gguf"), gpu_layers=gpu_layers)
-    parameters = LlamaServer(options, 512, tmp_path)._parameters
-    assert (parameters.n_gpu_layers, parameters.no_op_offload) == (gpu_layers, gpu_layers == 0)
 
 
 @pytest.mark.parametrize("gpu_layers", [0, 12])
@@ -50,16 +32,6 @@ def test_an_image_fits_into_one_computation(gpu_layers: int, tmp_path: Path) -> 
     assert parameters.n_ubatch == parameters.n_batch
     assert not LlamaServer(OPTIONS, 512, tmp_path)._parameters.mmproj.path
     assert options.smaller(Path("s.gguf"), 1, 1, 512).projector is None
-
-
-def test_speculation_looks_at_the_slots_own_text_alone_and_8_bits_are_for_keys_and_values(tmp_path: Path) -> None:
-    plain = LlamaServer(OPTIONS, 512, tmp_path)._parameters
-    assert [each.name for each in plain.speculative.types] == ["COMMON_SPECULATIVE_TYPE_NONE"]
-    options = LlamaOptions(model_path=Path("m.gguf"), speculation="ngram", kv_dtype="8bit")
-    parameters = LlamaServer(options, 512, tmp_path)._parameters
-    assert [each.name for each in parameters.speculative.types] == ["COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"]
-    q8_0 = xllamacpp.ggml_type.GGML_TYPE_Q8_0
-    assert parameters.cache_type_k == parameters.cache_type_v == q8_0 != plain.cache_type_k
 
 
 class FakeServer:
@@ -88,16 +60,6 @@ async def test_it_listens_in_a_private_folder_and_the_windows_of_all_slots_fit(
     assert not folder.exists()
 
 
-async def test_a_model_that_llama_cpp_refuses_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(parameters: Any) -> None:
-        raise RuntimeError("unknown architecture")
-
-    monkeypatch.setattr(xllamacpp, "Server", refuse)
-    with pytest.raises(Unavailable) as refused:
-        await asyncio.wait_for(LlamaServer(OPTIONS, 512, tmp_path).start(), 60)
-    assert refused.value.code == "model_not_loaded"
-
-
 async def test_a_build_that_listens_elsewhere_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class OnAPort(FakeServer):
         def __init__(self, parameters: Any) -> None:
@@ -109,3 +71,122 @@ async def test_a_build_that_listens_elsewhere_is_not_used(monkeypatch: pytest.Mo
     with pytest.raises(Unavailable, match="4321"):
         await server.start()
     assert not Path(server._parameters.hostnames[0]).parent.exists()
+
+
+# -- devices
+CUDA = [Backend("CUDA0", "NVIDIA H200", 100)]
+METAL = [Backend("Metal", "Apple M4", 100)]
+
+
+@pytest.mark.parametrize(
+    ("device", "layers", "backends", "expected"),
+    [
+        ("auto", -1, [], 0),
+        ("auto", 0, CUDA, 0),
+        ("auto", -1, CUDA, ALL),
+        ("auto", -1, METAL, ALL),
+        ("auto", 12, CUDA, 12),
+        ("cuda", -1, CUDA, ALL),
+        ("cpu", -1, CUDA, 0),
+    ],
+)
+def test_layers_follow_the_setting_and_the_build(
+    device: str, layers: int, backends: list[Backend], expected: int
+) -> None:
+    assert layers_on_device(device, layers, backends) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "layers", "backends", "sentence"),
+    [
+        ("cuda", -1, [], "has no CUDA"),
+        ("cuda", -1, METAL, "has no CUDA"),
+        ("auto", 12, [], "--gpu-layers 12"),
+        ("cpu", 12, CUDA, "contradict"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused(device: str, layers: int, backends: list[Backend], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        layers_on_device(device, layers, backends)
+
+
+def test_the_processor_is_no_gpu() -> None:
+    assert all("CPU" not in each.name for each in find_backends())
+
+
+# -- gguf
+GOOD = gguf(METADATA, TENSORS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "model.gguf"
+    made.write_bytes(GOOD)
+    return made
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(BadInput) as error:
+        read_model(path)
+    assert str(path) in error.value.public_message and error.value.param == "model"
+    return error.value.public_message
+
+
+def test_missing_empty_and_foreign_files_are_refused(tmp_path: Path, path: Path) -> None:
+    assert "models list" in refused(tmp_path / "nowhere.gguf")
+    assert "folder" in refused(tmp_path)
+    for data, hint in ((b"", "read"), (b"PK\x03\x04" + bytes(100), "not a GGUF"), (b"GG", "not a GGUF")):
+        path.write_bytes(data)
+        assert hint in refused(path)
+    path.write_bytes(gguf(METADATA, version=1))
+    assert "version 1" in refused(path)
+
+
+@given(st.integers(0, len(GOOD) - 1))
+def test_a_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "model.gguf"
+    path.write_bytes(GOOD[:length])
+    padding = 28  # the last tensor is 68 bytes in a file that is padded to 32
+    if length < len(GOOD) - padding:
+        refused(path)
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
+def test_a_damaged_head_is_refused_or_read_but_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, at: int, value: int
+) -> None:
+    path = tmp_path_factory.mktemp("bad") / "model.gguf"
+    path.write_bytes(GOOD[:at] + bytes([value]) + GOOD[at + 1 :])
+    try:
+        read_model(path)
+    except BadInput:
+        refused(path)
+
+
+def test_the_fingerprint_is_of_head_and_weights(path: Path) -> None:
+    first = read_model(path).fingerprint
+    assert read_model(path).fingerprint == first
+    for changed in (
+        gguf({**METADATA, "llama.context_length": 4096}, TENSORS),
+        gguf(METADATA, {**TENSORS, "w": (0, (8, 4), bytes(128))}),
+    ):
+        path.write_bytes(changed)
+        assert read_model(path).fingerprint != first
+
+
+def test_the_fingerprint_of_a_large_file_samples_it(path: Path) -> None:
+    head = gguf(METADATA, {"w": (0, (8, 4), bytes(128))})
+    with path.open("wb") as file:  # sparse: 200 MiB that take no room
+        file.write(head)
+        file.truncate(200 << 20)
+    first = read_model(path).fingerprint
+    with path.open("r+b") as file:
+        file.seek(-10, 2)
+        file.write(b"x")
+    assert read_model(path).fingerprint != first
+
+
+@pytest.mark.parametrize(("set_to", "gpu_layers", "expected"), [(0, 0, 512), (0, 99, 2048), (200, 0, 200)])
+def test_a_step_computes_fewer_tokens_on_a_cpu_than_on_a_gpu(set_to: int, gpu_layers: int, expected: int) -> None:
+    options = LlamaOptions(model_path=Path("m.gguf"), batch_tokens=set_to, gpu_layers=gpu_layers)
+    assert batch_tokens(options) == expected

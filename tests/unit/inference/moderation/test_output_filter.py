@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.moderation.output_filter import RETRACTED, JudgedOutputFilter, PolicyOutputFilter
+from inference.moderation.output_filter import JudgedOutputFilter, PolicyOutputFilter
 from inference.moderation.policy import Policy, parse_policies
 from inference.moderation.scan import Scanner
 from sessions.model.generation import Chunk
@@ -129,16 +129,6 @@ def test_a_word_without_an_end_is_let_through_and_still_watched() -> None:
     fed = PolicyOutputFilter(BLOCKING, SCANNER)
     allowed, _ = fed.feed("a" * 3_000)
     assert allowed >= 2_000
-
-
-def test_async_shows_at_once_and_takes_back() -> None:
-    retracting = policy(mode="async", action="retract")
-    filters = [PolicyOutputFilter(retracting, Scanner(retracting.output), shown="Hello. ")]
-    shown, release = run(filters, list("Mail ana@example.org now"))
-    assert shown.startswith("Mail ana@example.org ")
-    assert release is not None and release.restart and release.retracted is not None
-    assert (release.retracted.start, release.retracted.end) == (12, 27)
-    assert release.retracted.replacement == RETRACTED and not release.retracted.ends
 
 
 def test_calls_are_never_shown_before_they_are_judged() -> None:

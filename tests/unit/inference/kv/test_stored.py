@@ -1,0 +1,558 @@
+"""Snapshots at rest and between replicas: whole, of their session and readable with its key, or refused by name."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.kv import transfer
+from inference.kv.block_checksums import add_checksums, checksums_of, count_intact
+from inference.kv.cold_tier import data_key_for
+from inference.kv.disk import DiskTier
+from inference.kv.encryption import SEALED, StoredHead, StoredSnapshotReader, store, stored_bytes
+from inference.kv.envelope import (
+    BLOCK_TOKENS,
+    MAGIC,
+    KvIdentity,
+    PayloadCheck,
+    SnapshotManifest,
+    SnapshotRefused,
+    check_file,
+    check_manifest,
+    decode_header,
+    encode_header,
+    make_manifest,
+    tag_file,
+    token_chain,
+)
+from inference.kv.envelope import CHUNK_BYTES as PLAIN_CHUNK_BYTES
+from inference.tokens import as_tokens
+from persistence.keys import MemoryKeyStore
+from sessions.model.errors import Unavailable
+from sessions.model.types import SessionKey, pack_tokens
+from sessions.ports import DataKey
+from tests.support.engines.kv import IDENTITY, file_of, key, payload_of, snapshot, write_payload
+
+# -- envelope
+CHUNK_BYTES = 16 * 1024  # of `small_chunks`
+SIZE = 2 * CHUNK_BYTES + 12_345
+
+
+def read(data: bytes, who: SessionKey, identity: KvIdentity = IDENTITY, piece: int = 300_000) -> bytes:
+    """What a reader of a whole snapshot gets; Refused where it must not."""
+    decoded = decode_header(data)
+    if decoded is None:
+        raise SnapshotRefused("truncated")
+    manifest, at = decoded
+    check_manifest(manifest, who, identity)
+    check = PayloadCheck(manifest)
+    out: list[bytes] = []
+    for start in range(at, len(data), piece):
+        out += check.feed(data[start : start + piece])
+    check.finish()
+    return b"".join(out)
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[SnapshotManifest, bytes]:
+    return snapshot(key("a"), 700, SIZE)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(st.integers(1, 3 * CHUNK_BYTES))
+def test_what_is_right_is_given_back_in_pieces_of_any_size(piece: int) -> None:
+    manifest, payload = snapshot(key("a"), 700, SIZE)
+    assert read(file_of(manifest, payload), key("a"), piece=max(piece, 5000)) == payload
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
+def test_payloads_of_every_length_round_trip(size: int) -> None:
+    manifest, payload = snapshot(key("a"), 1, size)
+    assert read(file_of(manifest, payload), key("a")) == payload
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_faults_are_all_detected(whole: tuple[SnapshotManifest, bytes], rounds: int) -> None:
+    chance = random.Random(20261121)
+    manifest, payload = whole
+    good = file_of(manifest, payload)
+    header = len(good) - len(payload)
+    reasons: set[str] = set()
+    for round_ in range(rounds):
+        bad = bytearray(good)
+        match round_ % 6:
+            case 0:  # a flipped bit, anywhere; half of them in the header, which is small
+                at = chance.randrange(header if round_ % 12 else len(bad))
+                bad[at] ^= 1 << chance.randrange(8)
+            case 1:  # cut
+                del bad[chance.randrange(len(bad)) :]
+            case 2:  # a hole of zeros, as a torn write leaves
+                at, length = chance.randrange(len(bad)), chance.randrange(1, 8192)
+                bad[at : at + length] = bytes(len(bad[at : at + length]))
+            case 3:  # bytes lost in the middle
+                at = chance.randrange(len(bad))
+                del bad[at : at + chance.randrange(1, 4096)]
+            case 4:  # bytes doubled
+                at = chance.randrange(len(bad))
+                bad[at:at] = bad[at : at + chance.randrange(1, 4096)] or b"x"
+            case 5:  # two chunks swapped
+                first, second = header, header + CHUNK_BYTES
+                bad[first : first + CHUNK_BYTES], bad[second : second + CHUNK_BYTES] = (
+                    bad[second : second + CHUNK_BYTES],
+                    bad[first : first + CHUNK_BYTES],
+                )
+        if bytes(bad) == good:
+            continue
+        with pytest.raises(SnapshotRefused) as refused:
+            read(bytes(bad), key("a"))
+        reasons.add(refused.value.reason)
+    assert {"bad_header", "bad_chunk", "truncated"} <= reasons
+
+
+def forged(manifest: SnapshotManifest, **changes: object) -> bytes:
+    """A header that is whole, but does not say what it should."""
+    return encode_header(msgspec.structs.replace(manifest, **changes))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(
+    ("who", "identity", "reason"),
+    [
+        (key("b"), IDENTITY, "other_session"),
+        (key("a", tenant="u"), IDENTITY, "other_tenant"),
+        (key("a"), KvIdentity("engine/2", "model-1", "f16", "slots"), "other_build"),
+        (key("a"), KvIdentity("engine/1", "model-2", "f16", "slots"), "other_model"),
+        (key("a"), KvIdentity("engine/1", "model-1", "q8", "slots"), "other_layout"),
+        (key("a"), KvIdentity("engine/1", "model-1", "f16", "blocks"), "other_layout"),
+    ],
+)
+def test_what_is_not_ours_is_refused_by_name(
+    whole: tuple[SnapshotManifest, bytes], who: SessionKey, identity: KvIdentity, reason: str
+) -> None:
+    with pytest.raises(SnapshotRefused) as refused:
+        read(file_of(*whole), who, identity)
+    assert refused.value.reason == reason
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_tokens_that_do_not_belong_to_their_chain_are_refused(whole: tuple[SnapshotManifest, bytes]) -> None:
+    manifest, payload = whole
+    tokens = manifest.ledger
+    tokens[600] += 1
+    for changes in (
+        {"tokens": pack_tokens(tokens)},
+        {"tokens": manifest.tokens[:-4]},
+        {"tokens": manifest.tokens[:-1]},
+        {"tokens": b"", "chain": b""},
+        {"chain": manifest.chain[:-16]},
+        {"tenant": "u"},  # the chain is the tenant's: renaming the owner does not make it his
+    ):
+        who = key("a", tenant="u") if "tenant" in changes else key("a")
+        with pytest.raises(SnapshotRefused) as refused:
+            read(forged(manifest, **changes) + payload, who)
+        assert refused.value.reason == "bad_tokens"
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_headers_that_lie_about_themselves_are_refused(whole: tuple[SnapshotManifest, bytes]) -> None:
+    manifest, payload = whole
+    for changes, reason in (
+        ({"version": 2}, "other_version"),
+        ({"key_id": "k1"}, "unknown_key"),
+        ({"tags": manifest.tags[:-16]}, "bad_header"),
+        ({"payload_bytes": -1}, "bad_header"),
+        ({"payload_bytes": manifest.payload_bytes + 1}, "truncated"),
+        ({"payload_bytes": manifest.payload_bytes - 1}, "too_long"),
+    ):
+        with pytest.raises(SnapshotRefused) as refused:
+            read(forged(manifest, **changes) + payload, key("a"))
+        assert refused.value.reason == reason
+    for data, reason in (
+        (b"GGUF" + bytes(100), "no_snapshot"),
+        (b"SESSKV\x00\x02" + bytes(100), "other_version"),
+        (MAGIC + b"\xff\xff\xff\xff", "bad_header"),
+    ):
+        with pytest.raises(SnapshotRefused) as refused:
+            decode_header(data)
+        assert refused.value.reason == reason
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_reader_stumble(data: bytes) -> None:
+    for start in (b"", MAGIC):
+        try:
+            decode_header(start + data)
+        except SnapshotRefused:
+            continue
+
+
+@pytest.mark.usefixtures("small_chunks")
+@given(st.lists(st.integers(0, 5), max_size=600), st.lists(st.integers(0, 5), max_size=600))
+def test_chains_agree_exactly_as_far_as_whole_blocks_do(left: list[int], right: list[int]) -> None:
+    one = token_chain(key("a"), IDENTITY, as_tokens(left))
+    two = token_chain(key("b"), IDENTITY, as_tokens(right))
+    for block in range(min(len(one), len(two)) // 16):
+        end = (block + 1) * BLOCK_TOKENS
+        same = left[:end] == right[:end]
+        assert (one[: (block + 1) * 16] == two[: (block + 1) * 16]) is same
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_chains_of_tenants_and_models_never_agree() -> None:
+    tokens = as_tokens(range(300))
+    chains = {
+        token_chain(key("a", tenant), KvIdentity("e", model, "f16", "x"), tokens)
+        for tenant in ("t", "u")
+        for model in ("m", "n")
+    }
+    assert len(chains) == 4
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_files_are_tagged_and_checked_like_streams(tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(payload_of("x", SIZE))
+    size, tags = tag_file(path, b"i" * 16)
+    manifest = make_manifest(key("a"), IDENTITY, as_tokens([1, 2]), b"i" * 16, size, tags)
+    check_file(path, manifest)
+    for damage in (b"", b"\0" * SIZE, path.read_bytes()[:-1], path.read_bytes() + b"x"):
+        path.write_bytes(damage)
+        with pytest.raises(SnapshotRefused):
+            check_file(path, manifest)
+    path.unlink()
+    with pytest.raises(SnapshotRefused) as refused:
+        check_file(path, manifest)
+    assert refused.value.reason == "unreadable"
+
+
+# -- encryption
+KEY = DataKey("k1", bytes(range(32)))
+
+
+def sealed(folder: Path, who: SessionKey = key("a"), data_key: DataKey | None = KEY, salt: str = "") -> bytes:  # noqa: B008
+    manifest, payload = snapshot(who, 700, SIZE, salt=salt)
+    sink = io.BytesIO()
+    store(sink, manifest, write_payload(folder, manifest, payload), data_key)
+    assert len(sink.getvalue()) == stored_bytes(manifest, data_key)
+    return sink.getvalue()
+
+
+def read_stored(data: bytes, who: SessionKey, data_key: DataKey | None = KEY) -> bytes:
+    stored = StoredSnapshotReader(io.BytesIO(data))
+    check_manifest(stored.open(data_key), who, IDENTITY)
+    return b"".join(bytes(chunk) for chunk in stored.chunks())
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_neither_tokens_nor_payload_can_be_read_without_the_key(tmp_path: Path) -> None:
+    manifest, payload = snapshot(key("a"), 700, SIZE)
+    data = sealed(tmp_path)
+    assert manifest.tokens[:16] not in data and manifest.chain[:16] not in data
+    assert all(payload[at : at + 16] not in data for at in range(0, SIZE, 4096))
+    for wrong in (None, DataKey("k2", KEY.secret), DataKey("k1", bytes(32))):
+        with pytest.raises(SnapshotRefused) as refused:
+            read_stored(data, key("a"), wrong)
+        assert refused.value.reason in ("unknown_key", "bad_header")
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_faults_are_all_detected(tmp_path: Path, rounds: int) -> None:
+    """Bits, cuts, holes, losses, doublings, chunks swapped and taken from others, tenants and sessions exchanged."""
+    chance = random.Random(20261121)
+    good = sealed(tmp_path)
+    later = sealed(tmp_path, salt="later")
+    others = [sealed(tmp_path, key("b")), sealed(tmp_path, key("a", tenant="u")), sealed(tmp_path, data_key=None)]
+    first = len(good) - SIZE - 3 * 16  # of the payload
+    step = CHUNK_BYTES + 16
+    reasons: set[str] = set()
+    for round_ in range(rounds):
+        bad = bytearray(good)
+        at = chance.randrange(first if round_ % 3 else len(bad))
+        match round_ % 10:
+            case 0 | 1:
+                bad[at] ^= 1 << chance.randrange(8)
+            case 2:
+                del bad[chance.randrange(len(bad)) :]
+            case 3:
+                del bad[first + step * chance.randrange(3) :]  # cut exactly between chunks
+            case 4:
+                length = chance.randrange(1, 8192)
+                bad[at : at + length] = bytes(len(bad[at : at + length]))
+            case 5:
+                del bad[at : at + chance.randrange(1, 4096)]
+            case 6:
+                bad[at:at] = bad[at : at + chance.randrange(1, 4096)] or b"x"
+            case 7:
+                bad[first : first + step], bad[first + step : first + 2 * step] = (
+                    bad[first + step : first + 2 * step],
+                    bad[first : first + step],
+                )
+            case 8:
+                number = chance.randrange(2)  # a chunk of the session's own later snapshot, at its own place
+                begin = first + number * step
+                bad[begin : begin + step] = later[begin : begin + step]
+            case 9:
+                bad[:] = chance.choice(others)
+        if bytes(bad) == good:
+            continue
+        with pytest.raises(SnapshotRefused) as refused:
+            read_stored(bytes(bad), key("a"))
+        reasons.add(refused.value.reason)
+    assert {"bad_header", "bad_chunk", "truncated", "other_session", "other_tenant", "not_encrypted"} <= reasons
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_payload_that_was_damaged_before_is_not_sealed_in(tmp_path: Path) -> None:
+    manifest, payload = snapshot(key("a"), 10, SIZE)
+    for bad in (payload[:-1], payload + b"x", b"", bytes([payload[0] ^ 1]) + payload[1:]):
+        with pytest.raises(SnapshotRefused):
+            store(io.BytesIO(), manifest, write_payload(tmp_path, manifest, bad), KEY)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("data_key", [KEY, None], ids=["sealed", "plain"])
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES, SIZE])
+def test_one_byte_more_or_less_is_refused(tmp_path: Path, size: int, data_key: DataKey | None) -> None:
+    manifest, payload = snapshot(key("a"), 700, size)
+    sink = io.BytesIO()
+    store(sink, manifest, write_payload(tmp_path, manifest, payload), data_key)
+    good = sink.getvalue()
+    assert read_stored(good, key("a"), data_key) == payload
+    for bad in (good[:-1], good + b"x", good + bytes(CHUNK_BYTES)):
+        with pytest.raises(SnapshotRefused) as refused:
+            read_stored(bad, key("a"), data_key)
+        assert refused.value.reason in ("truncated", "too_long", "bad_chunk")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotRefused) as refused:
+        StoredSnapshotReader(io.BytesIO(b"SESSKS\x00\x02" + sealed(tmp_path)[len(SEALED) :]))
+    assert refused.value.reason == "other_version"
+
+
+# -- on disk -------------------------------------------------------------------------------------------------
+
+
+class Away(MemoryKeyStore):
+    """A key store whose server can be switched off."""
+
+    away = False
+
+    async def current(self, key: SessionKey) -> DataKey:
+        if self.away:
+            raise Unavailable("keys_unavailable", "away")
+        return await super().current(key)
+
+    async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
+        if self.away:
+            raise Unavailable("keys_unavailable", "away")
+        return await super().find(key, key_id)
+
+
+async def put(tier: DiskTier, staging: Path, name: str) -> bool:
+    manifest, payload = snapshot(key(name), 10, SIZE)
+    return await tier.put(manifest, write_payload(staging, manifest, payload))
+
+
+async def opened(folder: Path, keys: MemoryKeyStore | None) -> DiskTier:
+    tier = DiskTier(folder, 1 << 30, IDENTITY, keys)
+    await tier.open()
+    return tier
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_a_copied_file_is_unreadable_once_the_key_is_destroyed(tmp_path: Path) -> None:
+    keys, folder, copy = MemoryKeyStore(), tmp_path / "kv", tmp_path / "copy"
+    tier = await opened(folder, keys)
+    assert await put(tier, tmp_path, "a") and await put(tier, tmp_path, "b")
+    shutil.copytree(folder, copy)
+    assert tier.bytes == sum(path.stat().st_size for path in folder.iterdir())
+    again = await opened(copy, keys)  # with the key, the copy is as good as the file
+    (entry,) = again.of(key("a"))
+    await again.fetch(entry, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == payload_of(f"{key('a')}", SIZE)
+    await tier.erase(key("a"))
+    await keys.destroy(key("a"))
+    (entry,) = again.of(key("a"))
+    with pytest.raises(SnapshotRefused) as refused:
+        await again.fetch(entry, tmp_path / "back")
+    assert refused.value.reason == "unknown_key"
+    third = await opened(copy, keys)
+    assert third.of(key("a")) == [] and third.of(key("b"))
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_files_of_the_other_kind_are_removed(tmp_path: Path) -> None:
+    plain = await opened(tmp_path / "kv", None)
+    assert await put(plain, tmp_path, "a")
+    encrypted = await opened(tmp_path / "kv", MemoryKeyStore())
+    assert encrypted.num_snapshots == 0 and encrypted.counters["refused_not_encrypted"] == 1
+    assert await put(encrypted, tmp_path, "a")
+    plain = await opened(tmp_path / "kv", None)
+    assert plain.num_snapshots == 0 and list((tmp_path / "kv").iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_while_the_key_store_is_away_nothing_is_written_or_lost(tmp_path: Path) -> None:
+    keys = Away()
+    tier = await opened(tmp_path / "kv", keys)
+    assert await put(tier, tmp_path, "a")
+    keys.away = True
+    assert not await put(tier, tmp_path, "b") and tier.counters["disk_keys_away"] == 1
+    (entry,) = tier.of(key("a"))
+    with pytest.raises(SnapshotRefused) as refused:
+        await tier.fetch(entry, tmp_path / "back")
+    assert refused.value.reason == "keys_away" and tier.of(key("a")) == [entry]
+    with pytest.raises(Unavailable):
+        await opened(tmp_path / "kv", keys)
+    assert len(list((tmp_path / "kv").glob("*.kv"))) == 1
+    keys.away = False
+    await tier.fetch(entry, tmp_path / "back")
+
+
+# -- transfer
+TRANSFER_SIZE = 2 * PLAIN_CHUNK_BYTES + 77
+
+
+async def pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+async def sent(tmp_path: Path, who: SessionKey) -> bytes:
+    manifest, payload = snapshot(who, 700, TRANSFER_SIZE)
+    chunks = [chunk async for chunk in transfer.stream(write_payload(tmp_path, manifest, payload), manifest)]
+    assert all(len(chunk) <= PLAIN_CHUNK_BYTES for chunk in chunks)
+    return b"".join(chunks)
+
+
+async def received(data: bytes, who: SessionKey, target: Path, size: int = 100_000) -> int:
+    chunks = pieces(data, size)
+    manifest, rest = await transfer.begin(chunks, who, IDENTITY)
+    await transfer.receive(chunks, manifest, rest, target)
+    return len(manifest.ledger)
+
+
+async def test_another_sessions_snapshot_and_a_full_folder_are_refused(tmp_path: Path) -> None:
+    data = await sent(tmp_path, key("a"))
+    for who, target, reason in (
+        (key("b"), tmp_path / "here", "other_session"),
+        (key("a"), tmp_path / "missing" / "here", "no_room"),
+    ):
+        with pytest.raises(SnapshotRefused) as refused:
+            await received(data, who, target)
+        assert refused.value.reason == reason
+
+
+async def test_a_payload_that_has_vanished_ends_the_stream(tmp_path: Path) -> None:
+    manifest, _ = snapshot(key("a"), 10, TRANSFER_SIZE)
+    with pytest.raises(SnapshotRefused) as refused:
+        _ = [chunk async for chunk in transfer.stream(tmp_path / "nothing", manifest)]
+    assert refused.value.reason == "unreadable"
+
+
+# -- block checksums
+BLOCK = 64  # bytes of all ranks
+
+
+def block_of(index: int, rank: int, ranks: int) -> bytes:
+    return bytes([index, rank]) * (BLOCK // ranks // 2)
+
+
+def write(path: Path, first: int, count: int, ranks: int, *, whole: bool = True) -> None:
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.seek(first * BLOCK)
+        for index in range(first, first + count):
+            file.write(b"".join(block_of(index, rank, ranks) for rank in range(ranks)))
+    for rank in range(ranks if whole else 0):
+        blocks = [memoryview(block_of(index, rank, ranks)) for index in range(first, first + count)]
+        add_checksums(path, first, blocks, rank, ranks)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / f"{os.urandom(16).hex()}.slot"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_what_has_a_checksum_counts_and_nothing_behind_it(path: Path, ranks: int) -> None:
+    write(path, 3, 4, ranks)
+    write(path, 7, 2, ranks)
+    write(path, 9, 3, ranks, whole=False)
+    assert count_intact(path, 3, 20, BLOCK, ranks) == 9
+    assert count_intact(path, 3, 8, BLOCK, ranks) == 8
+    assert count_intact(path, 3, 3, BLOCK, ranks) == 3
+
+
+def test_a_block_of_which_one_rank_is_missing_does_not_count(path: Path) -> None:
+    write(path, 0, 4, 2, whole=False)
+    for rank, count in ((0, 4), (1, 2)):
+        add_checksums(path, 0, [memoryview(block_of(index, rank, 2)) for index in range(count)], rank, 2)
+    assert count_intact(path, 0, 4, BLOCK, 2) == 2
+
+
+@pytest.mark.parametrize("damage", ["a bit", "swapped", "cut", "checksum cut", "hole"])
+def test_what_is_not_what_was_written_ends_it(path: Path, damage: str) -> None:
+    write(path, 0, 6, 1)
+    data = bytearray(path.read_bytes())
+    match damage:
+        case "a bit":
+            data[4 * BLOCK + 5] ^= 1
+        case "swapped":
+            data[4 * BLOCK : 6 * BLOCK] = data[5 * BLOCK :] + data[4 * BLOCK : 5 * BLOCK]
+        case "cut":
+            del data[5 * BLOCK - 1 :]
+        case "checksum cut":
+            os.truncate(checksums_of(path), 4 * 16 + 15)
+        case "hole":
+            write(path, 9, 1, 1)
+            data = bytearray(path.read_bytes())
+    path.write_bytes(data)
+    assert count_intact(path, 0, 10, BLOCK, 1) == (6 if damage == "hole" else 4)
+
+
+def test_what_is_not_there_does_not_count(path: Path) -> None:
+    assert count_intact(path, 2, 5, BLOCK, 1) == 2
+    write(path, 2, 3, 1)
+    path.unlink()
+    assert count_intact(path, 2, 5, BLOCK, 1) == 2
+
+
+# -- cold tier
+def head_of(key_id: str) -> StoredHead:
+    return StoredHead("t", "a", key_id, bytes(16), 10, 10)
+
+
+class AwayKeys(MemoryKeyStore):
+    async def find(self, key: SessionKey, key_id: str) -> DataKey | None:
+        raise Unavailable("keys_unavailable", "away")
+
+
+async def test_a_snapshot_is_opened_by_its_own_key_or_refused_with_the_reason() -> None:
+    keys = MemoryKeyStore()
+    made = await keys.current(key("a"))
+    assert await data_key_for(None, None) is None
+    assert await data_key_for(keys, head_of(made.id)) == made
+    for key_store, head, reason in (
+        (None, head_of(made.id), "unknown_key"),
+        (keys, None, "not_encrypted"),
+        (keys, head_of("destroyed"), "unknown_key"),
+        (AwayKeys(), head_of(made.id), "keys_away"),
+    ):
+        with pytest.raises(SnapshotRefused) as refused:
+            await data_key_for(key_store, head)
+        assert refused.value.reason == reason
