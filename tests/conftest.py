@@ -18,6 +18,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.support.effort import EXPLORES
+
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["sdks", "clients"]  # in environments of their own: `make test-sdks`, `make test-clients`
 
@@ -31,7 +33,7 @@ os.environ["SESSILE_MODEL"] = "smollm2-135m"
 # tries the same few examples each time; `make test-all` draws new ones, and more of them.
 settings.register_profile("sessile", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=40)
 settings.register_profile("exploring", deadline=None, print_blob=True)
-settings.load_profile("exploring" if os.environ.get("SESSILE_TEST_EXPLORE") else "sessile")
+settings.load_profile("exploring" if EXPLORES else "sessile")
 
 # A traceback with all locals, which structlog draws where it finds rich, takes long enough to upset tests of timing.
 structlog.configure(

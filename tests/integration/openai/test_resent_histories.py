@@ -42,15 +42,15 @@ async def test_the_first_answer_stopped_and_resent_as_the_reader_saw_it(
 
 
 BLOCK = 32
-ROUNDS = 2  # of each way
 
 
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mutation", MUTATIONS)
 async def test_what_stands_behind_the_first_difference_is_computed_and_a_block_at_most(
-    http: httpx.AsyncClient, mutation: str
+    http: httpx.AsyncClient, mutation: str, rounds: int
 ) -> None:
     player = HistoryRounds(http, SIMULATED, exchanges=3, answer_tokens=12)
-    for number in range(ROUNDS):
+    for number in range(rounds):
         rng = random.Random(f"{mutation} {number}")
         done = await player.resend(mutation, rng, await player.begin(rng))
         assert done.is_within(BLOCK) and done.computed < done.prompt_tokens, done

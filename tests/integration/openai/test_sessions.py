@@ -444,9 +444,10 @@ async def second_turn(client: openai.AsyncOpenAI, question: str) -> list[Any]:
     return [{"role": "user", "content": question}, said, {"role": "user", "content": "more"}]
 
 
-async def test_cut_anywhere_it_is_one_answer() -> None:
-    done = await retried(rounds=24, seed=5)
-    assert done["problems"] == [] and done["generations"] == done["usage rows"] == 24
+@pytest.mark.parametrize("rounds", [24, pytest.param(1_000, marks=pytest.mark.slow)])
+async def test_cut_anywhere_it_is_one_answer(rounds: int) -> None:
+    done = await retried(rounds=rounds, seed=5)
+    assert done["problems"] == [] and done["generations"] == done["usage rows"] == rounds
 
 
 async def test_a_repeated_turn_is_found_after_a_restart(options: SimulatedOptions) -> None:

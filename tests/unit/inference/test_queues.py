@@ -22,6 +22,7 @@ from inference.warming import Warmings
 from sessions.limits import Share
 from sessions.model.errors import Overloaded
 from sessions.model.types import ResponseId, TenantId
+from tests.support.effort import effort
 from tests.support.engines.kv import key
 from tests.support.virtual_time import settled, virtual
 
@@ -255,7 +256,7 @@ class Kept(Books):
 
 TestBooks = Books.TestCase
 TestKept = Kept.TestCase
-TestBooks.settings = TestKept.settings = settings(max_examples=30)
+TestBooks.settings = TestKept.settings = settings(max_examples=effort(30, 100))
 
 
 # -- concurrency gate

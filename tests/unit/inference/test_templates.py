@@ -14,6 +14,7 @@ from inference.template_tokenizer import TemplateTokenizer
 from sessions.model.errors import BadInput
 from sessions.model.types import Tokens, Tool, UnixMs
 from sessions.ports import ChatMessage
+from tests.support.effort import effort
 from tests.support.engines.whole_tokenizer import FORGETFUL
 
 # -- chat template
@@ -81,7 +82,7 @@ words = st.text("abc XYZ.,\n日🙂", min_size=1).filter(lambda text: text == te
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=25)
+@settings(max_examples=effort(25, 100))
 @given(system=st.none() | words, talk=st.lists(words, min_size=1, max_size=7).filter(lambda talk: len(talk) % 2))
 def test_the_sum_of_the_parts_is_the_templates_own_text(name: str, system: str | None, talk: list[str]) -> None:
     template = made(TEMPLATES[name])

@@ -163,6 +163,24 @@ async def save(tiers: Tiers, who: SessionKey, tokens: list[int], scope: bytes = 
     await tiers.host.settle()
 
 
+async def test_the_snapshot_that_shares_most_is_found_and_the_faster_one_of_two(tmp_path: Path) -> None:
+    tiers = await opened(tmp_path)
+    catalog = tiers.catalog
+    assert catalog.find(key("a"), as_tokens([1])) == (None, 0) and catalog.place(key("a")).tier == "none"
+    await save(tiers, key("a"), [1, 2, 3, 4])
+    await save(tiers, key("a"), [1, 2, 9])
+    found, shared = catalog.find(key("a"), as_tokens([1, 2, 9, 9]))
+    assert isinstance(found, HostSnapshot) and shared == 3, "and not its copy on disk"
+    assert catalog.find(key("a"), as_tokens([7])) == (None, 0)
+    longest = catalog.longest(key("a"))
+    assert longest is not None and len(longest.tokens) == 4
+    assert catalog.place(key("a")).tier == "host" and catalog.place(key("a")).tokens == 4
+    for snapshot in tiers.host.of(key("a")):
+        await catalog.drop(snapshot)
+    assert catalog.place(key("a")).tier == "disk"
+    await tiers.close(0.0)
+
+
 async def test_a_run_finds_what_other_sessions_of_its_scope_hold_in_every_tier_and_after_a_restart(
     tmp_path: Path,
 ) -> None:

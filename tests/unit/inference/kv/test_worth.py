@@ -15,6 +15,7 @@ from inference.kv.cost import DEADLINE_MAX_S, DEADLINE_MIN_S, CostModel, LinearF
 from inference.kv.eviction_rank import FIT_SAMPLE, ReturnModel, ReturnTracker, SilenceKind, silence_kind
 from inference.kv.tool_times import ToolTimes, tool_set
 from sessions.model.types import TenantId
+from tests.support.effort import effort
 from tests.support.engines.kv import key
 
 # -- cost
@@ -166,12 +167,12 @@ def test_a_fit_looks_at_a_bounded_number_of_the_silences_that_go_on() -> None:
 
 def test_old_observations_fade_and_a_new_habit_is_learned() -> None:
     chance, model = random.Random(6), ReturnModel()
-    for _ in range(6_000):
+    for _ in range(effort(6_000, 60_000)):
         model.observe(FIRST, chance.uniform(900, 1100), returned=True)
     model.fit()
     assert model.index(FIRST, 0.0) < model.index(FIRST, 900.0)
     for _ in range(8):
-        for _ in range(3_000):
+        for _ in range(effort(3_000, 30_000)):
             model.observe(FIRST, chance.uniform(2, 8), returned=True)
         model.fit()
     assert model.index(FIRST, 0.0) > model.index(FIRST, 900.0)

@@ -73,6 +73,31 @@ def spelled(tokens: object) -> str:
     return "".join(SPECIALS[t - BOS] if t >= BOS else chr(t) for t in tokens)  # type: ignore[attr-defined]
 
 
+async def test_a_model_that_wants_a_beginning_gets_one_and_not_two() -> None:
+    tokenizer = await made(FakeServer(), vocabulary(adds_bos=True))
+    assert spelled(await tokenizer.opening("x", ())).startswith("<s><|im_start|>")
+    assert spelled(await tokenizer.opening(None, ())) == "<s>"
+
+
+async def test_the_fingerprint_is_of_vocabulary_and_template() -> None:
+    template = ChatTemplate(CHATML, bos="", eos="")
+    other = ChatTemplate(CHATML.replace("<|im_end|>", "<|end|>"), bos="", eos="")
+    fingerprints = {
+        LlamaTokenizer(FakeServer(), vocabulary(digest=digest), source).fingerprint
+        for digest in ("d", "e")
+        for source in (template, other)
+    }
+    assert len(fingerprints) == 4
+
+
+async def test_a_tokenizer_that_fails_is_an_error_of_ours() -> None:
+    server = FakeServer()
+    tokenizer = await made(server, vocabulary())
+    server.status = 500
+    with pytest.raises(Internal):
+        await tokenizer.text("x")
+
+
 async def test_the_space_that_sentencepiece_puts_first_is_no_part_of_a_text() -> None:
     tokenizer = await made(FakeServer(adds_space=True), vocabulary(adds_space=True))
     assert spelled(await tokenizer.text("Hi there")) == "Hi there"

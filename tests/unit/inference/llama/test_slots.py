@@ -26,8 +26,9 @@ from inference.llama.slots import Slot, SlotTable
 from inference.step_budget import StepBudget
 from inference.tokens import as_tokens, common_prefix
 from sessions.model.errors import Overloaded
-from sessions.model.types import SessionKey
+from sessions.model.types import SessionKey, TenantId
 from sessions.turn.images import image_ids
+from tests.support.effort import effort
 from tests.support.engines.engines import AlwaysRestores
 from tests.support.engines.kv import key, make_tiers
 
@@ -100,7 +101,7 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotMachine.TestCase
-TestSlots.settings = settings(max_examples=30)
+TestSlots.settings = settings(max_examples=effort(30, 100))
 
 
 def test_beside_what_a_session_goes_on_from_a_branch_that_it_has_left_is_overwritten() -> None:
@@ -362,6 +363,35 @@ async def test_beside_streams_only_the_next_in_line_is_kept_saved_and_the_rest_w
     ahead.look()
     await settled(ahead)
     assert saves.saved == ["a", "b", "c", "d"]
+
+
+# -- slot usage
+SMALL, LARGE = TenantId("small"), TenantId("large")
+
+
+def filled(*sessions: tuple[str, TenantId]) -> SlotTable:
+    """A table whose slots hold 40 tokens each; the session `busy` is running."""
+    table = SlotTable(len(sessions))
+    for name, tenant in sessions:
+        slot = table.acquire(key(name, tenant), array.array("I"))
+        assert slot is not None
+        table.assign(slot, key(name, tenant))
+        slot.tokens = as_tokens(range(40))
+        if name != "busy":
+            table.release(slot)
+    return table
+
+
+async def test_sessions_at_rest_are_counted_and_the_one_used_longest_ago_is_shed(tmp_path: Path) -> None:
+    table = filled(("s0", SMALL), ("s1", SMALL), ("l0", LARGE), ("busy", SMALL))
+    usage = SlotUsage(table, make_tiers(tmp_path, 1 << 20).catalog, 1_000)
+    assert usage.bytes_of(SMALL) == (120_000, 80_000) and usage.bytes_of(LARGE) == (40_000, 40_000)
+    assert usage.device_bytes == 160_000
+    assert usage.shed(SMALL)
+    assert [slot.key and slot.key.session for slot in table] == [None, "s1", "l0", "busy"]
+    next(slot for slot in table if slot.number == 1).saving = True
+    assert not usage.shed(SMALL), "what is being saved, or is busy, stays"
+    assert usage.bytes_of(SMALL) == (80_000, 0)
 
 
 # -- slot kv

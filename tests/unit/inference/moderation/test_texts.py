@@ -33,6 +33,7 @@ from inference.moderation.segments import SEGMENT_CHARS, cut_segments, group_nei
 from inference.moderation.word_hashing import BASE, word_characters
 from sessions.model.types import Principal, TenantId
 from sessions.turn.keyword_filter import KeywordFilterSet
+from tests.support.effort import effort
 
 
 # -- normalize
@@ -342,7 +343,7 @@ def test_stretches_are_the_text(text: str) -> None:
         assert len(" ".join(text[start:behind] for start, behind in spans[first:end])) < SEGMENT_CHARS + 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=effort(80, 300), deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_categories=()), max_size=600), max_size=3),
     st.sampled_from([("", r"[^\W_]+"), ("_", r"\w+")]),
@@ -369,7 +370,7 @@ def test_the_table_of_letters_is_that_of_regular_expressions() -> None:
     assert not any(plain[point] and not inside[point] for point in range(0x110000))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=effort(25, 60), deadline=None)
 @given(st.lists(SEGMENTS_TEXTS, min_size=1, max_size=3))
 def test_toxicity_says_of_a_text_what_its_package_says_of_the_worst_stretch(texts: list[str]) -> None:
     package = pytest.importorskip("profanity_check")
@@ -386,7 +387,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=effort(80, 300), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(["", " ", ", ", "x", "-"])), max_size=8))
 def test_what_is_looked_for_first_hides_nothing(parts: list[tuple[str, str]]) -> None:
     text = "".join(fragment + behind for fragment, behind in parts)

@@ -23,6 +23,7 @@ from inference.kv.host_tier import HostSnapshot
 from inference.vllm import offload as offload_module
 from inference.vllm.offload import KvOffload, OffloadPlan
 from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
+from persistence.keys import MemoryKeyStore
 from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
 from sessions.turn.images import image_ids
 from tests.support.engines.engines import until
@@ -239,6 +240,25 @@ async def test_what_happens_while_a_run_is_copied(
         assert holds(offload, key("a"), tokens[:34]) and offload.tiers.host.bytes == 8 * BLOCK_BYTES
 
 
+@pytest.mark.parametrize("fate", ["failed", "forgotten", "base", "gone"])
+async def test_a_run_that_went_wrong_is_no_snapshot_before_it_ends_either(offload: KvOffload, fate: str) -> None:
+    tokens = array.array("I", range(40))
+    await kept(offload, key("a"), tokens[:21])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    Device(offload).save(plan, tokens, failed=fate == "failed", close=False)
+    match fate:
+        case "forgotten":
+            offload.forget(key("a"))
+        case "base":
+            await damaged(offload, key("a"), tokens[:21])
+        case "gone":
+            assert plan.path is not None
+            plan.path.unlink()
+    await offload.cut(plan, tokens)
+    assert offload.tiers.catalog.find(key("a"), tokens)[1] == (0 if fate == "base" else 20)
+    await offload.abandon(plan)
+
+
 async def test_what_is_computed_ahead_of_a_run_is_written_where_it_is_most_of_it(offload: KvOffload) -> None:
     tokens = array.array("I", range(60))
     await kept(offload, key("a"), tokens[:21])
@@ -314,6 +334,19 @@ async def test_what_dead_workers_left_is_held_against_its_checksums_and_what_was
     assert offload.tiers.catalog.find(key("a"), tokens)[1] == expected
     await offload.tiers.host.settle()
     assert offload.tiers.host.bytes == expected * BLOCK_BYTES // BLOCK_TOKENS
+
+
+@pytest.mark.parametrize("before", [0, 13])
+async def test_of_a_save_that_failed_the_blocks_before_the_fault_are_kept(offload: KvOffload, before: int) -> None:
+    device, tokens = Device(offload), array.array("I", range(42))
+    if before:
+        await kept(offload, key("a"), tokens[:before])
+    plan = await offload.plan("r1", key("a"), tokens[:30], 0, 16)
+    device.write(plan, tokens, torn=3)  # could not be read
+    offload.on_report(BlocksSaved(plan.name, 0, 10, True, failed=True))
+    offload.settle(plan, tokens)
+    await offload.settled()
+    assert holds(offload, key("a"), tokens[:28]) and offload.counters["saves_failed"] == 1
 
 
 async def open_slow(folder: Path) -> KvOffload:
@@ -491,6 +524,36 @@ async def test_an_opening_is_kept_for_a_tenant_once_a_second_session_begins_with
     plan = await offload.plan("r", key("d"), prompts["d"], len(opening), 8)
     assert plan.source is None
     await offload.abandon(plan)
+
+
+async def test_openings_are_encrypted_under_one_key_of_their_tenant_and_unreadable_without_it(tmp_path: Path) -> None:
+    keys, folder = MemoryKeyStore(), tmp_path / "kv"
+    (tmp_path / "memory").mkdir()
+    openings = [array.array("I", range(start, start + 12)) for start in (500, 600)]
+
+    async def opened() -> KvOffload:
+        tiers = make_tiers(tmp_path / "memory", 1 << 20, DiskTier(folder, 1 << 30, IDENTITY, keys))
+        await tiers.open()
+        return KvOffload(
+            tiers, block_tokens=BLOCK_TOKENS, block_bytes=BLOCK_BYTES, ranks=1, answer_tokens=16, saves=True
+        )
+
+    offload = await opened()
+    for number, opening in enumerate(openings * 2):
+        prompt = opening + array.array("I", [number] * 8)
+        plan = await offload.plan("r", key(f"s{number}"), prompt, len(opening), 8)
+        Device(offload).save(plan, prompt)
+        offload.settle(plan, prompt)
+        await offload.settled()
+    await offload.stop()
+    await offload.tiers.close(5.0)
+    assert len(list(folder.iterdir())) == 6
+    assert {each.session for each in keys._keys} == {"s0", "s1", "s2", "s3", OPENINGS}
+    await keys.destroy(key(OPENINGS))
+    offload = await opened()
+    assert len(list(folder.iterdir())) == 4 and not offload.tiers.catalog.place(key(OPENINGS)).tokens
+    await offload.stop()
+    await offload.tiers.close(0.0)
 
 
 async def test_branches_openings_deletions_and_a_full_host_never_mix_blocks(offload: KvOffload) -> None:

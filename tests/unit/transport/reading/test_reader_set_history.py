@@ -26,6 +26,7 @@ from tests.support.doors.transport import (
     point,
     retracted,
 )
+from tests.support.effort import effort
 from transport.protocol.frames import JSON, MSGPACK
 
 S = SessionId("s")
@@ -155,7 +156,7 @@ class History:
 
 @example(seed=889, window=10, steps=12)  # a retraction that the watch missed, before one that it saw
 @example(seed=1515, window=10, steps=6)
-@settings(max_examples=100 if settings().derandomize else 300)
+@settings(max_examples=effort(100, 300))
 @given(seed=st.integers(0, 2**32), window=st.integers(1, 40), steps=st.integers(1, 60))
 def test_the_client_sees_the_log_whatever_happens(seed: int, window: int, steps: int) -> None:
     async def run() -> None:
