@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 LISTEN: Final = "0A"  # of /proc/net/tcp
 ACCEPTS: Final = 0x10000  # of /proc/net/unix: SO_ACCEPTCON
 DATAGRAM: Final = "0002"
@@ -49,6 +51,18 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def has_ipv6() -> bool:
+    """Returns whether this machine has the loopback address of IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6: Final = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def process_tree(root: int) -> set[int]:

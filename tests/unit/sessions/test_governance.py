@@ -17,7 +17,7 @@ from sessions.billing.metering import UsageEntry, UsageQuery
 from sessions.governance.audit_verify import AuditVerification, AuditVerifier, parse_anchor
 from sessions.governance.end_user_data import KeptForUsers, export_user_data
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
-from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditHead, AuditRow, Sealer, public
+from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditRow, public
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head, Page
 from sessions.model.knowledge.files import FileQuery, StoredFile
@@ -25,51 +25,10 @@ from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.push import PushId, PushSubscription, WebPushTarget
 from sessions.model.types import SessionKey, TenantId, UnixMs
 from tests.support.machine.machine_fixture import KEY, Ground
+from tests.support.stores.audit_chain import TENANT, AuditChain, audited
 from tests.support.stores.file_rows import a_file
 from transport.cli.settings import BadSetting
 from transport.cli.start.config_files import ConfigFile, RetentionFile, parse_retention
-
-TENANT = TenantId("acme")
-
-
-def audited(number: int) -> Audited:
-    return Audited(action="session.deleted", at=UnixMs(number), session=f"s{number}", detail={"n": number})
-
-
-class AuditChain:
-    """One tenant's rows, floor and head; an `AuditLog` of that tenant."""
-
-    def __init__(self, sealer: Sealer | None = None) -> None:
-        self.sealer = sealer or Sealer(b"secret")
-        self.stored: list[AuditRow] = []
-        self.stored_floor: AuditFloor | None = None
-        self.stored_head: AuditHead | None = None
-
-    def add(self, *entries: Audited) -> AuditChain:
-        rows, self.stored_head = self.sealer.chained(
-            self.stored_head, [self.sealer.entry(TENANT, each) for each in entries]
-        )
-        self.stored += rows
-        return self
-
-    async def rows(
-        self, tenant: TenantId, *, after: int, limit: int, about: Sequence[str] | None = None
-    ) -> list[AuditRow]:
-        return [row for row in self.stored if row.seq > after][:limit]
-
-    async def head(self, tenant: TenantId) -> AuditHead | None:
-        return self.stored_head
-
-    async def floor(self, tenant: TenantId) -> AuditFloor | None:
-        return self.stored_floor
-
-    async def trim(self, tenant: TenantId, row: Audited, *, expected: AuditFloor | None, floor: AuditFloor) -> bool:
-        if self.stored_floor != expected:
-            return False
-        self.stored_floor = floor
-        self.add(row)
-        self.stored = [each for each in self.stored if each.seq > floor.seq]
-        return True
 
 
 def checked(chain: AuditChain, anchors: dict[int, str] | None = None) -> AuditVerification:

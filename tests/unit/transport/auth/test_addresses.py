@@ -9,6 +9,7 @@ import pytest
 
 from sessions.model.errors import BadInput, Forbidden, Limited, Overloaded
 from sessions.model.types import Principal, TenantId
+from tests.support.listening_sockets import needs_ipv6
 from tests.support.virtual_time import virtual
 from transport import arrival_pace
 from transport.addresses import bare_host, is_loopback, joined, listened_hosts
@@ -300,6 +301,7 @@ def test_the_ipv6_wildcard_stands_for_both_families() -> None:
     assert list(listened_hosts("[::1]")) == ["::1"] and list(listened_hosts("0.0.0.0")) == ["0.0.0.0"]
 
 
+@needs_ipv6
 async def test_both_families_have_one_port_that_the_system_chose() -> None:
     listener = await listen_on(asyncio.get_running_loop(), asyncio.Protocol, ("::1", "127.0.0.1"), 0)
     async with listener:

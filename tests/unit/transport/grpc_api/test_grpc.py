@@ -42,6 +42,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from tests.support.doors.transport import gateway_over, memory_sessions
+from tests.support.listening_sockets import needs_ipv6
 from transport.addresses import joined
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
@@ -468,6 +469,7 @@ async def test_messages_go_both_ways_until_the_stream_ends() -> None:
         assert closed.value.reason == "closed"
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 async def test_links_go_over_ipv6_however_its_literal_is_spelled(host: str) -> None:
     async with listening(host=host) as address:

@@ -21,6 +21,7 @@ from sessions.model.types import Principal, TenantId, UnixMs
 from tests.support.cluster.directories import free_port
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from tests.support.garbage import no_cycles
+from tests.support.listening_sockets import needs_ipv6
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.origins import OriginPolicy
 from transport.http import compression
@@ -289,6 +290,7 @@ async def test_a_file_is_kept_and_compressed_once_however_its_path_is_spelled(
     assert len(packed) == len(set(packed)) > 2
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 async def test_it_listens_on_ipv6_however_its_literal_is_spelled(host: str) -> None:
     server = Server(gateway_over(await memory_sessions()), host=host, port=0, web=None)
