@@ -44,7 +44,7 @@ async def test_the_first_answer_stopped_and_resent_as_the_reader_saw_it(
 BLOCK = 32
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mutation", MUTATIONS)
 async def test_what_stands_behind_the_first_difference_is_computed_and_a_block_at_most(
     http: httpx.AsyncClient, mutation: str, rounds: int

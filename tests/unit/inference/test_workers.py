@@ -49,6 +49,8 @@ async def test_who_waits_beyond_the_bound_is_refused_and_a_close_ends_who_waits(
         with pytest.raises(Unavailable) as refused:
             await call
         assert refused.value.code == "draining"
+    with pytest.raises(Unavailable):
+        await pool.exchange(REQUEST, no_answer)  # starts no process that nobody would end
 
 
 async def test_a_cancelled_call_leaves_its_worker_to_the_next() -> None:

@@ -21,7 +21,7 @@ from inference.embedding.pool import PackagedEmbedder
 from inference.tools.outbound import ToolHttpClient
 from inference.tools.secrets import SecretHeader
 from sessions.metrics import Gauge, Metrics
-from sessions.model.errors import BadInput, TooLarge, Unavailable
+from sessions.model.errors import BadInput, Overloaded, TooLarge, Unavailable
 from sessions.model.types import TenantId
 from sessions.public_addresses import AddressRules
 from sessions.retrieval.embedding import CHARACTERS_MAX, DOCUMENTS_MAX, INPUTS_MAX
@@ -275,6 +275,14 @@ async def test_a_busy_server_is_asked_once_more_and_a_refusal_is_the_callers(
         await made(service, client).embed(["x"], None)
     service.answer = lambda asked: reply({}, 503)
     with pytest.raises(Unavailable):
+        await made(service, client).embed(["x"], None)
+
+
+async def test_more_than_may_wait_are_refused(
+    service: ToolService, client: ToolHttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "WAITING_MAX", 0)
+    with pytest.raises(Overloaded):
         await made(service, client).embed(["x"], None)
 
 

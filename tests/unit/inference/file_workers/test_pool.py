@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from inference.file_workers import pool as module
 from inference.file_workers.pool import FileWorkers
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput, TooLarge
+from sessions.model.errors import BadInput, Overloaded, TooLarge
 from tests.support.documents.made import a_pdf
 from tests.support.images.made import a_pattern, encoded, noise
 
@@ -37,6 +38,16 @@ async def test_what_takes_too_long_is_refused_and_the_next_is_read() -> None:
             await workers.extract(many)
         assert refused.value.code == "file_too_complex"
         assert (await workers.extract(b"x")).text == "x"
+
+
+async def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    async with FileWorkers(workers=1) as workers:
+        calls = [asyncio.create_task(workers.extract(b"%d" % n)) for n in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await workers.extract(b"more")
+        assert [each.text for each in await asyncio.gather(*calls)] == ["0", "1", "2"]
 
 
 async def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,20 @@ async def test_beyond_the_places_and_the_queue_a_text_fails_at_once() -> None:
     assert (await client.classify("text", 20)).score == 0.25  # the places are free again
 
 
+async def test_a_late_model_is_not_waited_for() -> None:
+    model = Model()
+    client, outcomes = client_of(model)
+    model.released.clear()
+    with pytest.raises(NotJudged, match="late"):
+        await client.classify("text", 0)
+    assert outcomes == ["late"] and model.running == 0
+
+
+def test_a_version_is_of_the_model_and_its_configuration() -> None:
+    first, second = client_of(Model())[0], client_of(Model(), logprobs=False)[0]
+    assert first.version.startswith("model/1/") and first.version != second.version
+
+
 async def test_closing_ends_what_is_under_way_and_takes_no_more() -> None:
     model = Model()
     client, _ = client_of(model)

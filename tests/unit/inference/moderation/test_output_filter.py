@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.moderation.output_filter import JudgedOutputFilter, PolicyOutputFilter
+from inference.moderation.output_filter import RETRACTED, JudgedOutputFilter, PolicyOutputFilter
 from inference.moderation.policy import Policy, parse_policies
 from inference.moderation.scan import Scanner
 from sessions.model.generation import Chunk
@@ -120,6 +120,16 @@ def test_what_is_shown_does_not_depend_on_how_it_is_split(parts: list[tuple[str,
     shown, release = answer(*(text[start:end] for start, end in pairwise(cuts)))
     assert shown == whole
     assert (release.ended if release is not None else None) == (ended.ended if ended is not None else None)
+
+
+def test_async_shows_at_once_and_takes_back() -> None:
+    retracting = policy(mode="async", action="retract")
+    filters = [PolicyOutputFilter(retracting, Scanner(retracting.output), shown="Hello. ")]
+    shown, release = run(filters, list("Mail ana@example.org now"))
+    assert shown.startswith("Mail ana@example.org ")
+    assert release is not None and release.restart and release.retracted is not None
+    assert (release.retracted.start, release.retracted.end) == (12, 27)
+    assert release.retracted.replacement == RETRACTED and not release.retracted.ends
 
 
 def test_a_word_without_an_end_is_let_through_and_still_watched() -> None:

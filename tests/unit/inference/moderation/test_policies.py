@@ -134,6 +134,27 @@ async def opened(path: Path, text: str = POLICY) -> AsyncIterator[PolicyFilterSe
         await filters.close()
 
 
+async def test_a_reload_replaces_the_policies_or_changes_nothing(tmp_path: Path) -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    async def listener(action: str, detail: dict[str, Any]) -> None:
+        heard.append((action, detail))
+
+    async with opened(path := tmp_path / "p.toml") as filters:
+        filters.subscribe(listener)
+        before = filters.versions
+        path.write_text("[policies.other]\n")
+        assert not await filters.reload() and filters.versions == before
+        (message,) = filters.input_filters(ACME)
+        assert (await message.check(ACME, "a nightjar")).action == "block"
+        path.write_text("[policies.default.input]\nphrases = { deny = ['ledger'] }\n")
+        assert await filters.reload() and set(filters.versions) == {"default"}
+        (message,) = filters.input_filters(ACME)
+        assert [(await message.check(ACME, each)).action for each in ("nightjar", "ledger")] == ["pass", "block"]
+    assert [action for action, _ in heard] == ["policy.refused", "policy.loaded"]
+    assert heard[0][1]["versions"] == before and "`default`" in heard[0][1]["error"]
+
+
 async def test_a_side_with_classifiers_has_their_versions_in_its_findings(tmp_path: Path) -> None:
     text = "[policies.default.input]\ntoxicity = { action = 'flag' }\n"
     text += "[policies.default.output]\ntoxicity = { action = 'flag' }\n"
@@ -229,6 +250,12 @@ async def test_a_text_that_was_flagged_or_not_judged_is_judged_again(scores: Any
     each = PolicyInputFilter(policy, Scanner(policy.input), worker)
     verdicts = [await each.check(LOCAL_PRINCIPAL, LONG) for _ in range(2)]
     assert len(worker.scanned) == 2 and verdicts[0].findings and verdicts[0] == verdicts[1]
+
+
+async def test_a_long_message_is_scanned_in_the_worker() -> None:
+    worker = Worker(FINE)
+    verdict = await check(LONG + "ana@mail.example", worker)
+    assert verdict.action == "redact" and verdict.replacement == LONG + "[email]" and len(worker.scanned) == 1
 
 
 def test_passed_texts_are_bounded_and_a_seam_is_another_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -9,10 +10,11 @@ import msgspec
 import pytest
 
 from inference.schemas import worker as worker_module
-from inference.schemas.checker import SchemaWorkers
+from inference.schemas.checker import WAITING_MAX, SchemaWorkers
 from inference.schemas.frames import SchemaRequest
 from inference.schemas.worker import VALIDATORS_MAX, SchemaWorker
 from sessions.metrics import Metrics
+from sessions.model.errors import Overloaded
 from sessions.model.json_schema import SchemaFault
 from sessions.model.schema_bounds import SchemaSize
 
@@ -69,6 +71,14 @@ async def test_memory_that_earlier_schemas_hold_is_no_fault_of_the_next() -> Non
                 break
         else:
             raise AssertionError("the schemas are too small to fill a worker")
+
+
+async def test_not_more_than_so_many_wait() -> None:
+    async with SchemaWorkers(workers=1) as workers:
+        calls = [asyncio.create_task(workers.judge({"const": number})) for number in range(WAITING_MAX + 2)]
+        judged = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(isinstance(each, Overloaded) for each in judged) >= 1
+        assert all(isinstance(each, SchemaSize | Overloaded) for each in judged)
 
 
 # -- worker
