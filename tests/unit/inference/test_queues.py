@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.brownout_engine import CombinedHoldings
+from inference.brownout_engine import CombinedHoldings, check_compatible
 from inference.concurrency_gate import ConcurrencyGate, GatedRun
 from inference.fair_queue import ANSWER_COST, MARGIN, FairQueue, SlotClaim
 from inference.forecast import EXPECTED_S, LoadForecast
 from inference.kv.tenant_quota import KvHoldings
-from inference.simulated import SimulatedOptions
+from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.step_budget import LEAST_ALONE, StepBudget
 from inference.tokens import as_tokens
 from inference.warming import Warmings
 from sessions.limits import Share
-from sessions.model.errors import Overloaded
+from sessions.model.errors import BadInput, Overloaded
 from sessions.model.types import ResponseId, TenantId
 from tests.support.effort import effort
 from tests.support.engines.kv import key
@@ -388,6 +390,21 @@ def test_a_small_step_says_nothing_of_the_rate() -> None:
 
 # -- brownout engine
 LARGE = SimulatedOptions(model="large", context_window=1024, kv_tokens_max=8192)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"weights": 0}, "is the same model"),
+        ({"model": "large"}, "has the same name"),
+        ({"context_window": 512}, "512"),
+    ],
+)
+async def test_a_pair_whose_ledgers_do_not_fit_is_refused(changed: dict[str, Any], reason: str) -> None:
+    smaller = SimulatedEngine(msgspec.structs.replace(LARGE, **({"model": "small", "weights": 1} | changed)))
+    with pytest.raises(BadInput) as refused:
+        check_compatible(SimulatedEngine(LARGE), smaller)
+    assert refused.value.code == "bad_brownout_model" and reason in refused.value.public_message
 
 
 def test_what_is_left_of_a_ceiling_is_what_the_other_does_not_hold() -> None:

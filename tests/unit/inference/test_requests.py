@@ -15,6 +15,7 @@ from inference.llama.sampling import completion_parameters
 from inference.remote.llama_dialect import LlamaDialect
 from inference.remote.options import RemoteOptions
 from inference.remote.vllm_dialect import VllmDialect
+from inference.request_checks import check_prompt
 from inference.sampling import HONOURED, output_schema
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.tokens import LONG, Utf8Stream, as_tokens, common_prefix
@@ -44,6 +45,16 @@ def test_an_unknown_format_is_refused() -> None:
         with pytest.raises(BadInput) as refused:
             schema_of(format_)
         assert refused.value.code == "invalid_format"
+
+
+# -- request checks
+def test_a_prompt_must_leave_room_for_an_answer_where_one_is_requested() -> None:
+    check_prompt(99, 5, 100)
+    check_prompt(100, 0, 100)
+    for num_tokens, max_tokens, code in ((0, 5, "empty_prompt"), (100, 1, "context_length_exceeded")):
+        with pytest.raises(BadInput) as refused:
+            check_prompt(num_tokens, max_tokens, 100)
+        assert refused.value.code == code
 
 
 # -- honoured fields

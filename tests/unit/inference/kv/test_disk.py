@@ -242,3 +242,19 @@ async def test_the_last_of_the_file_system_is_not_taken(
     assert tier.counters["disk_write_failed"] == 1 and tier.bytes == on_disk(folder)
     await tier.erase(key("a"))
     assert await put(tier, staging, "b")
+
+
+async def test_a_bound_that_the_file_system_has_no_room_for_is_said(
+    folder: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = await opened(folder)
+    assert await put(tier, staging, "a")
+    room = 700_000_000 - tier.bytes
+    monkeypatch.setattr(disk_module, "_free_bytes", lambda _: disk_module.RESERVE_BYTES + room, raising=False)
+    with capture_logs() as logs:
+        await opened(folder, 700_000_000)
+        assert not logs
+        await opened(folder, 800_000_000)
+    (entry,) = logs
+    assert (entry["event"], entry["room_mb"], entry["requested_mb"]) == ("disk_tier_reduced", 700, 800)
+    assert "--kv-disk-mb" in entry["advice"]

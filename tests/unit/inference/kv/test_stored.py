@@ -146,6 +146,18 @@ def test_what_is_not_ours_is_refused_by_name(
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_a_chunk_of_another_snapshot_is_foreign(whole: tuple[SnapshotManifest, bytes]) -> None:
+    manifest, payload = whole
+    _, other = snapshot(key("a"), 700, SIZE, salt="later")
+    mixed = other[:CHUNK_BYTES] + payload[CHUNK_BYTES:]
+    with pytest.raises(SnapshotRefused) as refused:
+        read(file_of(manifest, mixed), key("a"))
+    assert refused.value.reason == "bad_chunk"
+    same_bytes, _ = snapshot(key("a"), 701, SIZE)  # another id over the very same payload
+    assert same_bytes.tags != manifest.tags
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_tokens_that_do_not_belong_to_their_chain_are_refused(whole: tuple[SnapshotManifest, bytes]) -> None:
     manifest, payload = whole
     tokens = manifest.ledger

@@ -415,12 +415,13 @@ SECRETS = {
 def test_a_process_that_is_spawned_meanwhile_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("VLLM_FLAG", "1")
+    for name in ("VLLM_FLAG", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")
     with only_handed_over(os.environ):
         os.environ["VLLM_LATER"] = "2"
         seen = subprocess.run([sys.executable, "-c", "import os; print(*os.environ)"], capture_output=True, text=True)
     names = set(seen.stdout.split())
-    assert {"PATH", "VLLM_FLAG", "VLLM_LATER"} <= names and not names & set(SECRETS)
+    assert {"PATH", "VLLM_FLAG", "VLLM_LATER", "HF_HUB_OFFLINE"} <= names and not names & set(SECRETS)
     assert {name: os.environ[name] for name in SECRETS} == SECRETS and os.environ.pop("VLLM_LATER") == "2"
 
 

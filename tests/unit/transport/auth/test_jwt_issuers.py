@@ -18,7 +18,7 @@ from sessions.model.errors import BadInput, SessileError, Unauthorized, Unavaila
 from sessions.model.types import Principal, TenantId, TokenRef, UnixMs
 from tests.support.virtual_time import advance, settled, virtual
 from transport.auth.authenticator import Authenticator, Issuance
-from transport.auth.jwt_issuers import UNKNOWN_KID_S, JwtIssuer, JwtIssuers, parse_jwks, read_issuers
+from transport.auth.jwt_issuers import RETRY_S, UNKNOWN_KID_S, JwtIssuer, JwtIssuers, parse_jwks, read_issuers
 
 NOW_S = 1_750_000_000
 URL = "https://login.example/keys"
@@ -255,6 +255,13 @@ async def test_until_a_set_was_read_nobody_gets_in() -> None:
     file = JwtIssuer(issuer="a", audience="b", jwks="/nowhere/keys.json", tenant="t")
     with pytest.raises(BadInput, match=r"keys\.json"):
         await World(file, data=b"nonsense").issuers.load()
+
+
+def test_a_set_that_was_never_read_is_read_again_soon() -> None:
+    each = JwtIssuers((OURS,), now_ms=lambda: UnixMs(0), clock=lambda: 0.0)._sets[OURS.issuer]
+    assert JwtIssuers._pause_s(each) == RETRY_S
+    each.keys = parse_jwks(SET, OURS.algorithms)
+    assert JwtIssuers._pause_s(each) == OURS.refresh_s
 
 
 def test_secret_keys_and_keys_for_other_uses_are_not_taken() -> None:

@@ -17,7 +17,7 @@ from sessions.machine.state import State, apply, empty
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.audit import public
-from sessions.model.errors import BadInput, Internal, Limited
+from sessions.model.errors import BadInput, Forbidden, Gone, Internal, Limited, NotFound
 from sessions.model.events import Record
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -37,7 +37,10 @@ from tests.support.cluster.replicas import KEY
 from tests.support.doors.transport import (
     TENANT,
     FakeSessions,
+    Source,
     begun,
+    created,
+    delta,
     gateway_over,
     http_client,
     key_of,
@@ -428,3 +431,24 @@ def test_guesses_from_everywhere_have_a_bound_that_who_has_a_token_does_not_meet
     rate.forget(b"good")  # revoked
     with pytest.raises(Limited):
         rate.take_look("127.0.0.1", b"good")
+
+
+# -- log reader
+async def test_what_may_not_be_read() -> None:
+    sessions = await memory_sessions()
+    await sessions.append("s", created(), *begun(), delta("one ", 3))
+    source = Source(sessions)
+    feed = source.feeds.acquire(key_of("s"), Listener(), JSON).feed
+    nothing = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", scopes=())
+    with pytest.raises(Forbidden):
+        await source.logs.standing(nothing, feed, None, None)
+    with pytest.raises(Forbidden):
+        await source.logs.state(nothing, key_of("s"))
+    with pytest.raises(NotFound):
+        await source.logs.state(LOCAL_PRINCIPAL, key_of("nothing"))
+    stranger = Principal(tenant=LOCAL_PRINCIPAL.tenant, key_id="k", user="eve")
+    with pytest.raises(NotFound):
+        await source.logs.state(stranger, key_of("s"))
+    await sessions.append("s", ev.SessionDeleted(), deleted=True)
+    with pytest.raises(Gone):
+        await source.logs.state(LOCAL_PRINCIPAL, key_of("s"))

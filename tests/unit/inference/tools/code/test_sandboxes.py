@@ -25,6 +25,7 @@ from inference.tools.code.sandbox_pool import (
     SandboxUnavailable,
     find_interpreter,
     find_kind,
+    spec_of,
 )
 from inference.tools.code.scratch import ScratchFolders
 from inference.tools.code.supervisor import cpu_and_threads, descendants, disk_usage, receive, send
@@ -75,6 +76,12 @@ async def pool(tmp_path: Path) -> AsyncIterator[SandboxPool]:
     await made.close()
     folders.close()
     assert not any(tmp_path.iterdir())
+
+
+def test_a_spec_names_bounds_and_no_secret(tmp_path: Path) -> None:
+    spec = spec_of(BOUNDS, "sandlock", find_interpreter(""), tmp_path)
+    assert spec["network"] == [] and "RLIMIT_CORE=0" in str(spec["bounds"])
+    assert str(tmp_path) == spec["folder"] and "site-packages" not in str(spec["readable"])
 
 
 async def run_in(pool: SandboxPool, code: str, wall_s: float = 10.0) -> tuple[int, str, str]:
