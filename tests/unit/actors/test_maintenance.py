@@ -499,3 +499,48 @@ async def test_a_turn_that_stands_in_our_name_and_is_not_here_is_an_orphan() -> 
         await until(lambda: bool(place.terminals(answer.response_id)))
         await replica.runtime.ownership.retry_releases()
         assert await replica.directory.locate(KEY) == replica.runtime.ownership.owner(KEY)
+
+
+OPEN, ENDED, GONE, OTHERS = (SessionKey(LOCAL, SessionId(name)) for name in ("open", "ended", "gone", "others"))
+
+
+@virtual
+async def test_the_engine_lets_go_of_a_session_once_while_others_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Place() as place:
+        one, keys = await place.replica("r1"), MemoryKeyStore()
+        await populated(place, one, keys)
+        await place.replica("r2")
+        await request_erasure(place, one)
+        asked: list[SessionKey] = []
+        release = one.engine.release
+
+        async def released(key: SessionKey) -> None:
+            asked.append(key)
+            await release(key)
+
+        monkeypatch.setattr(one.engine, "release", released)
+        here = an_eraser(one, keys)
+        assert await here.sweep() == 0
+        once = list(asked)
+        assert [await here.sweep() for _ in range(5)] == [0] * 5
+        assert asked == once and {OPEN, ENDED, GONE} <= set(asked)
+        assert all(one.engine.place(key).tokens == 0 for key in (OPEN, ENDED, GONE))
+
+
+@virtual
+async def test_asking_again_changes_nothing_and_what_comes_later_stays() -> None:
+    async with Place() as place:
+        replica, keys = await place.replica(), MemoryKeyStore()
+        await populated(place, replica, keys)
+        first = await request_erasure(place, replica)
+        assert await request_erasure(place, replica) == first
+        await an_eraser(replica, keys).sweep()
+        await replica.do(cm.SessionCreate(id=place.name(), session=SessionId("new")), MARY)
+        assert await an_eraser(replica, keys).sweep() == 0
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is not None
+        again = await request_erasure(place, replica)
+        assert again.asked_at >= first.asked_at and again.done_at is None, "a new erasure of what came later"
+        assert await an_eraser(replica, keys).sweep() == 1
+        assert place.store.head(SessionKey(LOCAL, SessionId("new"))) is None

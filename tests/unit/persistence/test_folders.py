@@ -414,3 +414,10 @@ async def test_tools_that_cannot_be_read_keep_no_key_from_being_destroyed(tmp_pa
         assert (await administration.act("destroy", ACME)).changed == 1
         (ended,) = await store.added_tools.changes(after=stored.version, limit=10)
         assert ended.readable and ended.tools == () and await store.added_tools.tools_of(ACME) == ended
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b'{"incarnation": 3}', b"\0" * 256])
+def test_a_marker_that_cannot_be_read_is_no_marker(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "marker"
+    path.write_bytes(content)
+    assert reopened(path) is None

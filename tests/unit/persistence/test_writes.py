@@ -13,24 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistence.codec import (
+    KeyNotLoaded,
     PlainCodec,
+    decode_command,
     decode_head_body,
     decode_ok,
     decode_record,
+    encode_command,
+    encode_ok,
     encode_record,
     seal_text,
     sealed_key_id,
     unseal_text,
+    with_keys,
 )
 from persistence.group_commit import GroupCommit, GroupLimits, Write
 from persistence.validation import check_append, check_key, check_text
 from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
+from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Internal, OutcomeUnknown, Overloaded, TooLarge, Unavailable
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
-from sessions.model.types import Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
+from sessions.model.types import CommandId, Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
 from tests.support.stores.journals import NOW, a_command, a_usage, delta, key, patch
 from tests.support.virtual_time import virtual
 
@@ -388,3 +394,52 @@ async def test_when_the_event_loop_is_torn_down_nobody_waits_for_ever() -> None:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results[1], Unavailable)
     assert isinstance(results[0], OutcomeUnknown)
+
+
+async def test_a_write_that_is_cancelled_during_its_commit_hurts_nobody() -> None:
+    store = Store()
+    group = a_group(store)
+    tasks = await behind_the_gate(store, group, a_queued_write("a"))
+    tasks[0].cancel()
+    assert store.gate is not None
+    store.gate.set()
+    assert await tasks[1] is None
+    assert tasks[0].cancelled()
+    await group.stop()
+
+
+async def test_stop_finishes_what_was_accepted_and_refuses_the_rest() -> None:
+    store = Store()
+    group = a_group(store)
+    tasks = await behind_the_gate(store, group, a_queued_write("a"), a_queued_write("a"))
+    stopping = asyncio.ensure_future(group.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await group.submit(a_queued_write("b"))
+    assert store.gate is not None
+    store.gate.set()
+    await stopping
+    assert all(task.done() and task.exception() is None for task in tasks)
+    assert store.batches == [["first"], ["a"], ["a"]]
+    await group.stop()
+
+
+def test_a_plain_command_is_stored_as_it_ever_was() -> None:
+    codec, answer = PlainCodec(), encode_ok(Ok(id=CommandId("c")))
+    assert encode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
+    assert decode_command(codec, KEY, "r", b"d", answer) == (b"d", answer)
+
+
+async def test_work_that_lacks_a_key_is_done_when_it_is_loaded() -> None:
+    loaded: list[str] = []
+
+    class Late(PlainCodec):
+        async def load(self, tenant: TenantId, key_id: str) -> None:
+            loaded.append(key_id)
+
+    def work() -> int:
+        if len(loaded) < 2:
+            raise KeyNotLoaded(KEY.tenant, f"k{len(loaded)}")
+        return 7
+
+    assert await with_keys(Late(), work) == 7 and loaded == ["k0", "k1"]

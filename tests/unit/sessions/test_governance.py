@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from persistence.memory.audit import MemoryAudit
@@ -14,16 +15,17 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.files import MemoryFiles
 from persistence.memory.journal import MemoryJournal
 from sessions.billing.metering import UsageEntry, UsageQuery
-from sessions.governance.audit_verify import AuditVerification, AuditVerifier, parse_anchor
+from sessions.governance.audit_verify import AuditVerification, AuditVerifier, is_trim, parse_anchor
 from sessions.governance.end_user_data import KeptForUsers, export_user_data
 from sessions.governance.retention import DAY_MS, HOUR_MS, Retention, RetentionPeriods
-from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditRow, public
+from sessions.model.audit import INSTALLATION, Audited, AuditFloor, AuditHead, AuditRow, Sealer, public
 from sessions.model.errors import Internal
 from sessions.model.journal_types import Head, Page
 from sessions.model.knowledge.files import FileQuery, StoredFile
 from sessions.model.memories import MemoryId, UserMemory
 from sessions.model.push import PushId, PushSubscription, WebPushTarget
-from sessions.model.types import SessionKey, TenantId, UnixMs
+from sessions.model.types import Principal, SessionKey, TenantId, UnixMs
+from sessions.model.verdicts import Finding
 from tests.support.machine.machine_fixture import KEY, Ground
 from tests.support.stores.audit_chain import TENANT, AuditChain, audited
 from tests.support.stores.file_rows import a_file
@@ -314,3 +316,70 @@ def replace(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     os.replace(part, path)
+
+
+SEALER = Sealer(b"secret")
+
+
+ANAS_KEY = Principal(tenant=TENANT, key_id="k", user="ana", role="user")
+FOUND = Finding(category="c", action="flag", start=0, end=3, text="gun")
+
+
+def a_row(sealer: Sealer, row: Audited) -> tuple[AuditRow, AuditHead]:
+    (made,), head = sealer.chained(None, [sealer.entry(TENANT, row)])
+    return made, head
+
+
+def test_no_name_or_text_stands_in_a_row() -> None:
+    row = Audited(action="verdict", at=UnixMs(1), by=ANAS_KEY, user="ana", session="s", findings=(FOUND,))
+    made, _ = a_row(SEALER, row)
+    assert b"ana" not in made.body and b"gun" not in made.body
+    shown = public(made)
+    assert shown["by"] == {"tenant": TENANT, "key": "k", "role": "user", "user": SEALER.pseudonym(TENANT, "ana")}
+    assert made.about == shown["user"] and shown["findings"][0]["text_hmac"] == SEALER.text_hash(TENANT, "gun")
+
+
+def test_a_key_that_is_a_user_is_named_as_one() -> None:
+    own = msgspec.structs.replace(ANAS_KEY, key_id="ana")
+    made, _ = a_row(SEALER, Audited(action="session.deleted", at=UnixMs(1), by=own))
+    assert public(made)["by"]["key"] == public(made)["by"]["user"] != "ana"
+
+
+def test_pseudonyms_differ_by_tenant_and_old_keys_are_searched_too() -> None:
+    assert SEALER.pseudonym(TENANT, "ana") != SEALER.pseudonym(TenantId("other"), "ana")
+    with_file = Sealer(b"secret", b"file")
+    assert SEALER.pseudonym(TENANT, "ana") in with_file.pseudonyms(TENANT, "ana")
+    assert with_file.pseudonym(TENANT, "ana") != SEALER.pseudonym(TENANT, "ana")
+
+
+def test_another_secret_knows_neither_row_nor_head_nor_floor() -> None:
+    row, head = a_row(SEALER, audited(1))
+    floor, other = SEALER.floor(row, 1), Sealer(b"other")
+    assert SEALER.sealed(TENANT, head, row.key_id) and SEALER.floored(TENANT, floor)
+    assert not other.sealed(TENANT, head, row.key_id) and not other.floored(TENANT, floor)
+    assert "key" in (other.trouble_of(row) or "")
+
+
+def test_an_anchor_finds_a_chain_that_was_put_back_whole() -> None:
+    anchor = parse_anchor(checked(chain_of(3)).anchor)
+    assert checked(chain_of(2), dict([anchor])).why == "is missing; an anchor names it"
+    other = AuditChain().add(*(audited(number) for number in (1, 2, 9)))
+    assert checked(other, dict([anchor])).why == "is not the row that the anchor names"
+
+
+def test_rows_under_another_key_are_weak_or_unknown() -> None:
+    weak = chain_of(2)
+    with_file = Sealer(b"secret", b"file")
+    verifier = AuditVerifier(with_file, TENANT)
+    verifier.take(weak.stored)
+    assert verifier.finish(weak.stored_head).weak == 2
+    stranger = AuditVerifier(Sealer(b"other"), TENANT)
+    stranger.take(weak.stored)
+    assert stranger.trouble is not None and "key that is not known" in stranger.trouble[1]
+
+
+async def test_a_trimmed_chain_is_checked_from_its_floor_on() -> None:
+    chain = await trimmed()
+    assert is_trim(chain.stored[-1]) and not is_trim(chain.stored[0])
+    found = checked(chain, {1: "00" * 32})
+    assert (found.intact, found.rows, found.trimmed, found.trimmed_until, found.unchecked) == (True, 3, 2, 2, 1)

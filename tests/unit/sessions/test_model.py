@@ -466,3 +466,7 @@ def test_long_names_keep_their_ending() -> None:
 )
 def test_media_types(given: str, safe: str) -> None:
     assert safe_media_type(given) == safe
+
+
+def test_a_response_to_a_client_of_sessions_has_no_scope() -> None:
+    assert cache_scope_of(principal("chat"), None) == b""

@@ -346,3 +346,11 @@ def test_host_memory_that_holds_no_whole_session_is_said_at_the_start() -> None:
         staging_module.warn_where_small(4 << 30, 120_000 * 131_072)
     (entry,) = logs
     assert (entry["event"], entry["host_mb"], entry["session_mb"]) == ("host_tier_small", 4294, 15729)
+
+
+async def test_erasing_a_session_reaches_what_is_on_its_way(host: HostTier) -> None:
+    with host.pending(key("a")) as one, host.pending(key("b")) as other:
+        host.revoke(key("a"))
+        assert one.revoked and not other.revoked
+    with host.pending(key("a")) as later:
+        assert not later.revoked

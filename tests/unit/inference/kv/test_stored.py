@@ -40,7 +40,7 @@ from persistence.keys import MemoryKeyStore
 from sessions.model.errors import Unavailable
 from sessions.model.types import SessionKey, pack_tokens
 from sessions.ports import DataKey
-from tests.support.engines.kv import IDENTITY, file_of, key, payload_of, snapshot, write_payload
+from tests.support.engines.kv import IDENTITY, file_of, key, make_tiers, payload_of, snapshot, write_payload
 
 # -- envelope
 CHUNK_BYTES = 16 * 1024  # of `small_chunks`
@@ -568,3 +568,52 @@ async def test_a_snapshot_is_opened_by_its_own_key_or_refused_with_the_reason() 
         with pytest.raises(SnapshotRefused) as refused:
             await data_key_for(key_store, head)
         assert refused.value.reason == reason
+
+
+pytestmark = pytest.mark.usefixtures("small_chunks")
+
+
+async def test_through_the_tiers_only_ciphertext_reaches_the_disk_and_plain_envelopes_the_peer(tmp_path: Path) -> None:
+    staging, folder = tmp_path / "staging", tmp_path / "kv"
+    staging.mkdir()
+    keys = MemoryKeyStore()
+    tiers = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
+    await tiers.open()
+    payload = payload_of("x", SIZE)
+    assert await tiers.reserve(SIZE)
+    path = tiers.host.new_path()
+    path.write_bytes(payload)
+    tiers.adopt(key("a"), as_tokens(range(700)), path, SIZE, SIZE)
+    await tiers.close(5.0)
+    (file,) = folder.iterdir()
+    assert payload[4096:4128] not in file.read_bytes()
+    again = make_tiers(staging, 1 << 24, DiskTier(folder, 1 << 30, IDENTITY, keys))
+    await again.open()
+    export = await again.export(key("a"), as_tokens(range(900)))
+    assert export is not None and export.ledger == as_tokens(range(700))
+    other = make_tiers(staging, 1 << 24, None)
+    assert await other.import_(key("a"), export.chunks) == 700
+    found, shared = other.catalog.find(key("a"), as_tokens(range(700)))
+    assert found is not None and shared == 700
+    async with other.payload(found) as host:
+        assert host.path.read_bytes() == payload
+    await other.close(0.0)
+    await again.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: data[:40], "truncated"),
+        (lambda data: data[:-1], "truncated"),
+        (lambda data: data + b"x", "too_long"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "bad_chunk"),
+        (lambda data: b"", "truncated"),
+    ],
+)
+async def test_what_is_not_whole_is_refused(tmp_path: Path, damage: object, reason: str) -> None:
+    assert callable(damage)
+    data = damage(await sent(tmp_path, key("a")))
+    with pytest.raises(SnapshotRefused) as refused:
+        await received(data, key("a"), tmp_path / "here")
+    assert refused.value.reason == reason

@@ -20,7 +20,7 @@ from sessions.machine.inputs_and_effects import GenerationFailed, GenerationFini
 from sessions.machine.state import Open
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, TooLarge, Unavailable
-from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks
+from sessions.model.generation import Chunk, EngineInfo, Finish, GenerationRequest, ThoughtMarks, drawn_seed
 from sessions.model.inspection import JudgedTexts, Judgements, PromptMessage, PromptTokens, Question, TextTokens
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
@@ -64,7 +64,12 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from sessions.turn.ledger import PromptPlan
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import Release
-from sessions.turn.result_cache import ANSWER_BYTES_MAX, ResultLookup, request_name
+from sessions.turn.result_cache import (
+    ANSWER_BYTES_MAX,
+    ResultLookup,
+    is_deterministic,
+    request_name,
+)
 from sessions.turn.retokenisation import as_written, tail_ids
 from sessions.turn.run_timing import RunTiming
 from sessions.turn.screening import REDACTIONS_MAX, screened
@@ -555,3 +560,21 @@ def test_what_is_discarded_or_too_long_is_not_kept() -> None:
     long.record(Chunk((1,), "x" * (ANSWER_BYTES_MAX + 1)))
     long.close()
     assert long.recorded is None
+
+
+def test_the_response_and_a_seed_that_was_drawn_for_it_are_no_part_of_the_name() -> None:
+    one, other = greedy(), greedy()
+    other = msgspec.structs.replace(other, body=msgspec.structs.replace(other.body, id="resp_other", created_at=99))
+    other.sampling = msgspec.structs.replace(other.sampling, seed=drawn_seed(other.id))
+    assert one.sampling.seed != other.sampling.seed
+    assert request_name(one, PLAN, **CONTEXT) == request_name(other, PLAN, **CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "deterministic"),
+    [({"temperature": 0}, True), ({"temperature": 1.0}, False), ({}, False), ({"temperature": 1.0, "seed": 3}, True)],
+)
+def test_greedy_answers_and_those_of_a_chosen_seed_are_deterministic(
+    sampling: dict[str, Any], deterministic: bool
+) -> None:
+    assert is_deterministic(open_response(**sampling)) is deterministic

@@ -363,7 +363,7 @@ async def test_a_restored_backup_brings_no_token_back() -> None:
         cache.check(ANA)
 
 
-class StoreFollowerStore:
+class FollowedStore:
     def __init__(self) -> None:
         self.reads = 0
         self.away = self.silent = False
@@ -386,7 +386,7 @@ class StoreFollowerStore:
 
 @virtual
 async def test_each_outage_is_reported_once() -> None:
-    store = StoreFollowerStore()
+    store = FollowedStore()
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(store.follower.run())
         for outages in (1, 2):
@@ -400,3 +400,37 @@ async def test_each_outage_is_reported_once() -> None:
             store.away = False
         running.cancel()
     assert store.reads > STALE_S / POLL_S
+
+
+async def test_wrong_keys_are_limited_and_a_good_one_is_not() -> None:
+    alice = Principal(tenant=TenantId("acme"), key_id="k1")
+    access = Authenticator({key_digest("sk-good"): alice}, clock=Clock(), now_ms=lambda: UnixMs(0))
+    answers = []
+    for _ in range(30):
+        with pytest.raises((Unauthorized, Limited)) as caught:
+            access.authenticate("sk-wrong", "192.0.2.1")
+        answers.append(caught.value.code)
+    assert answers == ["unauthorized"] * 20 + ["rate_limited"] * 10
+    assert access.authenticate("sk-good", "192.0.2.1") == alice
+    with pytest.raises(Limited):
+        await access.redeem_ticket("tkt_wrong", "192.0.2.1")
+    with pytest.raises(Unauthorized):
+        access.authenticate(None, "192.0.2.1")  # no key is no wrong key
+
+
+@virtual
+async def test_what_was_never_read_is_not_trusted_and_silence_ends() -> None:
+    store = FollowedStore()
+    with pytest.raises(Unavailable, match="Keys cannot be checked"):
+        store.follower.check_fresh()
+    store.silent = True
+    before = asyncio.get_running_loop().time()
+    with pytest.raises(Unavailable, match="The keys could not be read in time"):
+        await store.follower.refresh()
+    assert asyncio.get_running_loop().time() - before == pytest.approx(READ_S)
+    store.silent = False
+    await store.follower.refresh()
+    store.follower.check_fresh()
+    await advance(STALE_S + 0.1)
+    with pytest.raises(Unavailable):
+        store.follower.check_fresh()
