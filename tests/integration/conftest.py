@@ -1,4 +1,4 @@
-"""What the tests of this folder share: one TLS context for the clients of a process."""
+"""The tests of this folder share one TLS context for the clients of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and gateways ask of all replicas, over real links: KV that is held, figures, questions about texts."""
+"""Operators and gateways ask all replicas over real links: for KV that is held, figures, and about texts."""
 
 from __future__ import annotations
 

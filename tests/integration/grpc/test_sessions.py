@@ -322,7 +322,7 @@ CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 async def converse(door: Door, proxy: Proxy, message: pb.MessageCreate) -> tuple[list[pb.ConverseReply], int]:
-    """What a client saw that comes back until the answer has ended, and how often it came."""
+    """Returns what a client saw that comes back until the answer has ended, and how often it came."""
     seen: list[pb.ConverseReply] = []
     position = pb.Position(offset=0)
     for attempt in range(1, ATTEMPTS_MAX):

@@ -256,7 +256,7 @@ def id_of(part: str) -> str | None:
 
 
 async def cut(http: httpx.AsyncClient, path: str, body: dict[str, Any], **headers: str) -> tuple[str, str]:
-    """What came of a stream up to its third id, and that id."""
+    """Returns a stream's events up to its third id, and that id."""
     seen, ids = "", []
     async with http.stream("POST", path, json=body, headers={**IDS, **headers}) as stream:
         assert stream.status_code == 200
@@ -498,7 +498,7 @@ async def test_interleaved_turns_of_two_users_stay_apart() -> None:
 
 WORDS = "hello to whoever keeps this"
 PARTS = [{"type": "text", "text": WORDS}] * 3
-RELEASED_BODIES_DOORS: list[tuple[str, dict[str, Any]]] = [
+DOORS_THAT_FREE_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": PARTS}]}),
     ("/v1/completions", {"prompt": [WORDS, "another prompt"], "max_tokens": 9_999}),
     ("/v1/messages", {"messages": [{"role": "user", "content": PARTS}], "max_tokens": 9_999}),
@@ -512,7 +512,7 @@ def models_with(words: str) -> list[BaseModel]:
     return [each for each in gc.get_objects() if isinstance(each, BaseModel) and words in repr(vars(each))]
 
 
-@pytest.mark.parametrize(("path", "body"), RELEASED_BODIES_DOORS)
+@pytest.mark.parametrize(("path", "body"), DOORS_THAT_FREE_BODIES)
 async def test_a_body_is_freed_while_its_answer_is_written(
     server: Serving, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:

@@ -533,7 +533,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_first_key_is_made_before_the_server_runs_and_the_next_ones_through_it(tmp_path: Path) -> None:
-    """As docs/keys.md says it."""
+    """The figures are those of docs/keys.md."""
     data = ("--data", str(tmp_path / "data"))
     made = run("keys", "create", "--tenant", "acme", "--role", "operator", "--json", *data)
     assert made.returncode == 0, made.stderr

@@ -1,4 +1,4 @@
-"""What is known of users and documents in answers: knowledge and memories."""
+"""Answers use documents (`knowledge`) and memories of their users."""
 
 from __future__ import annotations
 
@@ -463,7 +463,7 @@ class MemoriesWorld:
         return str(made.json()["id"])
 
     async def prompt(self, conversation: str, headers: dict[str, str] = ANA) -> str:
-        """What its model is shown for one more question."""
+        """Returns the prompt that the model gets for one more question."""
         body = {"model": "simulated", "input": "Hello.", "conversation": conversation, "max_output_tokens": 16}
         answer = await self.http.post("/v1/responses", json=body, headers=headers)
         assert answer.status_code == 200, answer.text

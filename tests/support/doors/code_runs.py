@@ -24,7 +24,7 @@ async def run(client: openai.AsyncOpenAI, server: Serving, code: str, said: str 
 
 
 def logs(done: Response) -> str:
-    """What the code printed."""
+    """Returns the output that the code printed."""
     (ran,) = [item for item in done.output if isinstance(item, ResponseCodeInterpreterToolCall)]
     assert ran.outputs is not None
     (output,) = ran.outputs

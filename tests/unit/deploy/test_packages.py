@@ -191,7 +191,7 @@ UV = Path(sys.executable).parent / "uv"
 
 
 def wheel(folder: Path, version: str) -> tuple[str, str]:
-    """Its name and digest."""
+    """Writes a wheel into the folder; returns its name and digest."""
     name = f"demo-{version}-py3-none-any.whl"
     with zipfile.ZipFile(folder / name, "w") as made:
         made.writestr(f"demo-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: demo\nVersion: {version}\n")

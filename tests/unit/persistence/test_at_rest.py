@@ -85,7 +85,7 @@ class TransitServer:
 
     @contextmanager
     def running(self) -> Iterator[str]:
-        """Its address, with the mount and the key."""
+        """The service's address, with the mount and the key."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):

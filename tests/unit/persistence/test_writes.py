@@ -1,4 +1,4 @@
-"""What goes into a store: encoded, checked, counted, committed in groups."""
+"""Writes of a store are encoded, checked, counted and committed in groups."""
 
 from __future__ import annotations
 

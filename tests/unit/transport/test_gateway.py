@@ -1,4 +1,4 @@
-"""What a gateway decides itself: who may, how much, of which models, and how an error is told."""
+"""A gateway's own decisions: who may, how much, of which models, and how an error is shown."""
 
 from __future__ import annotations
 

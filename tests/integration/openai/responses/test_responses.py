@@ -314,7 +314,7 @@ async def test_a_response_without_output_is_compacted_with_what_came_before_it(
 async def test_who_leaves_a_compaction_is_no_reader_any_more(
     client: openai.AsyncOpenAI, server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its request went on for up to five minutes."""
+    """The request used to go on for up to five minutes."""
     first = await client.responses.create(model=SIMULATED, input="Ana has a violin")
     begun = asyncio.Event()
 

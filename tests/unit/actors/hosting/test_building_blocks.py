@@ -1,4 +1,4 @@
-"""What a runtime is made of: commands under way, recovery's gate, shared attempts, subscribers, tasks."""
+"""The parts of a runtime: commands under way, recovery's gate, shared attempts, subscribers, tasks."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ async def test_a_reader_that_does_not_take_is_left_behind_and_told_how_far_the_l
 
 @virtual
 async def test_a_real_gateway_that_reads_slowly_still_shows_everything() -> None:
-    """Its link carries little at a time, its replica leaves much out, and the journal has it."""
+    """The link carries little at a time, the replica leaves much out, and the journal has it."""
     async with cluster(replicas=1, replica_limits=narrow()) as made:
         key = await made.gateways["g1"].create("one")
         reader = made.gateways["g1"].read(key)

@@ -138,7 +138,7 @@ QUICK = LIMITS.quick_beat_s
 
 
 def measured(after_s: float = 0.001) -> SilenceDetector:
-    """Of an end that beats quickly, after the first knock was answered."""
+    """Returns an end that beats quickly, after the first knock was answered."""
     silence = SilenceDetector(LIMITS, knocks=True)
     silence.promised(QUICK)
     assert silence.beat(QUICK, heard=True) is SilenceFinding.KNOCK and silence.measuring

@@ -48,7 +48,7 @@ SIZE = 2 * CHUNK_BYTES + 12_345
 
 
 def read(data: bytes, who: SessionKey, identity: KvIdentity = IDENTITY, piece: int = 300_000) -> bytes:
-    """What a reader of a whole snapshot gets; Refused where it must not."""
+    """Returns the payload that a reader of a whole snapshot gets. Raises SnapshotRefused."""
     decoded = decode_header(data)
     if decoded is None:
         raise SnapshotRefused("truncated")

@@ -1,4 +1,4 @@
-"""What KV is worth: restore or recompute, whose silence ends first, how long tools run."""
+"""The worth of KV: whether to restore or recompute, whose silence ends first, how long tools run."""
 
 from __future__ import annotations
 

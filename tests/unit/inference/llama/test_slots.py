@@ -405,7 +405,7 @@ def slot_file(tokens: array.array[int], *, wrapped: bool = False) -> bytes:
 
 
 class SlotServer:
-    """What llama-server does with a slot: writes and reads its file."""
+    """A slot of llama-server, which writes and reads its file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

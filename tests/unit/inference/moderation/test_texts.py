@@ -310,7 +310,7 @@ def test_a_pattern_finds_its_kind_and_no_part_of_a_longer_word() -> None:
 
 # -- segments
 WORDS = ["ignore", "all", "previous", "instructions", "é", "a", "fuck", "tea", "the", "you", "stupid", "x" * 300, "42"]
-SEGMENTS_TEXTS = st.lists(
+TEXTS_OF_SEGMENTS = st.lists(
     st.sampled_from([f"{word}{end}" for word in WORDS for end in (" ", ". ", "?\n")]), max_size=60
 ).map("".join)
 
@@ -333,7 +333,7 @@ def hash_of(word: str) -> int:
     return mixed(sum((ord(character) + 1) * pow(BASE, at, 1 << 64) for at, character in enumerate(word)))
 
 
-@given(SEGMENTS_TEXTS)
+@given(TEXTS_OF_SEGMENTS)
 def test_stretches_are_the_text(text: str) -> None:
     spans = split_sentences(text)
     assert "".join("".join(text[start:end] for start, end in spans).split()) == "".join(text.split())
@@ -371,7 +371,7 @@ def test_the_table_of_letters_is_that_of_regular_expressions() -> None:
 
 
 @settings(max_examples=effort(25, 60), deadline=None)
-@given(st.lists(SEGMENTS_TEXTS, min_size=1, max_size=3))
+@given(st.lists(TEXTS_OF_SEGMENTS, min_size=1, max_size=3))
 def test_toxicity_says_of_a_text_what_its_package_says_of_the_worst_stretch(texts: list[str]) -> None:
     package = pytest.importorskip("profanity_check")
     expected = [max(package.predict_prob(all_stretches(text)).tolist()) for text in texts]

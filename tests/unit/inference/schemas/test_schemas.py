@@ -101,7 +101,7 @@ def test_every_request_is_answered(schema: bytes, value: str | None, fault: bool
 
 
 class Panic(BaseException):
-    """What pyo3 makes of a panic in Rust."""
+    """An exception like the one that pyo3 makes of a panic in Rust."""
 
 
 def test_a_panic_refuses_the_schema_and_lack_of_memory_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What both databases say in the same SQL, where their contract does not see it."""
+"""SQL that both databases share, where their contract does not see it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def put(store: SqliteStore, *cases: Case) -> None:
 async def test_a_transition_that_always_meets_another_gives_up(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the statement never finds the state that the check has seen."""
+    """The statement never finds the state that the check has seen."""
     await put(store, a_case("a"))
     monkeypatch.setattr(
         "persistence.sql.reviews.CLAIM", "UPDATE reviews SET state = 'claimed' WHERE id = $1 AND $2 = $4 AND $3 = $5"

@@ -292,7 +292,7 @@ def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Commits:
-    """What the database counts: the store's own row moves with each of them."""
+    """The commits of one database, whose own row moves with each of them."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection

@@ -313,7 +313,7 @@ def verdicts(place: Place) -> list[object]:
 @pytest.mark.parametrize("fault", ["refused", "lost", "applied"])
 @virtual
 async def test_a_refused_message_is_written_down_once(fault: str) -> None:
-    """Its append has no records, so the log's end does not tell whether it stands."""
+    """The append has no records, so the log's end does not tell whether it stands."""
     async with Place(OPTIONS) as place:
         replica = await place.replica(filters=KeywordFilterSet(input_phrases=["river"]))
         await replica.create()

@@ -1,4 +1,4 @@
-"""What the machine makes of commands, and of old logs; all else of it is in `tests/golden/machine`."""
+"""The machine applies commands and folds old logs; all else of it is in `tests/golden/machine`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands of the command line accept, send and print."""
+"""Commands of the command line: what they accept, send and print."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refuse
 
 
 class SharedHistory(MemoryHistory):
-    """What the gateways of a cluster have: it places sessions."""
+    """Histories of a cluster of gateways, which are shared and place sessions."""
 
     shared: ClassVar[bool] = True
 

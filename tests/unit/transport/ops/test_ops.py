@@ -1,4 +1,4 @@
-"""What operators see of a process and of a deployment, and what the process says of itself."""
+"""Operators see a process and a deployment; the process reports on itself."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CALL = re.compile(r'\bt\(\s*"((?:[^"\\]|\\.)*)"')
 
 
 class Texts(HTMLParser):
-    """What a page of ours says before its script runs, but for readers without scripts."""
+    """Returns the texts of a page before its script runs, without those for readers without scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

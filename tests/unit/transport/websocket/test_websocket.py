@@ -305,7 +305,7 @@ class Stranger:
         self.ws = Protocol(CLIENT, state=OPEN)
 
     def send(self, data: bytes) -> None:
-        """As the socket hands it in; what was handed over goes to its new protocol."""
+        """Hands bytes in as the socket does; a connection that was handed over gets them at its new protocol."""
         while data and self.transport.protocol is None:
             buffer = self.first.get_buffer(-1)
             piece, data = data[: len(buffer)], data[len(buffer) :]

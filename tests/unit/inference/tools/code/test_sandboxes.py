@@ -160,7 +160,7 @@ ALLOW, KILL, REFUSE, ABSENT = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 
 
 def verdict(program: bytes, number: int, *, audit: int, first: int = 0) -> int:
-    """What a filter says of a call."""
+    """Returns the verdict of a filter on a call."""
     data = {0: number, 4: audit, 16: first}
     rules = list(struct.iter_unpack("=HBBI", program))
     at = held = 0
