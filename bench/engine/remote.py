@@ -119,7 +119,8 @@ async def writer(peers: list[httpx.AsyncClient]) -> httpx.AsyncClient:
 
 def process_at(server: httpx.AsyncClient) -> psutil.Process:
     port = str(server.base_url.port)
-    return next(each for each in psutil.Process().children() if port in each.cmdline())
+    running = (each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE)
+    return next(each for each in running if port in each.cmdline())
 
 
 async def main(options: argparse.Namespace) -> bool:

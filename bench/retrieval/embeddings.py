@@ -141,6 +141,7 @@ async def decoding(http: httpx.AsyncClient, port: int, pairs: int, rng: random.R
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
+    await ours(port, MODEL, prompts(4, 4 * pairs))  # the first run of a model is slow: it is on neither side
     ratios = []
     for pair in range(pairs):
         rates = {True: 0.0, False: 0.0}
