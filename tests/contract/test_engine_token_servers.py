@@ -273,6 +273,7 @@ ABORTS: dict[str, dict[str, Any]] = {
 async def test_an_answer_that_sglang_aborts_goes_on_elsewhere(folder: Path, reason: dict[str, Any]) -> None:
     async with SglangServer(folder) as one, SglangServer(folder) as other, engine_before(folder, one, other) as engine:
         prompt, (its, _) = await prompt_of(engine, "Where?"), Bed(engine, (one, other), folder).owner()
+        assert isinstance(its, SglangServer)
         its.abort = (11, reason)
         seen = await broken(engine, prompt)
         assert tuple(seen) == its.story[:11]

@@ -43,7 +43,10 @@ class TokenServer:
     def __init__(self, folder: Path) -> None:
         model = read_vllm_model(folder, weights_needed=False)
         self.tokenizer: VllmTokenizer = read_tokenizer(model, folder_template(None, model))
-        self.end = self.tokenizer.answer_end[0]
+        self.end = self.tokenizer.answer_end[0]  # of the story
+        other_end = self.tokenizer.token_id(OTHER_END)
+        assert other_end is not None
+        self.ends = frozenset({self.end, other_end})
         self.story = self.tokenizer._encode(STORY, special=False)
         self.url = ""
         self.key = ""
@@ -125,7 +128,7 @@ class TokenServer:
         self,
         prompt: list[int],
         most: int,
-        stops: set[int],
+        stops: frozenset[int],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -167,8 +170,7 @@ class VllmServer(TokenServer):
             return
         writer.write(STREAM)
         self._text = Utf8Stream(self.tokenizer.pieces(prompt[-8:]))
-        ends = set() if body["ignore_eos"] else {self.end}
-        ends |= set(() if body["ignore_eos"] else (self.tokenizer.token_id(OTHER_END),))
+        ends = frozenset[int]() if body["ignore_eos"] else self.ends
         await self.tell(prompt, body["max_tokens"], ends.union(body["stop_token_ids"]), reader, writer)
         if self.cut_after is None and self.junk_after is None:
             cached = self.cached(body["cache_salt"], tuple(prompt))
@@ -179,7 +181,7 @@ class VllmServer(TokenServer):
         ids = answer[-new:]
         shown = ids[:-1] if matched is not None else ids
         text = "".join(map(self._text.feed, self.tokenizer.pieces(shown)))
-        stop = None if matched == self.end else matched
+        stop = None if matched == self.tokenizer.answer_end[0] else matched
         choice = {"text": text, "token_ids": ids, "finish_reason": finish, "stop_reason": stop}
         return b"data: " + msgspec.json.encode({"choices": [choice]}) + b"\n\n"
 
@@ -212,8 +214,8 @@ class SglangServer(TokenServer):
             return
         self._cached = self.cached(body["extra_key"], tuple(prompt))
         self._leading = prompt[-self._prompt_ids :] if self._prompt_ids else []
-        stops = {self.end, self.tokenizer.token_id(OTHER_END)}.union(sampling["stop_token_ids"])
-        await self.tell(prompt, sampling["max_new_tokens"], set() if sampling["ignore_eos"] else stops, reader, writer)
+        stops = frozenset[int]() if sampling["ignore_eos"] else self.ends.union(sampling["stop_token_ids"])
+        await self.tell(prompt, sampling["max_new_tokens"], stops, reader, writer)
         if self.cut_after is None and self.junk_after is None:
             writer.write(b"data: [DONE]\n\n")
 
