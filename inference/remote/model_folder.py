@@ -1,5 +1,5 @@
-"""What servers that read a model's Hugging Face folder have in common, vLLM and SGLang: their list of models, and the
-tokenizer, which is read from our copy of the folder and compared with theirs.
+"""Asks a server that reads a model's Hugging Face folder, as vLLM and SGLang do, which model it has, and opens the
+tokenizer of our copy of that folder, which must agree with the server's.
 """
 
 from __future__ import annotations

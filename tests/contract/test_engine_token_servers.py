@@ -46,7 +46,7 @@ class Bed(NamedTuple):
     folder: Path
 
     def owner(self, session: str = "a") -> tuple[TokenServer, TokenServer]:
-        """The server that a session goes to, and the other one."""
+        """Returns the server that a session goes to, and the other one."""
         who = key(session)
         first = self.engine._pool.in_order(f"{who.tenant}\0{who.session}".encode())[0].name
         one, other = self.servers
@@ -123,7 +123,7 @@ async def broken(engine: RemoteEngine, prompt: Tokens) -> list[int]:
 
 
 async def test_an_answer_goes_on_at_another_server_from_any_token(bed: Bed) -> None:
-    """Also from the middle of a character, whose text comes whole."""
+    """It does so from the middle of a character too, whose text comes whole."""
     engine, prompt = bed.engine, await prompt_of(bed.engine, "Where?")
     story = bed.servers[0].story
     for count in range(1, len(story)):
@@ -189,7 +189,7 @@ async def test_who_leaves_ends_the_servers_work(bed: Bed) -> None:
     stream = bed.engine.generate(request(key("a"), prompt, max_tokens=300, sampling=Sampling(ignore_eos=True)))
     assert isinstance(await anext(stream), Chunk)
     await stream.aclose()  # type: ignore[attr-defined]
-    await bed.owner()[0].left.wait()
+    await bed.owner()[0].hung_up.wait()
     assert bed.engine.stats().running == 0
 
 
@@ -301,9 +301,24 @@ async def test_an_abort_before_the_first_token_says_whose_fault_it_is(folder: Pa
 async def test_ids_that_a_server_loses_are_noticed(folder: Path) -> None:
     """Some releases lose them when they are busy."""
     async with SglangServer(folder, incremental=True) as server, engine_before(folder, server) as engine:
-        server.lost = 11
+        server.lost_event = 11
         prompt = await prompt_of(engine, "Where?")
         assert tuple(await broken(engine, prompt)) == server.story[:10]
+
+
+async def test_a_server_that_names_no_ids_is_of_no_use(folder: Path) -> None:
+    async with SglangServer(folder) as server, engine_before(folder, server) as engine:
+        server.names_ids = False
+        with pytest.raises(BadInput, match="names no token ids"):
+            await answer_of(engine, await prompt_of(engine, "Where?"))
+
+
+async def test_a_special_token_in_an_answer_is_kept_and_is_no_text(folder: Path) -> None:
+    async with SglangServer(folder) as server, engine_before(folder, server) as engine:
+        special = engine.tokenizer.token_id("[INST]")  # type: ignore[attr-defined]
+        server.story = (*server.story[:9], special, *server.story[9:])
+        answer = await answer_of(engine, await prompt_of(engine, "Where?"))
+    assert (answer.tokens, answer.text) == (server.story, STORY)
 
 
 async def test_a_parameter_that_a_request_leaves_out_is_the_models_own(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stand-ins for the servers of vLLM and SGLang, which take and name token ids. Each speaks as its source says.
+"""Stand-ins for the servers of vLLM and SGLang, which take and name token ids. Each speaks as the server's source does.
 
 All of them continue one story: the next token is that of `STORY` behind whatever beginning of it the prompt ends with.
 So an answer that one server began goes on at another, from any id. A character of the story takes several tokens.
@@ -57,7 +57,7 @@ class TokenServer:
         self.refusal = ""  # a sentence
         self.tokenize_status = 200
         self.bodies: list[dict[str, Any]] = []
-        self.left = asyncio.Event()  # somebody hung up in the middle of an answer
+        self.hung_up = asyncio.Event()  # somebody hung up in the middle of an answer
         self._prompts: dict[str, list[tuple[int, ...]]] = {}  # by salt
 
     async def __aenter__(self) -> Self:
@@ -93,7 +93,7 @@ class TokenServer:
                 writer.write(_answer(404, {"error": {"message": "Not Found"}}))
             await writer.drain()
         except ConnectionError:
-            self.left.set()
+            self.hung_up.set()
         finally:
             writer.close()
 
@@ -120,11 +120,11 @@ class TokenServer:
 
     def next_token(self, ids: list[int]) -> int:
         """Returns the id that follows `ids`: behind the whole story its end, and behind that its beginning."""
-        told = [*self.story, self.end]
-        lengths = (length for length in range(len(told), 0, -1) if ids[-length:] == told[:length])
-        return told[next(lengths, 0) % len(told)]
+        whole = [*self.story, self.end]
+        lengths = (length for length in range(len(whole), 0, -1) if ids[-length:] == whole[:length])
+        return whole[next(lengths, 0) % len(whole)]
 
-    async def tell(
+    async def stream_story(
         self,
         prompt: list[int],
         most: int,
@@ -171,7 +171,7 @@ class VllmServer(TokenServer):
         writer.write(STREAM)
         self._text = Utf8Stream(self.tokenizer.pieces(prompt[-8:]))
         ends = frozenset[int]() if body["ignore_eos"] else self.ends
-        await self.tell(prompt, body["max_tokens"], ends.union(body["stop_token_ids"]), reader, writer)
+        await self.stream_story(prompt, body["max_tokens"], ends.union(body["stop_token_ids"]), reader, writer)
         if self.cut_after is None and self.junk_after is None:
             cached = self.cached(body["cache_salt"], tuple(prompt))
             usage = {"prompt_tokens_details": {"cached_tokens": cached}}
@@ -188,7 +188,7 @@ class VllmServer(TokenServer):
 
 class SglangServer(TokenServer):
     """`incremental`: started with `--incremental-streaming-output`. `prompt_ids`: how many of the prompt stand before
-    the answer's, as in some releases. `lost`: an event that is never sent, as in others."""
+    the answer's, as in some releases. `lost_event`: the number of an event that is never sent, as in others."""
 
     owned_by = "sglang"
     _path = "/generate"
@@ -197,7 +197,8 @@ class SglangServer(TokenServer):
         super().__init__(folder)
         self._incremental = incremental
         self._prompt_ids = prompt_ids
-        self.lost: int | None = None
+        self.lost_event: int | None = None
+        self.names_ids = True
         self.abort: tuple[int, dict[str, Any]] | None = None  # behind so many ids
         self._cached = 0
         self._leading: list[int] = []
@@ -215,12 +216,12 @@ class SglangServer(TokenServer):
         self._cached = self.cached(body["extra_key"], tuple(prompt))
         self._leading = prompt[-self._prompt_ids :] if self._prompt_ids else []
         stops = frozenset[int]() if sampling["ignore_eos"] else self.ends.union(sampling["stop_token_ids"])
-        await self.tell(prompt, sampling["max_new_tokens"], stops, reader, writer)
+        await self.stream_story(prompt, sampling["max_new_tokens"], stops, reader, writer)
         if self.cut_after is None and self.junk_after is None:
             writer.write(b"data: [DONE]\n\n")
 
     def event(self, answer: list[int], new: int, finish: str | None, matched: int | None) -> bytes:
-        if self.lost is not None and len(answer) == self.lost:
+        if self.lost_event is not None and len(answer) == self.lost_event:
             return b""
         if self.abort is not None and len(answer) > self.abort[0]:
             return _abort(len(answer), self.abort[1])
@@ -232,7 +233,11 @@ class SglangServer(TokenServer):
             "length": {"type": "length", "length": len(answer)},
         }
         meta = {"id": "r", "finish_reason": reasons[finish], "completion_tokens": len(answer)}
-        event = {"text": "(another's)", "output_ids": ids, "meta_info": {**meta, "cached_tokens": self._cached}}
+        event = {
+            "text": "(another's)",
+            "output_ids": ids if self.names_ids else None,
+            "meta_info": {**meta, "cached_tokens": self._cached},
+        }
         return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
@@ -260,7 +265,7 @@ def _answer(status: int, body: object) -> bytes:
 
 @asynccontextmanager
 async def engine_before(folder: Path, *servers: TokenServer, **options: Any) -> AsyncIterator[RemoteEngine]:
-    """A started engine in front of servers that run already."""
+    """Yields a started engine in front of servers that run already."""
     urls = tuple(server.url for server in servers)
     engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=folder, **options))
     await engine.start()
