@@ -48,10 +48,7 @@ class PassageDatabase(Protocol):
         nothing of it is stored."""
         ...
 
-    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
-        """Returns the rows of a read. `settings` are statements that hold for this read alone; databases that have no
-        such ignore them."""
-        ...
+    async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]: ...
 
 
 class SqlitePassages:
@@ -97,7 +94,7 @@ class SqlitePassages:
         except sqlite3.Error as exc:
             raise passages_unavailable(exc) from exc
 
-    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
+    async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
         """Waits for a connection, and reads. Whoever is cancelled while waiting leaves the line; a read that has begun
         in its thread runs to its end, and only then gives its connection to the next."""
 
@@ -231,14 +228,9 @@ class PostgresPassages:
 
         return await self._with(work)
 
-    async def rows(self, text: str, values: Sequence[Any] = (), *, settings: Sequence[str] = ()) -> list[Any]:
+    async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
         async def work(connection: Any) -> list[Any]:
-            if not settings:
-                return [tuple(row) for row in await connection.fetch(text, *values)]
-            async with connection.transaction(readonly=True):
-                for each in settings:
-                    await connection.execute(each)
-                return [tuple(row) for row in await connection.fetch(text, *values)]
+            return [tuple(row) for row in await connection.fetch(text, *values)]
 
         return await self._with(work)
 

@@ -14,10 +14,7 @@ import numpy
 from persistence.sql.script import Parameters
 from sessions.retrieval.filters import AttributeFilter, Comparison, Value
 
-EXACT_CHUNKS: Final = 20_000
-"""Up to how many chunks of a store PostgreSQL compares all vectors; beyond it uses its graph index."""
-GRAPH_DIMENSIONS_MAX: Final = 4_000
-OVERSAMPLED: Final = 400  # SQLite takes so many by the signs of their numbers, and compares those as they are
+OVERSAMPLED: Final = 400  # chunks whose signs are nearest; their vectors are compared as they are
 COMMON_CHUNKS: Final = 5_000  # a word that more chunks have than this finds none by itself
 RANKED_CHUNKS: Final = 2 * COMMON_CHUNKS  # a search by words ranks about so many, whatever its words are
 
@@ -92,11 +89,6 @@ class Dialect(Protocol):
 
     def tables(self) -> str: ...
 
-    def vector_tables(self, dimensions: int) -> list[str]:
-        """Returns the statements that make the tables for vectors of this many dimensions, before the first one is
-        stored."""
-        ...
-
     def vector(self, given: bytes) -> Any: ...
 
     def put_chunk(self) -> str:
@@ -118,6 +110,10 @@ class Dialect(Protocol):
     def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
         """Returns the query for the numbers of the best `limit` chunks by words. `allowed`: the FROM and WHERE clauses
         for the chunks, `c`, that may be found."""
+        ...
+
+    def near_signs(self, statement: Parameters, vector: bytes) -> str:
+        """Returns the expression for the distance between `bits` and the signs of a vector."""
         ...
 
     def attribute(self, statement: Parameters, given: Comparison) -> str: ...
@@ -164,9 +160,6 @@ class SqliteDialect:
             " tokenize='ascii');\n"
         )
 
-    def vector_tables(self, dimensions: int) -> list[str]:
-        return []
-
     def vector(self, given: bytes) -> Any:
         return halved(given)
 
@@ -189,6 +182,9 @@ class SqliteDialect:
             f"DELETE FROM words WHERE rowid IN ({mine})",
             "DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)",
         ]
+
+    def near_signs(self, statement: Parameters, vector: bytes) -> str:
+        return f"vec_distance_hamming(vec_bit(bits), vec_bit({statement.put(signs(vector))}))"
 
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM words WHERE words MATCH {statement.put(f'body : {word}')} LIMIT {COMMON_CHUNKS + 1}"
@@ -225,14 +221,17 @@ class PostgresDialect:
             bytes="BYTEA",
             json="JSONB",
             columns=",\n    dimensions BIGINT NOT NULL,\n    vector vector NOT NULL,\n    words TSVECTOR NOT NULL",
-        ) + ("CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words);\n")
-
-    def vector_tables(self, dimensions: int) -> list[str]:
-        if dimensions > GRAPH_DIMENSIONS_MAX:
-            return []
-        size = int(dimensions)
-        what = f"((vector::halfvec({size})) halfvec_ip_ops) WHERE dimensions = {size}"
-        return [f"CREATE INDEX IF NOT EXISTS chunks_near_{size} ON chunks USING hnsw {what}"]
+        ) + (
+            "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words);\n"
+            "CREATE TABLE IF NOT EXISTS signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BIT VARYING NOT NULL,"
+            " PRIMARY KEY (store, num));\n"
+            # Earlier versions store none, and may still run beside this one.
+            "INSERT INTO signs SELECT store, num, binary_quantize(vector) FROM chunks c"
+            " WHERE NOT EXISTS (SELECT 1 FROM signs s WHERE s.store = c.store AND s.num = c.num);\n"
+            "DO $$ DECLARE graph name; BEGIN FOR graph IN SELECT indexname FROM pg_indexes"
+            " WHERE schemaname = current_schema() AND indexname LIKE 'chunks_near_%'"
+            " LOOP EXECUTE format('DROP INDEX %I', graph); END LOOP; END $$;\n"
+        )
 
     def vector(self, given: bytes) -> Any:
         return "[" + ",".join(f"{each:.7g}" for each in numpy.frombuffer(given, "<f4").tolist()) + "]"
@@ -244,10 +243,16 @@ class PostgresDialect:
         )
 
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
-        return []
+        text = "INSERT INTO signs (store, num, bits) VALUES ($1, $2, $3::text::varbit)"
+        return [(text, [store, num, _digits(vector)])]
 
     def take_away(self) -> list[str]:
-        return ["DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3::text IS NULL OR file = $3)"]
+        mine = "tenant = $1 AND store = $2 AND ($3::text IS NULL OR file = $3)"
+        signs_of = f"DELETE FROM signs WHERE store = $2 AND num IN (SELECT num FROM chunks WHERE {mine})"
+        return [signs_of, f"DELETE FROM chunks WHERE {mine}"]
+
+    def near_signs(self, statement: Parameters, vector: bytes) -> str:
+        return f"(bits <~> {statement.put(_digits(vector))}::text::varbit)"
 
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM chunks WHERE words @@ {_query(statement, word)} LIMIT {COMMON_CHUNKS + 1}"
@@ -274,6 +279,12 @@ class PostgresDialect:
         some = " OR ".join(f"({one(each)})" for each in _values(given))
         there = f"EXISTS (SELECT 1 FROM jsonb_each(f.attributes) a WHERE a.key = {key} AND ({some}))"
         return f"NOT {there}" if given.op in ("ne", "nin") else there
+
+
+def _digits(vector: bytes) -> str:
+    """Returns the signs of a vector as PostgreSQL reads bits: a digit each."""
+    numbers = numpy.frombuffer(vector, "<f4")
+    return "".join("1" if number > 0 else "0" for number in numbers.tolist())
 
 
 def _query(statement: Parameters, words: str) -> str:

@@ -20,12 +20,9 @@ from persistence.codec import Codec, with_keys
 from persistence.passages.databases import PassageDatabase
 from persistence.passages.dialects import (
     COMMON_CHUNKS,
-    EXACT_CHUNKS,
-    GRAPH_DIMENSIONS_MAX,
     OVERSAMPLED,
     WordQuery,
     condition,
-    signs,
 )
 from persistence.passages.words import SECRET_BYTES, indexed_text, query_words
 from persistence.sql.script import Parameters, Query, Script, one_query
@@ -108,8 +105,6 @@ class SqlPassageIndex:
             ((count,),) = yield Query("SELECT count(*) FROM stores WHERE tenant = $1", (store.tenant,))
             if count >= STORES_MAX:
                 raise Limited("quota_exceeded", f"This tenant has its {STORES_MAX} vector stores; delete some first.")
-            for each in self._dialect.vector_tables(store.dimensions):
-                yield Query(each)
             yield Query(
                 "INSERT INTO stores (tenant, id, end_user, model, dimensions, created_at, key_id, body)"
                 " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -359,14 +354,14 @@ class SqlPassageIndex:
         row = await self._row(tenant, store_id)
         if row is None or not row.chunks or len(vector) != 4 * row.store.dimensions:
             return []
-        if self._dialect.one_table:
-            return await self._nearest_postgres(row, vector, only, limit)
         statement = Parameters()
         near = f"SELECT num FROM signs WHERE store = {statement.put(row.num)}"
         if only is not None:
             near += f" AND num IN (SELECT c.num {self._allowed(statement, row, only)})"
-        distance = f"vec_distance_hamming(vec_bit(bits), vec_bit({statement.put(signs(vector))}))"
+        distance = self._dialect.near_signs(statement, vector)
         near += f" ORDER BY {distance}, num LIMIT {statement.put(max(OVERSAMPLED, limit))}"
+        if self._dialect.one_table:
+            return await self._compared_there(row, vector, statement, near, limit)
         numbers = [num for (num,) in await self._database.rows(near, statement.values)]
         statement = Parameters()
         some = f"FROM json_each({statement.put(json.dumps(numbers))}) j CROSS JOIN"  # these rows first, one by one
@@ -381,24 +376,16 @@ class SqlPassageIndex:
         order = sorted(zip((each[0] for each in rows), cosines, strict=True), key=lambda each: (-each[1], each[0]))
         return order[:limit]
 
-    async def _nearest_postgres(
-        self, row: _StoreRow, vector: bytes, only: AttributeFilter | None, limit: int
+    async def _compared_there(
+        self, row: _StoreRow, vector: bytes, statement: Parameters, near: str, limit: int
     ) -> list[tuple[int, float]]:
-        statement, size = Parameters(), row.store.dimensions
-        placeholder = f"{statement.put(self._dialect.vector(vector))}::text::halfvec({size})"
-        near = f"c.vector::halfvec({size}) <#> {placeholder}"
-        from_ = self._allowed(statement, row, only)
-        if row.chunks <= EXACT_CHUNKS or size > GRAPH_DIMENSIONS_MAX:
-            text = (
-                f"WITH mine AS MATERIALIZED (SELECT c.num, {near} AS distance {from_})"
-                f" SELECT num, -distance FROM mine ORDER BY distance, num LIMIT {statement.put(limit)}"
-            )
-            return [(num, float(score)) for num, score in await self._database.rows(text, statement.values)]
-        text = f"SELECT c.num, -({near}) {from_} AND c.dimensions = {size} ORDER BY {near} LIMIT {statement.put(limit)}"
-        settings = ("SET LOCAL hnsw.ef_search = 200", "SET LOCAL hnsw.iterative_scan = strict_order")
-        return [
-            (num, float(score)) for num, score in await self._database.rows(text, statement.values, settings=settings)
-        ]
+        """Lets the database compare the vectors of the chunks that `near` selects."""
+        score = f"-(c.vector <#> {statement.put(self._dialect.vector(vector))}::text::vector)"
+        text = (
+            f"WITH near AS MATERIALIZED ({near}) SELECT c.num, {score} AS score {self._allowed(statement, row, None)}"
+            f" AND c.num IN (SELECT num FROM near) ORDER BY score DESC, c.num LIMIT {statement.put(limit)}"
+        )
+        return [(num, float(score)) for num, score in await self._database.rows(text, statement.values)]
 
     async def matching(
         self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int

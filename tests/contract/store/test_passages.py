@@ -325,3 +325,27 @@ async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pyte
             assert await database.rows("SELECT 1") == [(1,)], "on another connection"
     finally:
         await database.close()
+
+
+@pytest.mark.cluster
+async def test_postgres_gets_signs_for_the_chunks_of_an_earlier_version() -> None:
+    server, schema = postgres(), f"passages_{uuid4().hex[:8]}"
+    database = PostgresPassages(server.dsn, schema)
+    await database.open()
+    index = SqlPassageIndex(database, PlainCodec())
+    await index.create(a_store())
+    await filled(index, a_file("f1"))
+    before = await index.nearest(ACME, StoreId("vs_1"), vector_of("cats"), None, 3)
+    size = MADE_UP.dimensions
+    graph = f"CREATE INDEX chunks_near_{size} ON chunks USING hnsw ((vector::halfvec({size})) halfvec_ip_ops)"
+    for text in ("DELETE FROM signs WHERE num % 2 = 0", graph):
+        await database.rows(text)
+    await database.close()
+
+    again = PostgresPassages(server.dsn, schema)
+    await again.open()
+    assert (
+        await SqlPassageIndex(again, PlainCodec()).nearest(ACME, StoreId("vs_1"), vector_of("cats"), None, 3) == before
+    )
+    assert not await again.rows("SELECT 1 FROM pg_indexes WHERE schemaname = $1 AND indexname LIKE '%near%'", (schema,))
+    await again.close()

@@ -158,8 +158,8 @@ def test_vectors_as_they_are_stored() -> None:
     assert signs(VECTOR) == bytes([0b10010000])
     assert array("H", halved(VECTOR))[0] == 0x3800
     assert PostgresDialect().vector(VECTOR) == "[0.5,-0.25,0,1]"
-    assert "halfvec(384)" in PostgresDialect().vector_tables(384)[0]
-    assert PostgresDialect().vector_tables(8_000) == SqliteDialect().vector_tables(3) == []
+    ((_, values),) = PostgresDialect().put_beside(7, 1, VECTOR, "")
+    assert values == [1, 7, "1001"]
 
 
 def test_rare_words_find_chunks_and_common_ones_only_together() -> None:
