@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,8 +14,9 @@ from persistence.codec import PlainCodec
 from persistence.passages import databases
 from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
+from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.filters import Attributes, matches, parse_filter
+from sessions.retrieval.filters import Attributes, check_attributes, matches, parse_filter
 from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MADE_UP, vector_of
 from tests.support.stores.journals import postgres
@@ -300,3 +301,38 @@ async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pyte
             assert await database.rows("SELECT 1") == [(1,)], "on another connection"
     finally:
         await database.close()
+
+
+async def test_a_nul_character_is_refused_and_no_reason_to_come_again(index: SqlPassageIndex) -> None:
+    """PostgreSQL cannot hold it: with one in an id or an attribute the database seemed to be away."""
+    await index.create(a_store())
+    store, nul, file = StoreId("vs_1"), DocumentId("a\0"), DocumentId("f")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: index.store(ACME, StoreId("vs\0")),
+        lambda: index.delete(ACME, StoreId("vs\0")),
+        lambda: index.file(ACME, store, nul),
+        lambda: index.text(ACME, store, nul),
+        lambda: index.remove_file(ACME, store, nul),
+        lambda: index.remove_document(ACME, nul),
+        lambda: index.set_attributes(ACME, store, nul, {}),
+        lambda: index.set_attributes(ACME, store, file, {"a\0": 1.0}),
+        lambda: index.add_file(a_file("f", attributes={"a": "b\0"}), "text"),
+        lambda: index.files(ACME, store, batch="\0"),
+        lambda: index.counts(ACME, store, batch="\0"),
+        lambda: index.cancel_batch(ACME, store, "\0"),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(BadInput, match="NUL"):
+            await call()
+            pytest.fail(f"call {number} was taken")
+    assert await index.stores_of_ids(ACME, [StoreId("vs\0"), store]) == [a_store()]
+    assert await index.present(ACME, [nul]) == set()
+    for wrong in (
+        {"type": "eq", "key": "a\0", "value": 1},
+        {"type": "gt", "key": "a", "value": "b\0"},
+        {"type": "in", "key": "a", "value": ["b\0"]},
+    ):
+        with pytest.raises(BadInput, match="NUL"):
+            parse_filter(wrong)
+    with pytest.raises(BadInput, match="NUL"):
+        check_attributes({"a": "b\0"})
