@@ -248,14 +248,24 @@ async def remove_file(request: Request, store_id: str, file_id: str) -> vm.Delet
 
 @routes.post("/v1/vector_stores/{store_id}/file_batches", responses=ERRORS)
 async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -> vm.FileBatchObject:
-    """Adds many documents at once."""
+    """Adds many documents at once, or none of them: where one is refused, those before it are removed again."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     store = await _store(request, principal, store_id)
     documents = batch_documents(body)
     await check_files(gateway, principal, documents)
     batch = f"vsfb_{gateway.new_id()}"
-    for document in documents:
-        await _added(request, store, document, await batch_document_of(gateway, principal, document), batch)
+    passages, new = _services(request).passages, list[DocumentId]()
+    try:
+        for document in documents:
+            there = document.file_id and await passages.file(store.tenant, store.id, DocumentId(document.file_id))
+            read = await batch_document_of(gateway, principal, document)
+            file = await _added(request, store, document, read, batch)
+            if not there:
+                new.append(file.id)
+    except BaseException:  # nobody was told the batch's id
+        for file_id in new:
+            await passages.remove_file(store.tenant, store.id, file_id)
+        raise
     return await _shown_batch(request, store, batch)
 
 
