@@ -30,9 +30,11 @@ from sessions.retrieval.vector_stores import (
     FILES_MAX,
     PASSAGES,
     STORES_MAX,
+    WHOLE_LIST,
     DocumentId,
     DocumentKey,
     FileCounts,
+    ListSlice,
     NewChunk,
     Passage,
     StoreFile,
@@ -114,10 +116,17 @@ class SqlPassageIndex:
         row = await self._row(tenant, store_id)
         return None if row is None else row.store
 
-    async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
-        only = "" if anybody else " AND end_user = $2"
-        text = f"SELECT {_STORE} FROM stores WHERE tenant = $1{only} ORDER BY created_at DESC, num DESC"
-        rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
+    async def stores(
+        self, tenant: TenantId, user: str | None, *, anybody: bool, part: ListSlice = WHOLE_LIST
+    ) -> list[VectorStore]:
+        statement = Parameters()
+        owner = statement.put(tenant)
+        text = f"SELECT {_STORE} FROM stores WHERE tenant = {owner}"
+        if not anybody:
+            text += f" AND end_user = {statement.put(user or '')}"
+        cursor = f"SELECT created_at, num FROM stores WHERE tenant = {owner}"
+        text += _cut(statement, part, "created_at, num", cursor)
+        rows = await self._database.rows(text, statement.values)
         return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
 
     async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
@@ -205,10 +214,19 @@ class SqlPassageIndex:
             return file
         return None
 
-    async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
+    async def files(
+        self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
+    ) -> list[StoreFile]:
         check_text(store_id, batch)
-        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND ($3 = '' OR f.batch = $3)"
-        return await self._files(f"{text} ORDER BY f.created_at DESC, f.id DESC", (tenant, store_id, batch))
+        statement = Parameters()
+        owner, store = statement.put(tenant), statement.put(store_id)
+        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = {owner} AND s.id = {store}"
+        if batch:
+            text += f" AND f.batch = {statement.put(batch)}"
+        num = f"(SELECT num FROM stores WHERE tenant = {owner} AND id = {store})"
+        cursor = f"SELECT created_at, id FROM files WHERE tenant = {owner} AND store = {num}"
+        text += _cut(statement, part, "f.created_at, f.id", cursor)
+        return await self._files(text, statement.values)
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None:
         check_text(store_id, file_id)
@@ -530,6 +548,17 @@ class SqlPassageIndex:
 
 def _body_of(file: StoreFile) -> _FileBody:
     return _FileBody(file.filename, file.error, file.chunking)
+
+
+def _cut(statement: Parameters, part: ListSlice, order: str, cursor: str) -> str:
+    """Returns the end of a query that reads a part of a list in the order of the columns `order`. `cursor` selects
+    these columns of the entries that `part.after` may name. Raises BadInput for an id that no store can hold."""
+    check_text(part.after)
+    text, sign, way = "", *(("<", " DESC") if part.newest_first else (">", ""))
+    if part.after is not None:
+        text = f" AND ({order}) {sign} ({cursor} AND id = {statement.put(part.after)})"
+    text += " ORDER BY " + ", ".join(f"{column}{way}" for column in order.split(", "))
+    return text if part.limit is None else f"{text} LIMIT {statement.put(part.limit)}"
 
 
 def _texts_of(attributes: Mapping[str, Value]) -> list[str]:
