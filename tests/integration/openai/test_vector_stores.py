@@ -236,6 +236,27 @@ async def test_a_store_that_cannot_be_filled_is_not_left_behind(
         assert (await client.vector_stores.list()).data == []
 
 
+async def test_pages_go_on_behind_their_last_row_in_either_order(http: httpx.AsyncClient) -> None:
+    stores = [(await http.post("/v1/vector_stores", json={"name": name})).json()["id"] for name in "abc"]
+    path = f"/v1/vector_stores/{stores[0]}"
+    batch = await http.post(f"{path}/file_batches", json={"files": [{"text": "A fox."}, {"text": "A cat."}]})
+    await http.post(f"{path}/files", json={"text": "A dog."})
+    in_batch = f"{path}/file_batches/{batch.json()['id']}/files"
+    for listed, count in (("/v1/vector_stores", 3), (f"{path}/files", 3), (in_batch, 2)):
+        whole = [each["id"] for each in (await http.get(listed)).json()["data"]]
+        assert len(whole) == count
+        for order, rows in (("desc", whole), ("asc", whole[::-1])):
+            first = (await http.get(listed, params={"order": order, "limit": 1})).json()
+            assert first["has_more"] and [each["id"] for each in first["data"]] == rows[:1]
+            rest = await http.get(listed, params={"order": order, "limit": count - 1, "after": first["last_id"]})
+            assert [each["id"] for each in rest.json()["data"]] == rows[1:] and not rest.json()["has_more"]
+        for unknown in ("x", "a\0"):
+            assert (await http.get(listed, params={"after": unknown})).status_code == 400
+    elsewhere = (await http.get(f"{path}/files", params={"limit": 1})).json()["last_id"]
+    wrong = await http.get(in_batch, params={"after": elsewhere})
+    assert wrong.json()["error"]["param"] == "after", "it is in the store, and not in the batch"
+
+
 @pytest.mark.parametrize(
     "refused",
     [
