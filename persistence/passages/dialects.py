@@ -15,7 +15,7 @@ from persistence.sql.script import Parameters
 from sessions.retrieval.filters import AttributeFilter, Comparison, Value
 
 OVERSAMPLED: Final = 400  # chunks whose signs are nearest; their vectors are compared as they are
-COMMON_CHUNKS: Final = 5_000  # a word that more chunks have than this finds none by itself
+COMMON_CHUNKS: Final = 1_000  # a word that more chunks have than this finds none by itself
 RANKED_CHUNKS: Final = 2 * COMMON_CHUNKS  # a search by words ranks about so many, whatever its words are
 
 _TABLES: Final = """
@@ -107,9 +107,12 @@ class Dialect(Protocol):
         """Returns the query for chunks that have a word, at most one more than `COMMON_CHUNKS`."""
         ...
 
-    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
-        """Returns the query for the numbers of the best `limit` chunks by words. `allowed`: the FROM and WHERE clauses
-        for the chunks, `c`, that may be found."""
+    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
+        """Returns the FROM clause for the chunks `c` with these numbers."""
+        ...
+
+    def with_words(self, statement: Parameters, words: WordQuery) -> str:
+        """Returns the FROM clause for the chunks `c` that words find; `place` orders them, the best first."""
         ...
 
     def near_signs(self, statement: Parameters, vector: bytes) -> str:
@@ -189,13 +192,14 @@ class SqliteDialect:
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM words WHERE words MATCH {statement.put(f'body : {word}')} LIMIT {COMMON_CHUNKS + 1}"
 
-    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
+    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
+        return f"FROM json_each({statement.put(json.dumps(list(numbers)))}) j CROSS JOIN chunks c ON c.num = j.value"
+
+    def with_words(self, statement: Parameters, words: WordQuery) -> str:
         has = " OR ".join(words.some) or " AND ".join(words.every)
         match = statement.put(f"body : (({has}) AND ({' OR '.join(words.ranked_by)}))")
         ranked = f"SELECT rowid AS num, rank AS place FROM words WHERE words MATCH {match} LIMIT {RANKED_CHUNKS}"
-        # CROSS JOIN: the words are read first
-        text = f"SELECT c.num FROM ({ranked}) w CROSS JOIN {allowed.removeprefix('FROM ')} AND c.num = w.num"
-        return f"{text} ORDER BY w.place, c.num LIMIT {statement.put(limit)}"
+        return f"FROM (SELECT h.*, w.place FROM ({ranked}) w CROSS JOIN chunks h ON h.num = w.num) c"
 
     def attribute(self, statement: Parameters, given: Comparison) -> str:
         key = statement.put(given.key)
@@ -257,11 +261,14 @@ class PostgresDialect:
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM chunks WHERE words @@ {_query(statement, word)} LIMIT {COMMON_CHUNKS + 1}"
 
-    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
+    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
+        given = f"unnest({statement.put(list(numbers))}::bigint[]) n (num)"
+        return f"FROM {given}, LATERAL (SELECT * FROM chunks WHERE num = n.num OFFSET 0) c"
+
+    def with_words(self, statement: Parameters, words: WordQuery) -> str:
         has = _query(statement, " | ".join(words.some) or " & ".join(words.every))
-        matched = f"SELECT c.num, c.words {allowed} AND c.words @@ {has} LIMIT {RANKED_CHUNKS}"
-        rank = f"ts_rank(w.words, {_query(statement, ' | '.join(words.ranked_by))})"
-        return f"SELECT w.num FROM ({matched}) w ORDER BY {rank} DESC, w.num LIMIT {statement.put(limit)}"
+        place = f"-ts_rank(words, {_query(statement, ' | '.join(words.ranked_by))}) AS place"
+        return f"FROM (SELECT *, {place} FROM chunks WHERE words @@ {has} LIMIT {RANKED_CHUNKS}) c"
 
     def attribute(self, statement: Parameters, given: Comparison) -> str:
         key = statement.put(given.key)
