@@ -91,7 +91,9 @@ async def deaths(kills: int) -> dict[str, Any]:
                         longest = max(longest, time.monotonic() - last_at)
                     elif len(written) > len(expected) // 3:
                         dead = await writer(peers)
-                        process_at(dead).kill()
+                        server_process = process_at(dead)
+                        for process in (server_process, *server_process.children(recursive=True)):
+                            process.kill()
                     last_at = time.monotonic()
                 silences.append(longest)
                 undisturbed = "".join([text async for text in texts(server.port, model, question + " ")])

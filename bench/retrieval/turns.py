@@ -7,8 +7,9 @@ them in the log in front of the message), *typed* (the same passages in the mess
 passages of this turn in the system message, as retrieval before a stateless server does it). Each has its time to the
 first token and the share of reusable tokens (the prompt before and its answer) that were not computed again.
 
-Then turns whose embedding model is dead, slow (10 s) or stalled (it takes the request and is silent), each beside a
-turn without knowledge: what the fault adds to the first token, and whether the answer says what was left out.
+Then turns whose embedding model is dead, slow (10 s) or stalled (it takes the request and is silent), or whose index is
+dead (its tables are away) or stalled (its file is locked), each beside a turn without knowledge: what the fault adds to
+the first token, and whether the answer says what was left out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import fcntl
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +31,7 @@ import msgspec
 from bench.peer import posted
 from bench.retrieval.passages import sentences
 from bench.support import free_ports, percentile, report, run_bench, spread
+from persistence.sqlite.library import sqlite3
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import WireClient, connected
 
@@ -36,8 +39,10 @@ MODEL: Final = "SmolLM2-135M-Instruct.Q4_1"
 SERVER: Final = ("--engine", "llama", "--threads", "1", "--slots", "4")
 ANSWER_TOKENS: Final = 24
 DOCUMENTS: Final = 40
-FAULTS: Final = ("dead", "slow", "stalled")
+FAULTS: Final = ("dead model", "slow model", "stalled model", "dead index", "stalled index")
 SLOW_S: Final = 10.0
+WAL_LOCKS_AT: Final = 120
+WAL_LOCKS: Final = 8
 
 
 class Turn(NamedTuple):
@@ -157,7 +162,7 @@ async def layouts(port: int, http: httpx.AsyncClient, wire: WireClient, options:
 
 @contextlib.asynccontextmanager
 async def faulty_model(port: int) -> AsyncIterator[dict[str, str]]:
-    """An embedding server whose `fault` is one of `FAULTS` or empty; a dead one hangs up."""
+    """An embedding server whose `fault` is a model's of `FAULTS` or anything else; a dead one hangs up."""
     state, closing = {"fault": ""}, asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -166,10 +171,10 @@ async def faulty_model(port: int) -> AsyncIterator[dict[str, str]]:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 size = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
                 texts = msgspec.json.decode(await reader.readexactly(size))["input"]
-                if state["fault"] == "dead":
+                if state["fault"] == "dead model":
                     return
-                if state["fault"]:
-                    silence_s = SLOW_S if state["fault"] == "slow" else None
+                if state["fault"].endswith("model"):
+                    silence_s = SLOW_S if state["fault"].startswith("slow") else None
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(closing.wait(), silence_s)
                 rows = [{"index": at, "embedding": [1.0, float(at), 0.5, 2.0]} for at in range(len(texts))]
@@ -181,8 +186,23 @@ async def faulty_model(port: int) -> AsyncIterator[dict[str, str]]:
         closing.set()
 
 
+@contextlib.contextmanager
+def faulty_index(path: Path, fault: str) -> Iterator[None]:
+    """Takes the table of chunks away, or locks the file against readers as SQLite's processes do (the bytes of its
+    shared memory that hold the locks of a WAL), if `fault` is such a one."""
+    with contextlib.ExitStack() as stack:
+        if fault == "dead index":
+            database = stack.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
+            database.execute("ALTER TABLE chunks RENAME TO away")
+            stack.callback(database.execute, "ALTER TABLE away RENAME TO chunks")
+        elif fault == "stalled index":
+            shared = stack.enter_context(path.with_name(f"{path.name}-shm").open("r+b"))
+            fcntl.lockf(shared, fcntl.LOCK_EX, WAL_LOCKS, WAL_LOCKS_AT)
+        yield
+
+
 async def faults(
-    http: httpx.AsyncClient, wire: WireClient, state: dict[str, str], options: argparse.Namespace
+    http: httpx.AsyncClient, wire: WireClient, state: dict[str, str], index: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
     rng = random.Random(options.seed)
     store = await filled_store(http, rng, embedding_model="remote")
@@ -196,8 +216,9 @@ async def faults(
             question = f"Why zymurgy{rng.randrange(10**6)}?"  # words that no document has: nothing but the wait differs
             sides = [(plain, {}), (with_fault, {"knowledge": knowledge})]
             took = {}
-            for session, fields in sides if number % 2 else reversed(sides):
-                took[session] = await native_turn(wire, session, question, **fields)
+            with faulty_index(index, fault):
+                for session, fields in sides if number % 2 else reversed(sides):
+                    took[session] = await native_turn(wire, session, question, **fields)
             untagged += not took[with_fault].skipped
             added[fault].append(took[with_fault].first_ms - took[plain].first_ms)
     return {
@@ -205,7 +226,7 @@ async def faults(
         **{
             key: value
             for fault in FAULTS
-            for key, value in spread(f"added by a {fault} model, ms, {{}} (bar 250)", added[fault], "p50 max").items()
+            for key, value in spread(f"added by a {fault}, ms, {{}} (bar 250)", added[fault], "p50 max").items()
         },
     }
 
@@ -223,9 +244,9 @@ async def main(options: argparse.Namespace) -> bool:
                 connected(server.url) as wire,
             ):
                 figures = await layouts(server.port, http, wire, options)
-                figures |= await faults(http, wire, state, options)
+                figures |= await faults(http, wire, state, Path(server.data) / "passages.db", options)
     report("retrieval_turns", figures)
-    late = [figures[f"added by a {fault} model, ms, max (bar 250)"] for fault in FAULTS]
+    late = [figures[f"added by a {fault}, ms, max (bar 250)"] for fault in FAULTS]
     fast = figures["TTFT, knowledge over typed (bar 1.05)"] <= 1.05 and max(late) <= 250
     return fast and figures["reused, knowledge"] >= 0.99 and not figures["answers without a tag (bar 0)"]
 

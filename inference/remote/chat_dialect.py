@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from inference.remote.chat_tokenizer import UNMARKED, UNMARKED_JSON, ChatTokenizer, encode, read_prompt
-from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, read_event, refusal
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
@@ -135,12 +135,7 @@ class ChatDialect:
                     continue
                 if data == b"[DONE]":
                     break
-                try:
-                    event = _DECODER.decode(data)
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise Unavailable(
-                        "engine_unavailable", "The provider sent what is no chunk of an answer."
-                    ) from error
+                event = read_event(_DECODER, data)
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The provider broke an answer off.")
                 cached = _cached_of(event.usage, len(request.prompt)) or cached

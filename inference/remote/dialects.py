@@ -1,21 +1,26 @@
 """Translates runs into requests of a server, and its events into chunks.
 
-A dialect belongs to one kind of server (`vllm_dialect`, `llama_dialect`). All take a prompt as token ids and name the
-ids that they decoded, so that a ledger stays true whoever goes on with it.
+A dialect belongs to one kind of server (`vllm_dialect`, `sglang_dialect`, `llama_dialect`). All take a prompt as token
+ids and name the ids that they decoded, so that a ledger stays true whoever goes on with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncGenerator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, EndReason, GenerationRequest, ThoughtMarks
+from sessions.model.types import SessionKey
 from sessions.ports import Tokenizer
+
+_TOO_LONG: Final = ("context", "max_model_len", "maximum allowed length")  # in refusals of a prompt
+_Event = TypeVar("_Event")
 
 
 class RemoteRunEnded(NamedTuple):
@@ -24,11 +29,13 @@ class RemoteRunEnded(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """A server's model, as the server reports it. `images` is None if it does not say whether the model sees them."""
+    """A server's model, as the server reports it. `images` is None if it does not say whether the model sees them.
+    `kind` is the name of the server's program, if the dialect depends on it."""
 
     name: str
     context_window: int
     images: bool | None = None
+    kind: str = ""
 
 
 class TemplateFacts(Protocol):
@@ -96,6 +103,19 @@ def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
     if status < 400 or status >= 500 or status == 404:
         what = f"The model's server answers with {status}."
         return Unavailable("engine_unavailable", what, retry_after_ms=wait_ms)
-    if "context" in message or "max_model_len" in message:
+    if any(words in message for words in _TOO_LONG):
         return BadInput("context_length_exceeded", "The prompt does not fit the model's context window.")
     return BadInput("engine_refused", f"The model's engine refused the request: {message}")
+
+
+def read_event(decoder: msgspec.json.Decoder[_Event], data: bytes) -> _Event:
+    """Reads the data of one event of a server's stream. Raises Unavailable for what such a server never sends."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unavailable("engine_unavailable", "The model's server sends what is no answer.") from error
+
+
+def cache_namespace(key: SessionKey) -> str:
+    """Returns the name under which a server keeps a session's prefixes: one for each tenant."""
+    return hashlib.blake2b(key.tenant.encode(), digest_size=16).hexdigest()

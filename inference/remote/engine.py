@@ -60,8 +60,16 @@ class RemoteEngine:
 
     async def start(self) -> None:
         """Connects to the servers. Raises Unavailable where none answers, BadInput where they serve several models, or
-        another than `--model`."""
+        another than `--model`, or are of several kinds."""
         served = await self._served()
+        kinds = sorted({model.kind for model in served})
+        if len(kinds) > 1:
+            what = f"engine_url: the servers are of several kinds, {' and '.join(kinds)}: name those of one kind."
+            raise BadInput("invalid_setting", what, param="engine_url")
+        if kinds == ["SGLang"]:
+            from inference.remote.sglang_dialect import SglangDialect
+
+            self._dialect = SglangDialect(self.options)
         names = sorted({model.name for model in served})
         if len(names) > 1:
             what = f"engine_url: the servers have several models, {', '.join(names)}."
@@ -265,7 +273,7 @@ def _loop_time() -> float:
 
 def _dialect_of(options: RemoteOptions) -> ServerDialect:
     """Returns the dialect of the servers: that of a provider with a chat model's name, else llama-server's if the
-    tokenizer's path is a GGUF file, else vLLM's."""
+    tokenizer's path is a GGUF file, else vLLM's, which `start` replaces if the servers say that they are SGLang's."""
     if options.chat_model:
         from inference.remote.chat_dialect import ChatDialect
 

@@ -6,25 +6,22 @@ where its option `enable_prompt_tokens_details` is set; else nothing counts as r
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RemoteRunEnded, ServedModel, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, read_event, refusal
+from inference.remote.model_folder import listed_model, open_folder_tokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
-from inference.vllm.model_folder import read_vllm_model
-from inference.vllm.tokenizer import VllmTokenizer, folder_template, read_tokenizer
+from inference.vllm.tokenizer import VllmTokenizer
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import Json
 
 NO_IDS: Final = "The model's server names no token ids: vLLM does from 0.10.2 on."
-PROBE: Final = "Ein Fluß, 2 bridges\n\tand a 橋 🌉."
 
 
 class _Usage(msgspec.Struct, frozen=True):
@@ -68,33 +65,11 @@ class VllmDialect:
         return "/health"
 
     async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        status, answer = await pool.question(server, "GET", "/v1/models")
-        if status != 200:
-            raise refusal(status, server.without_key(answer))
-        first = msgspec.json.decode(answer)["data"][0]
-        return ServedModel(str(first["id"]), int(first.get("max_model_len") or 0))
+        return await listed_model(pool, server)
 
     async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
-        folder = await asyncio.to_thread(read_vllm_model, self._options.tokenizer, weights_needed=False)
-        template = folder_template(self._options.chat_template, folder)
-        template.announce()
-        tokenizer = await asyncio.to_thread(read_tokenizer, folder, template)
-        await tokenizer.measure()
-        body = _ENCODER.encode({"model": model, "prompt": PROBE, "add_special_tokens": False})
-        status, answer = await pool.call("POST", "/tokenize", body)
-        if status != 200:
-            raise refusal(status, answer)
-        if tuple(msgspec.json.decode(answer)["tokens"]) != tuple(await tokenizer.text(PROBE)):
-            raise BadInput(
-                "bad_model_file",
-                f"The servers' model {model!r} tokenises otherwise than {self._options.tokenizer}: name the folder of"
-                " that model with --model.",
-                param="model",
-            )
-        ends = {*tokenizer.answer_end, tokenizer.token_id(folder.token_text("eos_token"))}
-        self._ends = frozenset(end for end in ends if end is not None)
-        self._tokenizer = tokenizer
-        return tokenizer
+        self._tokenizer, self._ends = await open_folder_tokenizer(self._options, pool, model)
+        return self._tokenizer
 
     def check(self, request: GenerationRequest) -> None:
         self._body("", request)
@@ -115,7 +90,7 @@ class VllmDialect:
                     continue
                 if data == b"[DONE]":
                     break
-                event = _DECODER.decode(data)
+                event = read_event(_DECODER, data)
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The model's server broke an answer off.")
                 for choice in event.choices:
@@ -123,7 +98,7 @@ class VllmDialect:
                         raise BadInput("engine_refused", NO_IDS)
                     reason = choice.finish_reason or ""
                     tokens = choice.token_ids
-                    if reason == "stop" and tokens and (choice.stop_reason is None or tokens[-1] in ends):
+                    if reason == "stop" and tokens and (choice.stop_reason in (None, tokens[-1]) or tokens[-1] in ends):
                         tokens = tokens[:-1]
                     if tokens or choice.text:
                         yield Chunk(tokens, choice.text)
@@ -145,7 +120,7 @@ class VllmDialect:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
-            "cache_salt": hashlib.blake2b(request.key.tenant.encode(), digest_size=16).hexdigest(),
+            "cache_salt": cache_namespace(request.key),
             "stop_token_ids": [*sampling.stop_token_ids, *(() if sampling.ignore_eos else sorted(self._ends))],
             "ignore_eos": sampling.ignore_eos,
             **direct_parameters(request, repeat_penalty="repetition_penalty"),

@@ -1,4 +1,4 @@
-"""What the simulated engine's device remembers: whole token sequences per session, bounded in tokens.
+"""What the simulated engine's device remembers: whole token sequences per session, bounded in tokens and in number.
 
 A sequence that another one of the same session begins with is not kept twice, otherwise nothing is shared: a
 branch costs its whole length. What a run may reuse of another session of its scope is taken as copied. Eviction takes
@@ -11,14 +11,18 @@ from __future__ import annotations
 import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from inference.kv.index import PrefixIndex
 from inference.tokens import common_prefix
 from sessions.model.types import SessionKey, TenantId
 
+SEQUENCES_MAX: Final = 2_048  # as a device has slots and blocks: short sequences do not fill it one by one
+
 
 class DeviceMemory:
-    """The KV of sessions on the simulated device; at most `tokens_max` tokens after each call."""
+    """The KV of sessions on the simulated device; at most `tokens_max` tokens and `SEQUENCES_MAX` sequences after each
+    call."""
 
     def __init__(self, tokens_max: int) -> None:
         self.tokens_max = tokens_max
@@ -72,7 +76,7 @@ class DeviceMemory:
                 return
             if shared == len(held):
                 self._drop(key, number)
-        while self.tokens + len(sequence) > self.tokens_max:
+        while self.tokens + len(sequence) > self.tokens_max or len(self._sequences) >= SEQUENCES_MAX:
             self._drop(*next(iter(self._sequences)))
             self.evictions += 1
         self._next += 1

@@ -75,8 +75,9 @@ class VllmTokenizer(TemplateTokenizer):
         self._alphabet = byte_alphabet() if b"ByteLevel" in _decoder_of(content) else None
         self._named = {text: self.token_id(text) for text in (bos, eos) if text}
         self._bos, self._eos = bos, eos
-        added = self._parsing.get_added_tokens_decoder().values()
-        special = {token.content for token in added if token.special}
+        added = self._parsing.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = frozenset(number for number, token in added.items() if token.special)
+        special = {added[number].content for number in self.special_ids}
         self.has_special_tags: bool = bool(special & {OPEN, CLOSE})
         self.shows_specials: bool = bool(special & {OPEN, CLOSE, *template.shown_specials})
         for around in template.scaffold.roles.values():

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg
 
-from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect
+from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect, signs
 from persistence.postgres.connection import PooledConnection, terminate
 from persistence.sql.script import Query, Script
 from persistence.sqlite.library import sqlite3
@@ -70,6 +70,7 @@ class SqlitePassages:
         try:
             self._writer = await asyncio.to_thread(self._connect)
             await asyncio.to_thread(self._writer.executescript, self.dialect.tables())
+            await asyncio.to_thread(self._move_signs)
             for _ in range(READERS if self._path is not None else 0):
                 reader = await asyncio.to_thread(self._connect)
                 self._readers.append(reader)
@@ -133,6 +134,18 @@ class SqlitePassages:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return connection
+
+    def _move_signs(self) -> None:
+        """Makes the table of signs for a file of earlier versions, which had them in virtual tables of sqlite-vec."""
+        old = "SELECT name FROM sqlite_master WHERE name LIKE 'vectors_%' AND sql LIKE '% USING vec0(%'"
+        names = [name for (name,) in self._writer.execute(old)]
+        if names:
+            self._writer.create_function("signs_of", 1, lambda vector: signs(vector, "<f2"), deterministic=True)
+            self._writer.execute("BEGIN IMMEDIATE")
+            self._writer.execute("INSERT OR IGNORE INTO signs SELECT store, num, signs_of(vector) FROM chunks")
+            for name in names:
+                self._writer.execute(f'DROP TABLE "{name}"')
+            self._writer.execute("COMMIT")
 
     @staticmethod
     def _execute(connection: Any, text: str, values: Sequence[Any]) -> list[Any]:

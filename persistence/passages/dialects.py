@@ -6,7 +6,8 @@ Statements have `$n` for their values. Every one that finds chunks names the ten
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy
 
@@ -17,6 +18,8 @@ EXACT_CHUNKS: Final = 20_000
 """Up to how many chunks of a store PostgreSQL compares all vectors; beyond it uses its graph index."""
 GRAPH_DIMENSIONS_MAX: Final = 4_000
 OVERSAMPLED: Final = 400  # SQLite takes so many by the signs of their numbers, and compares those as they are
+COMMON_CHUNKS: Final = 5_000  # a word that more chunks have than this finds none by itself
+RANKED_CHUNKS: Final = 2 * COMMON_CHUNKS  # a search by words ranks about so many, whatever its words are
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS stores (
@@ -62,6 +65,27 @@ CREATE INDEX IF NOT EXISTS chunks_of_file ON chunks (tenant, store, file);
 """
 
 
+class WordQuery(NamedTuple):
+    """Hashes of words: chunks have one of `some`, or each of `every`; they are ranked by all words."""
+
+    some: tuple[str, ...]
+    every: tuple[str, ...]
+    ranked_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counted: Sequence[tuple[int, str]]) -> WordQuery:
+        """Chooses words by how many chunks have them: the rarest, with at most `RANKED_CHUNKS` in all. If all of them
+        are common a chunk must have the first three."""
+        some, total = list[str](), 0
+        for count, word in sorted(counted, key=lambda each: each[0]):
+            total += count
+            if count > COMMON_CHUNKS or total > RANKED_CHUNKS:
+                break
+            some.append(word)
+        words = tuple(word for _, word in counted)
+        return cls(tuple(some), () if some else words[:3], words)
+
+
 class Dialect(Protocol):
     one_table: bool
     """Whether a chunk's vector and words stand in the chunk's row, or in tables beside it."""
@@ -82,9 +106,18 @@ class Dialect(Protocol):
 
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]: ...
 
-    def take_away(self, dimensions: int) -> list[str]:
+    def take_away(self) -> list[str]:
         """Returns statements that delete chunks. Their parameters are tenant, store and file; with NULL as the file
         they delete all chunks of the store."""
+        ...
+
+    def with_word(self, statement: Parameters, word: str) -> str:
+        """Returns the query for chunks that have a word, at most one more than `COMMON_CHUNKS`."""
+        ...
+
+    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
+        """Returns the query for the numbers of the best `limit` chunks by words. `allowed`: the FROM and WHERE clauses
+        for the chunks, `c`, that may be found."""
         ...
 
     def attribute(self, statement: Parameters, given: Comparison) -> str: ...
@@ -98,10 +131,10 @@ def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -
     return f"({inner})"
 
 
-def signs(vector: bytes) -> bytes:
-    """Returns the signs of a vector of little-endian float32 numbers: one bit for each number, padded to whole
-    bytes."""
-    bits: bytes = numpy.packbits(numpy.frombuffer(vector, "<f4") > 0).tobytes()
+def signs(vector: bytes, form: str = "<f4") -> bytes:
+    """Returns the signs of a vector of little-endian float32 numbers, or of those of another `form`: one bit for each
+    number, padded to whole bytes."""
+    bits: bytes = numpy.packbits(numpy.frombuffer(vector, form) > 0).tobytes()
     return bits
 
 
@@ -125,14 +158,14 @@ class SqliteDialect:
             serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB", json="TEXT", columns=",\n    vector BLOB NOT NULL"
         )
         return tables + (
+            "CREATE TABLE IF NOT EXISTS signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BLOB NOT NULL,"
+            " PRIMARY KEY (store, num)) WITHOUT ROWID;\n"
             "CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(store, body, content='', contentless_delete=1,"
             " tokenize='ascii');\n"
         )
 
     def vector_tables(self, dimensions: int) -> list[str]:
-        bits = -(-dimensions // 8) * 8
-        name = f"CREATE VIRTUAL TABLE IF NOT EXISTS vectors_{int(dimensions)}"
-        return [f"{name} USING vec0(store INTEGER PARTITION KEY, bits BIT[{bits}])"]
+        return []
 
     def vector(self, given: bytes) -> Any:
         return halved(given)
@@ -144,22 +177,29 @@ class SqliteDialect:
         )
 
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
-        dimensions = len(vector) // 4
         return [
-            (
-                f"INSERT INTO vectors_{dimensions} (rowid, store, bits) VALUES ($1, $2, vec_bit($3))",
-                [num, store, signs(vector)],
-            ),
-            ("INSERT INTO words (rowid, store, body) VALUES ($1, $2, $3)", [num, store_word(store), words]),
+            ("INSERT INTO signs (store, num, bits) VALUES ($1, $2, $3)", [store, num, signs(vector)]),
+            ("INSERT INTO words (rowid, body) VALUES ($1, $2)", [num, words]),
         ]
 
-    def take_away(self, dimensions: int) -> list[str]:
+    def take_away(self) -> list[str]:
         mine = "SELECT num FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)"
         return [
-            f"DELETE FROM vectors_{int(dimensions)} WHERE rowid IN ({mine})",
+            f"DELETE FROM signs WHERE store = $2 AND num IN ({mine})",
             f"DELETE FROM words WHERE rowid IN ({mine})",
             "DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)",
         ]
+
+    def with_word(self, statement: Parameters, word: str) -> str:
+        return f"SELECT 1 FROM words WHERE words MATCH {statement.put(f'body : {word}')} LIMIT {COMMON_CHUNKS + 1}"
+
+    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
+        has = " OR ".join(words.some) or " AND ".join(words.every)
+        match = statement.put(f"body : (({has}) AND ({' OR '.join(words.ranked_by)}))")
+        ranked = f"SELECT rowid AS num, rank AS place FROM words WHERE words MATCH {match} LIMIT {RANKED_CHUNKS}"
+        # CROSS JOIN: the words are read first
+        text = f"SELECT c.num FROM ({ranked}) w CROSS JOIN {allowed.removeprefix('FROM ')} AND c.num = w.num"
+        return f"{text} ORDER BY w.place, c.num LIMIT {statement.put(limit)}"
 
     def attribute(self, statement: Parameters, given: Comparison) -> str:
         key = statement.put(given.key)
@@ -206,8 +246,17 @@ class PostgresDialect:
     def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
         return []
 
-    def take_away(self, dimensions: int) -> list[str]:
+    def take_away(self) -> list[str]:
         return ["DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3::text IS NULL OR file = $3)"]
+
+    def with_word(self, statement: Parameters, word: str) -> str:
+        return f"SELECT 1 FROM chunks WHERE words @@ {_query(statement, word)} LIMIT {COMMON_CHUNKS + 1}"
+
+    def matching(self, statement: Parameters, words: WordQuery, allowed: str, limit: int) -> str:
+        has = _query(statement, " | ".join(words.some) or " & ".join(words.every))
+        matched = f"SELECT c.num, c.words {allowed} AND c.words @@ {has} LIMIT {RANKED_CHUNKS}"
+        rank = f"ts_rank(w.words, {_query(statement, ' | '.join(words.ranked_by))})"
+        return f"SELECT w.num FROM ({matched}) w ORDER BY {rank} DESC, w.num LIMIT {statement.put(limit)}"
 
     def attribute(self, statement: Parameters, given: Comparison) -> str:
         key = statement.put(given.key)
@@ -227,7 +276,5 @@ class PostgresDialect:
         return f"NOT {there}" if given.op in ("ne", "nin") else there
 
 
-def store_word(store: int) -> str:
-    """Returns a word that stands for the store in SQLite's index, so that a search in one store does not read the
-    entries of others."""
-    return f"s{store}"
+def _query(statement: Parameters, words: str) -> str:
+    return f"to_tsquery('simple', {statement.put(words)})"

@@ -18,7 +18,15 @@ import numpy
 
 from persistence.codec import Codec, with_keys
 from persistence.passages.databases import PassageDatabase
-from persistence.passages.dialects import EXACT_CHUNKS, GRAPH_DIMENSIONS_MAX, OVERSAMPLED, condition, signs, store_word
+from persistence.passages.dialects import (
+    COMMON_CHUNKS,
+    EXACT_CHUNKS,
+    GRAPH_DIMENSIONS_MAX,
+    OVERSAMPLED,
+    WordQuery,
+    condition,
+    signs,
+)
 from persistence.passages.words import SECRET_BYTES, indexed_text, query_words
 from persistence.sql.script import Parameters, Query, Script, one_query
 from persistence.validation import check_text
@@ -140,9 +148,9 @@ class SqlPassageIndex:
 
     async def delete(self, tenant: TenantId, store_id: StoreId) -> bool:
         def script() -> Script[bool]:
-            text = "DELETE FROM stores WHERE tenant = $1 AND id = $2 RETURNING num, dimensions"
-            for num, dimensions in (yield Query(text, (tenant, store_id))):
-                yield from self._emptied(tenant, num, dimensions, None)
+            text = "DELETE FROM stores WHERE tenant = $1 AND id = $2 RETURNING num"
+            for (num,) in (yield Query(text, (tenant, store_id))):
+                yield from self._emptied(tenant, num, None)
                 yield Query("DELETE FROM files WHERE tenant = $1 AND store = $2", (tenant, num))
                 return True
             return False
@@ -170,15 +178,14 @@ class SqlPassageIndex:
         sealed_text = await self._seal(file.tenant, f"text {file.id}", text.encode())
 
         def script() -> Script[None]:
-            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
-            for num, dimensions in (yield Query(text, (file.tenant, file.store))):
+            for (num,) in (yield Query(_NUM, (file.tenant, file.store))):
                 where = "WHERE tenant = $1 AND store = $2 AND id = $3"
                 if not replace:
                     same = f"UPDATE files SET batch = CASE WHEN $4 = '' THEN batch ELSE $4 END {where} RETURNING id"
                     if (yield Query(same, (file.tenant, num, file.id, file.batch))):
                         return
                 elif (yield Query(f"DELETE FROM files {where} RETURNING id", (file.tenant, num, file.id))):
-                    yield from self._emptied(file.tenant, num, dimensions, file.id)
+                    yield from self._emptied(file.tenant, num, file.id)
                 of = "SELECT count(*) FROM files WHERE tenant = $1 AND store = $2"
                 ((count,),) = yield Query(of, (file.tenant, num))
                 if count >= FILES_MAX:
@@ -220,11 +227,10 @@ class SqlPassageIndex:
 
     async def remove_file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> bool:
         def script() -> Script[bool]:
-            text = "SELECT num, dimensions FROM stores WHERE tenant = $1 AND id = $2"
-            for num, dimensions in (yield Query(text, (tenant, store_id))):
+            for (num,) in (yield Query(_NUM, (tenant, store_id))):
                 gone = "DELETE FROM files WHERE tenant = $1 AND store = $2 AND id = $3 RETURNING id"
                 there = yield Query(gone, (tenant, num, file_id))
-                yield from self._emptied(tenant, num, dimensions, file_id)
+                yield from self._emptied(tenant, num, file_id)
                 return bool(there)
             return False
 
@@ -287,8 +293,7 @@ class SqlPassageIndex:
             # The row is written to, not only read: it stays locked until its chunks are gone.
             text = f"UPDATE files SET claimed = $4 WHERE {_CLAIMED} RETURNING store"
             for (num,) in (yield Query(text, (file.tenant, file.store, file.id, file.claimed_until))):
-                ((dimensions,),) = yield Query("SELECT dimensions FROM stores WHERE num = $1", (num,))
-                yield from self._emptied(file.tenant, num, dimensions, file.id)
+                yield from self._emptied(file.tenant, num, file.id)
                 return True
             return False
 
@@ -310,7 +315,7 @@ class SqlPassageIndex:
             if not (yield Query(text, (*mine, status, until))):
                 cancelled = f"SELECT id FROM files WHERE {_MINE} AND status = 'cancelled'"
                 if (yield Query(cancelled, mine[:3])):  # nobody else reads it: what this reader has put is removed
-                    yield from self._emptied(file.tenant, row.num, row.store.dimensions, file.id)
+                    yield from self._emptied(file.tenant, row.num, file.id)
                 return False
             for chunk, (key_id, body), said in zip(chunks, sealed, words, strict=True):
                 values = [file.tenant, row.num, file.id, key_id, body, self._dialect.vector(chunk.vector)]
@@ -332,17 +337,16 @@ class SqlPassageIndex:
             text = f"UPDATE files SET status = 'failed', key_id = $5, body = $6 WHERE {_CLAIMED} RETURNING store"
             failed = yield Query(text, (file.tenant, file.store, file.id, file.claimed_until, *sealed))
             for (num,) in failed:
-                ((dimensions,),) = yield Query("SELECT dimensions FROM stores WHERE num = $1", (num,))
-                yield from self._emptied(file.tenant, num, dimensions, file.id)
+                yield from self._emptied(file.tenant, num, file.id)
             return bool(failed)
 
         return await self._database.run(script)
 
-    def _emptied(self, tenant: TenantId, num: int, dimensions: int, file_id: DocumentId | None) -> Script[None]:
+    def _emptied(self, tenant: TenantId, num: int, file_id: DocumentId | None) -> Script[None]:
         count = "SELECT count(*) FROM chunks WHERE tenant = $1 AND store = $2"
         ((before,),) = yield Query(count, (tenant, num))
         if before:
-            for each in self._dialect.take_away(dimensions):
+            for each in self._dialect.take_away():
                 yield Query(each, (tenant, num, file_id))
             ((left,),) = yield Query(count, (tenant, num))
             yield Query("UPDATE stores SET chunks = $2 WHERE num = $1", (num, left))
@@ -358,16 +362,17 @@ class SqlPassageIndex:
         if self._dialect.one_table:
             return await self._nearest_postgres(row, vector, only, limit)
         statement = Parameters()
-        near = (
-            f"SELECT rowid FROM vectors_{row.store.dimensions} WHERE store = {statement.put(row.num)}"
-            f" AND bits MATCH vec_bit({statement.put(signs(vector))}) AND k = {statement.put(max(OVERSAMPLED, limit))}"
-        )
+        near = f"SELECT num FROM signs WHERE store = {statement.put(row.num)}"
         if only is not None:
-            near += f" AND rowid IN (SELECT c.num {self._allowed(statement, row, only)})"
+            near += f" AND num IN (SELECT c.num {self._allowed(statement, row, only)})"
+        distance = f"vec_distance_hamming(vec_bit(bits), vec_bit({statement.put(signs(vector))}))"
+        near += f" ORDER BY {distance}, num LIMIT {statement.put(max(OVERSAMPLED, limit))}"
         numbers = [num for (num,) in await self._database.rows(near, statement.values)]
         statement = Parameters()
-        text = f"SELECT c.num, c.vector {self._allowed(statement, row, None)}"
-        text += f" AND c.num IN (SELECT value FROM json_each({statement.put(json.dumps(numbers))}))"
+        some = f"FROM json_each({statement.put(json.dumps(numbers))}) j CROSS JOIN"  # these rows first, one by one
+        text = (
+            f"SELECT c.num, c.vector {self._allowed(statement, row, None).replace('FROM', some, 1)} AND c.num = j.value"
+        )
         rows = await self._database.rows(text, statement.values)
         if not rows:
             return []
@@ -402,26 +407,20 @@ class SqlPassageIndex:
         hashes = [] if row is None else query_words(" ".join(words), row.secret)
         if row is None or not hashes or not row.chunks:
             return []
+        words_of = WordQuery.of(await self._counted(hashes, row.chunks))
         statement = Parameters()
-        if self._dialect.one_table:
-            query = f"to_tsquery('simple', {statement.put(' | '.join(hashes))})"
-            text = (
-                f"SELECT c.num {self._allowed(statement, row, only)} AND c.words @@ {query}"
-                f" ORDER BY ts_rank(c.words, {query}) DESC, c.num LIMIT {statement.put(limit)}"
-            )
-        else:
-            match = f"store : {store_word(row.num)} AND body : ({' OR '.join(hashes)})"
-            text = (
-                f"SELECT c.num {self._allowed(statement, row, only)} AND c.num IN (SELECT rowid FROM words WHERE words"
-                f" MATCH {statement.put(match)} ORDER BY rank LIMIT {statement.put(10 * limit)})"
-            )
-            if only is None:
-                text = (
-                    "SELECT w.num FROM (SELECT rowid AS num, rank AS place FROM words WHERE words MATCH"
-                    f" {statement.put(match)} ORDER BY rank LIMIT {statement.put(limit)}) w"
-                    f" WHERE w.num IN (SELECT c.num {self._allowed(statement, row, None)}) ORDER BY w.place, w.num"
-                )
-        return [num for (num, *_) in await self._database.rows(text, statement.values)][:limit]
+        text = self._dialect.matching(statement, words_of, self._allowed(statement, row, only), limit)
+        return [num for (num,) in await self._database.rows(text, statement.values)]
+
+    async def _counted(self, hashes: Sequence[str], chunks: int) -> list[tuple[int, str]]:
+        """Returns hashes of words of a store, each with the number of its chunks that have it, as far as it matters:
+        not above `COMMON_CHUNKS` + 1."""
+        if chunks <= COMMON_CHUNKS // len(hashes):
+            return [(0, word) for word in hashes]
+        statement = Parameters()
+        counts = [f"(SELECT count(*) FROM ({self._dialect.with_word(statement, word)}) w)" for word in hashes]
+        ((*numbers,),) = await self._database.rows(f"SELECT {', '.join(counts)}", statement.values)
+        return list(zip(numbers, hashes, strict=True))
 
     def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None) -> str:
         """Returns the FROM and WHERE clauses for the chunks of a store's completed files, of those only that pass

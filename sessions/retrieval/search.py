@@ -143,17 +143,21 @@ class PassageSearch:
         """Returns the passages of one store, or why it has not answered. With no time left nothing is asked of it."""
         index, clock = self._index, asyncio.get_running_loop().time
         begun_at = clock()
+
+        async def by_meaning() -> list[tuple[int, float]]:
+            return [] if vector is None else await index.nearest(store.tenant, store.id, vector, only, CANDIDATES)
+
+        async def by_words() -> list[int]:
+            if ranker == "none" and vector is not None:
+                return []
+            return await index.matching(store.tenant, store.id, [query], only, CANDIDATES)
+
         try:
             index_s = limits.seconds_for("index")
             if index_s <= 0:
                 raise TimeoutError
             async with asyncio.timeout(index_s):
-                near: list[tuple[int, float]] = []
-                worded: list[int] = []
-                if vector is not None:
-                    near = await index.nearest(store.tenant, store.id, vector, only, CANDIDATES)
-                if ranker != "none" or vector is None:
-                    worded = await index.matching(store.tenant, store.id, [query], only, CANDIDATES)
+                near, worded = await asyncio.gather(by_meaning(), by_words())
                 if ranker == "none" and vector is not None:
                     order = near
                 else:

@@ -204,7 +204,8 @@ class PassageIndex(Protocol):
     async def matching(
         self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int
     ) -> list[int]:
-        """Returns the numbers of chunks that contain at least one of these words, the best first."""
+        """Returns the numbers of chunks that contain at least one of these words, the best first. In a large
+        store only words that few chunks have find some; if all are common, several of them together do."""
         ...
 
     async def passages(self, tenant: TenantId, store_id: StoreId, numbers: Sequence[int]) -> list[Passage]:

@@ -92,7 +92,9 @@ class Settings:
         group="Engine",
     )
     engine_url: tuple[str, ...] = option(
-        (), "URL,...", "for remote: addresses of vLLM or llama-server, all of one model; for chat: https://HOST/v1"
+        (),
+        "URL,...",
+        "for remote: addresses of vLLM, SGLang or llama-server, all of one model; for chat: https://HOST/v1",
     )
     engine_key: str = option("", "KEY", "what they take as a bearer token")
     engine_key_file: str = option("", "FILE", "file that holds it")

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from persistence.codec import PlainCodec
-from persistence.passages import databases
+from persistence.passages import databases, dialects
+from persistence.passages import index as index_module
 from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
 from sessions.model.types import TenantId, UnixMs
@@ -102,6 +103,30 @@ async def test_documents_are_found_by_meaning_and_by_words_where_they_stand(inde
     assert (passage.filename, passage.attributes) == ("f1.txt", {"kind": "fable"})
     assert await index.matching(ACME, StoreId("vs_1"), ["of the and"], None, 5) == []
     assert await index.matching(ACME, StoreId("vs_1"), ["zebra"], None, 5) == []
+
+
+async def test_in_a_large_store_rare_words_find_passages_and_common_ones_only_together(
+    index: SqlPassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (dialects, index_module):
+        monkeypatch.setattr(module, "COMMON_CHUNKS", 4)
+    monkeypatch.setattr(dialects, "RANKED_CHUNKS", 8)
+    texts = [f"River {'bridge' if number % 2 else 'boat'} {'lantern' if number == 7 else ''}" for number in range(12)]
+    await index.create(a_store())
+    await filled(index, a_file("f1"), tuple(texts))
+    await index.create(a_store("vs_2"))
+    await filled(index, a_file("f1", "vs_2"), ("River lantern",))
+
+    async def matching(query: str, only: str | None = None) -> list[str]:
+        wanted = None if only is None else parse_filter({"type": "eq", "key": "kind", "value": only})
+        numbers = await index.matching(ACME, StoreId("vs_1"), [query], wanted, 10)
+        passages = {each.number: each.text for each in await index.passages(ACME, StoreId("vs_1"), numbers)}
+        return [passages[number] for number in numbers]
+
+    assert await matching("river lantern") == [texts[7]]
+    assert sorted(await matching("river bridge")) == sorted(text for text in texts if "bridge" in text)
+    assert await matching("bridge boat") == []
+    assert await matching("lantern", "fable") == [] and await matching("cellar") == []
 
 
 async def test_nothing_of_another_tenants_store_or_of_one_with_the_same_name(index: SqlPassageIndex) -> None:

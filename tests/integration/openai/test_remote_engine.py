@@ -7,19 +7,22 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from inference.remote.engine import RemoteEngine
+from inference.remote.options import RemoteOptions
 from tests.support.doors.assembly import assembled
 from tests.support.doors.server_process import ServerProcess
 from tests.support.doors.wire_client import connected
 from tests.support.engines.chat_provider import AWAY, BUSY, STREAM, ChatProvider, chat_engine, delta, end
 from tests.support.engines.engines import LlamaWorld
 from tests.support.engines.relay import Relay
+from tests.support.engines.token_servers import STORY, SglangServer, write_folder
 from tests.support.images.made import a_pattern, encoded
 
 QUESTION = "Tell a long story about a river, a bridge and a town."
@@ -223,6 +226,30 @@ async def test_what_a_server_reused_is_in_the_usage_though_it_says_so_only_at_th
     words = STREAM + delta(content="Hello you.") + end().replace(b"data: [DONE]", used + b"data: [DONE]")
     usage = (await chat(ChatProvider(words))).json()["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] // 2 > 0
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize(("cut", "kept"), [(22, 22), (25, 24)])  # of a character that is not whole nothing is kept
+async def test_an_answer_outlives_its_server_of_sglang(tmp_path: Path, incremental: bool, cut: int, kept: int) -> None:
+    folder = write_folder(tmp_path / "tiny")
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(SglangServer(folder, incremental=incremental)) for _ in range(2)]
+        engine = RemoteEngine(RemoteOptions(urls=tuple(server.url for server in servers), tokenizer=folder))
+        assembly = await stack.enter_async_context(assembled(engine=engine))
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=assembly.server.url, timeout=60))
+        body = ASK | {"model": "small", "temperature": 0}
+        whole = (await http.post("/v1/chat/completions", json=body)).json()["choices"][0]
+        assert whole["message"]["content"] == STORY
+        for server in servers:
+            server.cut_after = cut
+            server.bodies.clear()
+        text = ""
+        async with http.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as stream:
+            async for line in stream.aiter_lines():
+                if line.startswith("data: {"):
+                    text += json.loads(line.removeprefix("data: "))["choices"][0]["delta"].get("content") or ""
+        first, second = sorted((server.bodies[0]["input_ids"] for server in servers), key=len)
+        assert text == STORY and second == [*first, *servers[0].story[:kept]]
 
 
 CHAT_ENGINE_QUESTION = {"role": "user", "content": "Tell of a river."}

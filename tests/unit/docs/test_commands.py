@@ -32,7 +32,8 @@ from tests.support.documented_commands import (
 pytestmark = pytest.mark.slow
 
 # Options of others that our pages name.
-FOREIGN_OPTIONS = {"--shm-size"}
+OF_SGLANG = {"--enable-deterministic-inference", "--incremental-streaming-output", "--stream-output"}
+FOREIGN_OPTIONS = {"--shm-size", *OF_SGLANG}
 
 
 @pytest.mark.parametrize("entry", documented(), ids=str)

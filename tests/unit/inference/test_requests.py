@@ -14,12 +14,14 @@ from inference.continuation import continuation_of
 from inference.llama.sampling import completion_parameters
 from inference.remote.llama_dialect import LlamaDialect
 from inference.remote.options import RemoteOptions
+from inference.remote.sglang_dialect import SglangDialect
 from inference.remote.vllm_dialect import VllmDialect
 from inference.request_checks import check_prompt
 from inference.sampling import HONOURED, output_schema
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from inference.tokens import LONG, Utf8Stream, as_tokens, common_prefix
 from sessions.model.errors import BadInput
+from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json, Sampling, TextOptions
 from tests.support.engines.engines import ask, key, request
 from tests.support.engines.sampling_fields import each_field, fields_read
@@ -66,15 +68,22 @@ def test_llama_reads_what_it_lists_here_and_on_a_server() -> None:
     assert read == HONOURED == LlamaDialect.sampling
 
 
-def test_vllms_server_gets_the_fields_that_are_listed() -> None:
-    dialect = VllmDialect(RemoteOptions(urls=(URL,), tokenizer=Path("folder")))
+class FolderTokenizerFacts:
+    """What dialects look up in a folder's tokenizer to write a request."""
 
-    class Tokenizer:
-        vocabulary_size = 100
-        shows_specials = False
+    vocabulary_size = 100
+    shows_specials = False
 
-    dialect._tokenizer = Tokenizer()  # type: ignore[assignment]
-    assert fields_read(lambda request: dialect._body("m", request)) == VllmDialect.sampling
+
+@pytest.mark.parametrize("kind", [VllmDialect, SglangDialect])
+def test_a_server_gets_the_fields_that_are_listed(kind: type[VllmDialect | SglangDialect]) -> None:
+    dialect = kind(RemoteOptions(urls=(URL,), tokenizer=Path("folder")))
+    dialect._tokenizer = FolderTokenizerFacts()  # type: ignore[assignment]
+
+    def body(request: GenerationRequest) -> dict[str, Json]:
+        return dialect._body("m", request) if isinstance(dialect, VllmDialect) else dialect._body(request)
+
+    assert fields_read(body) == kind.sampling
 
 
 async def test_the_simulated_engine_answers_otherwise_by_what_it_lists_and_by_nothing_else() -> None:

@@ -15,7 +15,16 @@ from persistence.codec import KeyNotLoaded, PlainCodec, Row
 from persistence.passages import index as module
 from persistence.passages import opening
 from persistence.passages.databases import PostgresPassages, SqlitePassages
-from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect, condition, halved, signs
+from persistence.passages.dialects import (
+    COMMON_CHUNKS,
+    Dialect,
+    PostgresDialect,
+    SqliteDialect,
+    WordQuery,
+    condition,
+    halved,
+    signs,
+)
 from persistence.passages.index import SqlPassageIndex
 from persistence.passages.words import hashed, indexed_text, words
 from persistence.sql.script import Parameters, Query, Script, one_query
@@ -149,8 +158,48 @@ def test_vectors_as_they_are_stored() -> None:
     assert signs(VECTOR) == bytes([0b10010000])
     assert array("H", halved(VECTOR))[0] == 0x3800
     assert PostgresDialect().vector(VECTOR) == "[0.5,-0.25,0,1]"
-    assert "BIT[8]" in SqliteDialect().vector_tables(3)[0] and "halfvec(384)" in PostgresDialect().vector_tables(384)[0]
-    assert PostgresDialect().vector_tables(8_000) == []
+    assert "halfvec(384)" in PostgresDialect().vector_tables(384)[0]
+    assert PostgresDialect().vector_tables(8_000) == SqliteDialect().vector_tables(3) == []
+
+
+def test_rare_words_find_chunks_and_common_ones_only_together() -> None:
+    common = COMMON_CHUNKS + 1
+    rare = WordQuery.of([(common, "the"), (7, "b"), (0, "none"), (3, "a")])
+    assert rare == (("none", "a", "b"), (), ("the", "b", "none", "a"))
+    assert WordQuery.of([(common, word) for word in "abcd"]) == ((), ("a", "b", "c"), tuple("abcd"))
+    many = WordQuery.of([(COMMON_CHUNKS, word) for word in "abc"])
+    assert many.some == ("a", "b")  # together they have RANKED_CHUNKS
+
+
+async def test_a_file_of_an_earlier_version_is_searched_by_its_signs(tmp_path: Path) -> None:
+    path = tmp_path / "passages.db"
+    database = SqlitePassages(path)
+    await database.open()
+    index = SqlPassageIndex(database, PlainCodec())
+    store = VectorStore(
+        id=StoreId("s"), tenant=TenantId("acme"), user=None, model="m", dimensions=4, created_at=UnixMs(1)
+    )
+    await index.create(store)
+    file = StoreFile(id=DocumentId("f"), store=store.id, tenant=store.tenant, filename="f", created_at=UnixMs(1))
+    await index.add_file(file, "abc")
+    claimed = await index.claim(UnixMs(2), UnixMs(3))
+    assert claimed is not None
+    await index.put_chunks(claimed, [NewChunk("abc", 0, 3, VECTOR)], last=True, until=UnixMs(3))
+    stored = await database.rows("SELECT store, num, bits FROM signs")
+    for text in (
+        "CREATE VIRTUAL TABLE vectors_4 USING vec0(store INTEGER PARTITION KEY, bits BIT[8])",
+        "DELETE FROM signs",
+    ):
+        await database.run(lambda text=text: one_query(text, ()))  # type: ignore[misc]
+    await database.close()
+
+    again = SqlitePassages(path)
+    await again.open()
+    assert await again.rows("SELECT store, num, bits FROM signs") == stored
+    assert not await again.rows("SELECT name FROM sqlite_master WHERE name LIKE 'vectors_%'")
+    ((num, score),) = await SqlPassageIndex(again, PlainCodec()).nearest(store.tenant, store.id, VECTOR, None, 5)
+    assert num == stored[0][1] and score > 0
+    await again.close()
 
 
 @pytest.mark.parametrize("dialect", [SqliteDialect(), PostgresDialect()])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.simulated import SimulatedEngine, SimulatedOptions, SimulatedTokenizer
-from inference.simulated.kv import DeviceMemory
+from inference.simulated.kv import SEQUENCES_MAX, DeviceMemory
 from inference.simulated.tokenizer import _PIECE_BEGIN, _encode
 from inference.simulated.vocabulary import TOKEN_BYTES, hash_token, hash_tokens, next_token
 from inference.tokens import as_tokens
@@ -109,6 +109,13 @@ def test_device_memory_is_bounded_and_never_invents_a_prefix(steps: list[tuple[s
     for name in put:
         memory.erase(key(name))
     assert memory.tokens == 0
+
+
+def test_short_sequences_are_bounded_in_number_and_the_oldest_goes() -> None:
+    memory = DeviceMemory(10 * SEQUENCES_MAX)
+    for number in range(SEQUENCES_MAX + 1):
+        memory.put(key(str(number)), as_tokens([1]))
+    assert len(memory.sessions) == memory.tokens == SEQUENCES_MAX and key("0") not in memory.sessions
 
 
 def test_a_run_takes_what_other_sessions_of_its_scope_hold_and_leaves_it_there() -> None:

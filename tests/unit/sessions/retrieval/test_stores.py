@@ -333,6 +333,9 @@ async def test_an_index_that_hangs_or_fails_is_no_answer_and_is_counted(filled: 
             await asyncio.Event().wait()
             return []
 
+        async def matching(self, *_: object) -> list[int]:
+            return []
+
     search = PassageSearch(Stalled(), embedder, metrics)  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match="in time"):
         await search.search([STORE], "cat", deadlines=Deadlines(index=0.01))
@@ -342,6 +345,8 @@ async def test_an_index_that_hangs_or_fails_is_no_answer_and_is_counted(filled: 
     class Dead:
         async def nearest(self, *_: object) -> list[object]:
             raise Unavailable("vector_stores_unavailable", "away")
+
+        matching = nearest
 
     with pytest.raises(Unavailable, match="away"):
         await PassageSearch(Dead(), embedder, metrics).search([STORE], "cat")  # type: ignore[arg-type]
