@@ -20,7 +20,7 @@ class UnknownBuild(Exception):
     """This build of llama.cpp lacks a function, or has fields in other places than expected."""
 
 
-class Parameters(ctypes.Structure):
+class ParameterBlock(ctypes.Structure):
     """A structure that llama.cpp's functions return and take by value, with room for larger versions of it."""
 
     _fields_ = (("bytes", ctypes.c_uint8 * 1024),)
@@ -29,8 +29,8 @@ class Parameters(ctypes.Structure):
 Signatures = dict[str, tuple[Any, tuple[Any, ...]]]
 
 _MODELS: Final[Signatures] = {
-    "llama_model_default_params": (Parameters, ()),
-    "llama_model_load_from_file": (ctypes.c_void_p, (ctypes.c_char_p, Parameters)),
+    "llama_model_default_params": (ParameterBlock, ()),
+    "llama_model_load_from_file": (ctypes.c_void_p, (ctypes.c_char_p, ParameterBlock)),
     "llama_model_free": (None, (ctypes.c_void_p,)),
 }
 
@@ -48,9 +48,9 @@ def open_library(signatures: Signatures) -> Any:
     return library
 
 
-def model_parameters(library: Any, *, vocabulary_only: bool = False) -> Parameters:
+def model_parameters(library: Any, *, vocabulary_only: bool = False) -> ParameterBlock:
     """Returns the parameters that load a model on the CPU. Raises UnknownBuild."""
-    parameters: Parameters = library.llama_model_default_params()
+    parameters: ParameterBlock = library.llama_model_default_params()
     if struct.unpack_from("<i", parameters.bytes, _GPU_LAYERS_AT) != (-1,):
         raise UnknownBuild("llama_model_params")
     struct.pack_into("<i", parameters.bytes, _GPU_LAYERS_AT, 0)

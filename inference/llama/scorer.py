@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from inference.llama.library import Parameters, Signatures, UnknownBuild, model_parameters, open_library
+from inference.llama.library import ParameterBlock, Signatures, UnknownBuild, model_parameters, open_library
 from sessions.model.errors import Unavailable
 from sessions.model.generation import TokenScore
 from sessions.model.types import Tokens
@@ -44,8 +44,8 @@ class _Batch(ctypes.Structure):
 
 
 _SIGNATURES: Final[Signatures] = {
-    "llama_context_default_params": (Parameters, ()),
-    "llama_init_from_model": (ctypes.c_void_p, (ctypes.c_void_p, Parameters)),
+    "llama_context_default_params": (ParameterBlock, ()),
+    "llama_init_from_model": (ctypes.c_void_p, (ctypes.c_void_p, ParameterBlock)),
     "llama_free": (None, (ctypes.c_void_p,)),
     "llama_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
     "llama_batch_init": (_Batch, (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
