@@ -9,7 +9,8 @@ tenant and user and in a twentieth of the time, and what this gateway lets in me
 left, the journal is searched for an earlier application of the command: its answer is given again (I5).
 
 Whatever arrives at a door for a key counts in the requests of that key as soon as the key is known (`Arrival`), before
-anything of it is parsed, and waits its turn there while other keys are about (`transport.arrival_pace`).
+anything of it is parsed, and waits its turn there while other keys are about (`transport.arrival_pace`). Each user who
+comes by an issuer's token, or has signed in, counts as a key.
 
 Text is counted at `TEXT_BYTES_PER_TOKEN`, and an image as `patches_of` estimates it: no gateway has a tokenizer, and
 the end puts it right. What is stored of an image is its base64.
@@ -143,7 +144,7 @@ class Quotas:
     tallies: Tallies
     clock: Callable[[], float]
     counters: Counter[str] = field(default_factory=Counter)  # the gateway's own
-    _key_buckets: OrderedDict[tuple[TenantId, str], Bucket] = field(default_factory=OrderedDict)
+    _key_buckets: OrderedDict[tuple[str, str], Bucket] = field(default_factory=OrderedDict)
     _pace: ConnectionRate = field(default_factory=ConnectionRate)
     _arrivals: ArrivalPace = field(default_factory=ArrivalPace)
     _tallied: OrderedDict[tuple[TenantId, str | None], _Tally] = field(default_factory=OrderedDict)
@@ -177,7 +178,7 @@ class Quotas:
         text_bytes = begins(command)
         await self._check_room(request, stores(command), tenant, tenant.user)
         writes = not isinstance(command, _FREE)
-        bucket = await self._key_bucket(principal, request) if writes else None
+        bucket = await self._take_from_key(principal, request) if writes else None
         if summary is not None:
             compaction = cm.SessionCompact(id=summary, session=request.key.session)
             reserved_for, text_bytes = (
@@ -208,7 +209,7 @@ class Quotas:
     ) -> Answer:
         """Answers a question about texts within the limits of turns. Raises Limited; otherwise as `inspect`."""
         tenant = self.limits().of(principal.tenant)
-        bucket = await self._key_bucket(principal)
+        bucket = await self._take_from_key(principal)
         if not (_counts(tenant) or _counts(tenant.user)):
             await self._reserve(None, bucket)
             return await inspect()
@@ -228,21 +229,26 @@ class Quotas:
         return answer
 
     async def _reserve(self, demand: Demand | None, bucket: Bucket | None) -> bool:
-        """Reserves a demand at the limiter, and takes one request from a key's bucket. Returns whether the demand had
-        been reserved before; then nothing is taken again. Raises Limited."""
-        again = False
-        if demand is not None:
-            grant = await self.limiter.reserve(demand)
-            rate_limits = RATE_LIMIT_STATE.get()
-            if rate_limits is not None:
-                rate_limits.standing = grant.standing
-            if grant.refusal is not None:
-                self.counters[f"limited_{grant.refusal.what}"] += 1
-                raise _limited(grant.refusal)
-            again = grant.again
-        if bucket is not None and not again:
-            bucket.take(1)
+        """Reserves a demand at the limiter. The request that was taken from `bucket` is given back if the demand is
+        refused, or had been reserved before; returns whether it had. Raises Limited."""
+        again = True
+        try:
+            again = demand is not None and await self._grant(demand)
+        finally:
+            if again and bucket is not None:
+                bucket.take(-1)
         return again
+
+    async def _grant(self, demand: Demand) -> bool:
+        """Reserves a demand at the limiter. Returns whether it had been reserved before. Raises Limited."""
+        grant = await self.limiter.reserve(demand)
+        rate_limits = RATE_LIMIT_STATE.get()
+        if rate_limits is not None:
+            rate_limits.standing = grant.standing
+        if grant.refusal is not None:
+            self.counters[f"limited_{grant.refusal.what}"] += 1
+            raise _limited(grant.refusal)
+        return grant.again
 
     async def _released(self, tenant: TenantId, name: ResponseId, *, unasked: bool) -> None:
         try:
@@ -295,7 +301,7 @@ class Quotas:
         """Raises Limited if the key has not enough requests left for this arrival. It counts nothing."""
         bucket = self._bucket_of(principal)
         if bucket is not None and not arrival.is_exempt:
-            self._check(bucket, arrival.weight)
+            self._check(principal, bucket, arrival.weight)
 
     def arrive(self, principal: Principal, arrival: Arrival) -> float:
         """Counts an arrival for its key. Returns the seconds that it has to wait for its turn. Raises Limited if the
@@ -304,7 +310,7 @@ class Quotas:
         if bucket is None:
             return 0.0
         if not arrival.is_exempt:
-            self._check(bucket, arrival.weight)
+            self._check(principal, bucket, arrival.weight)
         rate = max(PACE_MIN, PACE_BURST * bucket.ceiling / 60)
         wait_s = self._arrivals.enter(key_of(principal), arrival.cost, rate, self.clock())
         if not bucket.wait_ms(arrival.weight):
@@ -314,7 +320,9 @@ class Quotas:
                 rate_limits.is_counted = True
         if wait_s is None:
             self.counters["limited_key_arrivals"] += 1
-            raise Limited("rate_limited", "This key sends too much at once.", retry_after_ms=BUSY_RETRY_MS)
+            raise Limited(
+                "rate_limited", f"This {_caller(principal)} sends too much at once.", retry_after_ms=BUSY_RETRY_MS
+            )
         return wait_s
 
     def give_back(self, principal: Principal, arrival: Arrival) -> None:
@@ -325,8 +333,8 @@ class Quotas:
             rate_limits.is_counted = False
             bucket.take(READ_WEIGHT - arrival.weight)
 
-    async def _key_bucket(self, principal: Principal, request: Request | None = None) -> Bucket | None:
-        """Returns the bucket with the requests per minute of a whole key, whatever user names it sends; None if it is
+    async def _take_from_key(self, principal: Principal, request: Request | None = None) -> Bucket | None:
+        """Takes a request from those of a whole key, whatever user names it sends. Returns its bucket; None if it is
         not limited or the request was counted on arrival. Raises Limited if it is empty and `request` is no repeat."""
         rate_limits = RATE_LIMIT_STATE.get()
         bucket = self._bucket_of(principal)
@@ -334,15 +342,17 @@ class Quotas:
             return None
         if bucket.wait_ms(1) and request is not None and await self._is_repeat(request):
             return None  # it gets its answer again
-        self._check(bucket, 1)
+        self._check(principal, bucket, 1)
+        bucket.take(1)  # before anything is awaited: others of this key are about to look
         return bucket
 
     def _bucket_of(self, principal: Principal) -> Bucket | None:
-        """Returns the bucket of a key, brought up to date; None if its requests are not limited."""
+        """Returns the bucket of a key, or of a user who came by a token or has signed in, brought up to date; None if
+        its requests are not limited."""
         ceiling = self.table(principal.tenant).key_requests_per_minute
-        if ceiling is None or principal.key_id.startswith(TOKEN_PREFIX):
-            return None  # an issuer's tokens have no key in common
-        now_ms, name = self.clock() * 1000, (principal.tenant, principal.key_id)
+        if ceiling is None:
+            return None
+        now_ms, name = self.clock() * 1000, key_of(principal)
         bucket = self._key_buckets.get(name)
         if bucket is None:
             bucket = self._key_buckets[name] = Bucket(ceiling, now_ms)
@@ -352,14 +362,15 @@ class Quotas:
         bucket.look(ceiling, now_ms)
         return bucket
 
-    def _check(self, bucket: Bucket, amount: float) -> None:
-        """Raises Limited if a key's bucket has less than `amount` left."""
+    def _check(self, principal: Principal, bucket: Bucket, amount: float) -> None:
+        """Raises Limited if the bucket of a principal's key has less than `amount` left."""
         wait_ms = bucket.wait_ms(amount)
         if wait_ms:
             self.counters["limited_key_requests_per_minute"] += 1
             raise Limited(
                 "rate_limited",
-                f"This key may have {bucket.ceiling} requests per minute. Come again in {wait_ms / 1000:.1f} s.",
+                f"This {_caller(principal)} may have {bucket.ceiling} requests per minute. Come again in"
+                f" {wait_ms / 1000:.1f} s.",
                 param="key_requests_per_minute",
                 retry_after_ms=wait_ms,
             )
@@ -432,6 +443,11 @@ class Quotas:
             retryable=False,
             retry_after_ms=FULL_RETRY_MS,
         )
+
+
+def _caller(principal: Principal) -> str:
+    """Returns whose requests are counted together: those of a key, or of a user who came without one."""
+    return "user" if principal.key_id.startswith(TOKEN_PREFIX) else "key"
 
 
 def _lists(command: cm.ActorCommand) -> bool:

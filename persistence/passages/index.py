@@ -38,9 +38,11 @@ from sessions.retrieval.vector_stores import (
     FILES_MAX,
     PASSAGES,
     STORES_MAX,
+    WHOLE_LIST,
     DocumentId,
     DocumentKey,
     FileCounts,
+    ListSlice,
     NewChunk,
     Passage,
     StoreFile,
@@ -122,16 +124,23 @@ class SqlPassageIndex:
         row = await self._row(tenant, store_id)
         return None if row is None else row.store
 
-    async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
-        only = "" if anybody else " AND end_user = $2"
-        text = f"SELECT {_STORE} FROM stores WHERE tenant = $1{only} ORDER BY created_at DESC, num DESC"
-        rows = await self._database.rows(text, (tenant,) if anybody else (tenant, user or ""))
+    async def stores(
+        self, tenant: TenantId, user: str | None, *, anybody: bool, part: ListSlice = WHOLE_LIST
+    ) -> list[VectorStore]:
+        statement = Parameters()
+        owner = statement.put(tenant)
+        text = f"SELECT {_STORE} FROM stores WHERE tenant = {owner}"
+        if not anybody:
+            text += f" AND end_user = {statement.put(user or '')}"
+        cursor = f"SELECT created_at, num FROM stores WHERE tenant = {owner}"
+        text += _cut(statement, part, "created_at, num", cursor)
+        rows = await self._database.rows(text, statement.values)
         return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
 
     async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
         statement = Parameters()
         text = f"SELECT {_STORE} FROM stores WHERE tenant = {statement.put(tenant)}"
-        ids = [statement.put(store_id) for store_id in dict.fromkeys(store_ids)]
+        ids = [statement.put(store_id) for store_id in dict.fromkeys(store_ids) if "\0" not in store_id]
         if not ids:
             return []
         text += f" AND id IN ({', '.join(ids)}) ORDER BY created_at DESC, num DESC"
@@ -147,6 +156,8 @@ class SqlPassageIndex:
             await self._database.run(lambda: one_query(text, (store.tenant, store.id, *sealed)))
 
     async def delete(self, tenant: TenantId, store_id: StoreId) -> bool:
+        check_text(store_id)
+
         def script() -> Script[bool]:
             text = "DELETE FROM stores WHERE tenant = $1 AND id = $2 RETURNING num"
             for (num,) in (yield Query(text, (tenant, store_id))):
@@ -162,6 +173,7 @@ class SqlPassageIndex:
         return sum([await self.delete(tenant, store.id) for store in stores])
 
     async def counts(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> FileCounts:
+        check_text(store_id, batch)
         text = (
             f"SELECT status, count(*), sum(size) FROM files WHERE tenant = $1 AND store = ({_NUM})"
             " AND ($3 = '' OR batch = $3) GROUP BY status"
@@ -173,7 +185,7 @@ class SqlPassageIndex:
     # -- files --------------------------------------------------------------------------------------------------------
 
     async def add_file(self, file: StoreFile, text: str, *, replace: bool = False) -> None:
-        check_text(file.tenant, file.id, file.batch)
+        check_text(file.tenant, file.store, file.id, file.batch, *_texts_of(file.attributes))
         sealed = await self._seal(file.tenant, f"file {file.id}", _encode(_body_of(file)))
         sealed_text = await self._seal(file.tenant, f"text {file.id}", text.encode())
 
@@ -203,16 +215,28 @@ class SqlPassageIndex:
         await self._database.run(script)
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None:
+        check_text(store_id, file_id)
         text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND f.id = $3"
         for file in await self._files(text, (tenant, store_id, file_id)):
             return file
         return None
 
-    async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
-        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND ($3 = '' OR f.batch = $3)"
-        return await self._files(f"{text} ORDER BY f.created_at DESC, f.id DESC", (tenant, store_id, batch))
+    async def files(
+        self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
+    ) -> list[StoreFile]:
+        check_text(store_id, batch)
+        statement = Parameters()
+        owner, store = statement.put(tenant), statement.put(store_id)
+        text = f"SELECT {_FILE} {_OF} WHERE f.tenant = {owner} AND s.id = {store}"
+        if batch:
+            text += f" AND f.batch = {statement.put(batch)}"
+        num = f"(SELECT num FROM stores WHERE tenant = {owner} AND id = {store})"
+        cursor = f"SELECT created_at, id FROM files WHERE tenant = {owner} AND store = {num}"
+        text += _cut(statement, part, "f.created_at, f.id", cursor)
+        return await self._files(text, statement.values)
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None:
+        check_text(store_id, file_id)
         text = f"SELECT text_key, text FROM files WHERE {_MINE}"
         for key_id, stored in await self._database.rows(text, (tenant, store_id, file_id)):
             return (await self._open(tenant, f"text {file_id}", key_id, stored)).decode()
@@ -221,11 +245,14 @@ class SqlPassageIndex:
     async def set_attributes(
         self, tenant: TenantId, store_id: StoreId, file_id: DocumentId, attributes: Mapping[str, Value]
     ) -> bool:
+        check_text(store_id, file_id, *_texts_of(attributes))
         text = f"UPDATE files SET attributes = $4 WHERE {_MINE} RETURNING id"
         values = (tenant, store_id, file_id, json.dumps(dict(attributes)))
         return bool(await self._database.run(lambda: one_query(text, values)))
 
     async def remove_file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> bool:
+        check_text(store_id, file_id)
+
         def script() -> Script[bool]:
             for (num,) in (yield Query(_NUM, (tenant, store_id))):
                 gone = "DELETE FROM files WHERE tenant = $1 AND store = $2 AND id = $3 RETURNING id"
@@ -237,6 +264,7 @@ class SqlPassageIndex:
         return await self._database.run(script)
 
     async def remove_document(self, tenant: TenantId, file_id: DocumentId) -> int:
+        check_text(file_id)
         text = f"SELECT s.id {_OF} WHERE f.tenant = $1 AND f.id = $2"
         stores = await self._database.rows(text, (tenant, file_id))
         return sum([await self.remove_file(tenant, StoreId(store_id), file_id) for (store_id,) in stores])
@@ -256,13 +284,14 @@ class SqlPassageIndex:
     async def present(self, tenant: TenantId, documents: Collection[DocumentId]) -> set[DocumentId]:
         statement = Parameters()
         text = f"SELECT DISTINCT id FROM files WHERE tenant = {statement.put(tenant)}"
-        ids = [statement.put(file_id) for file_id in dict.fromkeys(documents)]
+        ids = [statement.put(file_id) for file_id in dict.fromkeys(documents) if "\0" not in file_id]
         if not ids:
             return set()
         rows = await self._database.rows(f"{text} AND id IN ({', '.join(ids)})", statement.values)
         return {DocumentId(file_id) for (file_id,) in rows}
 
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:
+        check_text(store_id, batch)
         text = (
             f"UPDATE files SET status = 'cancelled' WHERE tenant = $1 AND store = ({_NUM}) AND batch = $3"
             " AND status = 'in_progress' RETURNING id"
@@ -450,6 +479,7 @@ class SqlPassageIndex:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
+        check_text(store_id)
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
         rows = await self._database.rows(text, (tenant, store_id))
         for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
@@ -517,3 +547,19 @@ class SqlPassageIndex:
 
 def _body_of(file: StoreFile) -> _FileBody:
     return _FileBody(file.filename, file.error, file.chunking)
+
+
+def _cut(statement: Parameters, part: ListSlice, order: str, cursor: str) -> str:
+    """Returns the end of a query that reads a part of a list in the order of the columns `order`. `cursor` selects
+    these columns of the entries that `part.after` may name. Raises BadInput for an id that no store can hold."""
+    check_text(part.after)
+    text, sign, way = "", *(("<", " DESC") if part.newest_first else (">", ""))
+    if part.after is not None:
+        text = f" AND ({order}) {sign} ({cursor} AND id = {statement.put(part.after)})"
+    text += " ORDER BY " + ", ".join(f"{column}{way}" for column in order.split(", "))
+    return text if part.limit is None else f"{text} LIMIT {statement.put(part.limit)}"
+
+
+def _texts_of(attributes: Mapping[str, Value]) -> list[str]:
+    """Returns the names and the texts of a file's attributes."""
+    return [*attributes, *(value for value in attributes.values() if isinstance(value, str))]

@@ -56,12 +56,14 @@ def comparisons(given: AttributeFilter) -> Iterator[Comparison]:
 
 
 def check_attributes(given: Attributes, *, param: str = "attributes") -> dict[str, Value]:
-    """Returns a copy of a file's attributes. Raises BadInput for too many, or for too long ones."""
+    """Returns a copy of a file's attributes. Raises BadInput for too many, for too long ones, and for NUL."""
     if len(given) > ATTRIBUTES_MAX:
         raise _bad(param, f"a file has at most {ATTRIBUTES_MAX}")
     for key, value in given.items():
         if not 0 < len(key) <= KEY_CHARACTERS or (isinstance(value, str) and len(value) > VALUE_CHARACTERS):
             raise _bad(param, f"names have at most {KEY_CHARACTERS} characters, texts {VALUE_CHARACTERS}")
+        if "\0" in key or (isinstance(value, str) and "\0" in value):
+            raise _bad(param, "it holds a NUL character")  # which PostgreSQL cannot store
     return dict(given)
 
 
@@ -112,6 +114,8 @@ def _parsed(given: object, param: str, depth: int) -> AttributeFilter:
         raise _bad(param, f"`value` is a text, a number or a boolean, or for in and nin a list of up to {VALUES_MAX}")
     if op in ("gt", "gte", "lt", "lte") and isinstance(value, bool):
         raise _bad(param, f"'{op}' compares numbers or texts")
+    if any("\0" in each for each in (key, *values) if isinstance(each, str)):
+        raise _bad(param, "it holds a NUL character")  # which PostgreSQL does not take
     return Comparison(op=op, key=key, value=tuple(values) if op in ("in", "nin") else values[0])
 
 

@@ -101,6 +101,18 @@ class FileCounts(msgspec.Struct, frozen=True):
         return self.in_progress + self.completed + self.failed + self.cancelled
 
 
+class ListSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a list that is read: at most `limit` entries behind the one with the id `after`, or from the
+    beginning; None for `limit` reads all."""
+
+    after: str | None = None
+    limit: int | None = None
+    newest_first: bool = True
+
+
+WHOLE_LIST: Final = ListSlice()
+
+
 class PassageIndex(Protocol):
     """The vector stores of all tenants. Every call names its tenant, which is part of every query. All methods raise
     Unavailable."""
@@ -115,8 +127,10 @@ class PassageIndex(Protocol):
         """Returns those of a tenant's stores that have one of these ids, newest first."""
         ...
 
-    async def stores(self, tenant: TenantId, user: str | None, *, anybody: bool) -> list[VectorStore]:
-        """Returns a tenant's stores, newest first: with `anybody` those of every user, else only those of `user`."""
+    async def stores(
+        self, tenant: TenantId, user: str | None, *, anybody: bool, part: ListSlice = WHOLE_LIST
+    ) -> list[VectorStore]:
+        """Returns a part of a tenant's stores: with `anybody` of those of every user, else only of those of `user`."""
         ...
 
     async def change(self, store: VectorStore) -> None:
@@ -143,8 +157,10 @@ class PassageIndex(Protocol):
 
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
 
-    async def files(self, tenant: TenantId, store_id: StoreId, *, batch: str = "") -> list[StoreFile]:
-        """Returns a store's files, newest first; with `batch` only those of this batch."""
+    async def files(
+        self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
+    ) -> list[StoreFile]:
+        """Returns a part of a store's files; with `batch` of those of this batch."""
         ...
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None: ...

@@ -37,6 +37,7 @@ _THOUGHTS: Final = ("thinking", "redacted_thinking")
 _ATTACHED: Final = ("image", "document")
 _QUIET: Final = ECHOED | {"cache_control", "caller", "display"}
 """Fields of blocks and tools that change nothing, and are sent by every agent or resent from an answer."""
+_ONLY_TIER: Final = (None, "auto", "standard_only", "default")
 _FOREIGN: Final = ("server_tool_use", "mcp_tool_use", "mcp_tool_result", "container_upload", "compaction")
 
 
@@ -148,7 +149,7 @@ class MessagesRequest(CountRequest):
     stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool = False
     metadata: RequestMetadata | None = None
-    # These only say how Anthropic's service runs a request.
+    # These say how Anthropic's service runs a request; here they have no effect, which the answer's `Warning` says.
     service_tier: str | None = None
     inference_geo: str | None = None
     container: str | None = None
@@ -218,7 +219,10 @@ def units_of(messages: Sequence[MessageParam], *, images: bool, open_ended: bool
         if message.role == "assistant":
             _check_answered(waiting, at)
             units += _answer(blocks, f"{at}.content")
-            waiting = {str(block.id): None for block in blocks if block.type == "tool_use"}
+            calls = [str(block.id) for block in blocks if block.type == "tool_use"]
+            waiting = dict.fromkeys(calls)
+            if len(waiting) < len(calls):
+                raise BadInput("invalid_request", "`tool_use` ids must be unique.", param=f"{at}.content")
             continue
         shown, rest = list[_Part](), list[tuple[str, Block]]()
         for number, block in enumerate(blocks):
@@ -273,6 +277,10 @@ def left_out(body: CountRequest, *, thoughts: bool, efforts: bool) -> Iterator[s
     if body.output_config is not None and body.output_config.task_budget is not None:
         yield "output_config.task_budget"
     yield from (name for name in ("context_management", "speed") if getattr(body, name))
+    if isinstance(body, MessagesRequest):
+        yield from (name for name in ("inference_geo", "container") if getattr(body, name))
+        if body.service_tier not in _ONLY_TIER:
+            yield "service_tier"
     named: dict[str, str] = {}
     for kind, name in (*_of_tools(body), *_of_messages(body)):
         named.setdefault(kind, name)

@@ -6,6 +6,7 @@ what stands around parts. Raises BadInput for what is no such form.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -19,6 +20,8 @@ FIELD_BYTES_MAX: Final = 1024
 HEADER_BYTES_MAX: Final = 4096
 
 Feed = Callable[[bytes], Awaitable[None]]
+
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it would write a line for every broken form
 
 
 class FormFile:

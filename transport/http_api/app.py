@@ -62,6 +62,7 @@ from transport.http_api.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.decoding import clipped
+from transport.tenant_turns import TenantTurns
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 FORM_BYTES_MAX: Final = 64 * 1024  # what an upload's form has besides its file
@@ -132,6 +133,7 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
         redirect_slashes=False,
     )
     app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
+    app.state.tool_changes = TenantTurns()
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

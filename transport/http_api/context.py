@@ -1,6 +1,7 @@
 """What a route needs of its server: the gateway, the turn starter, and the principal who sent the request.
 
-`transport.http_api.app` puts the first two into the application's state; handlers are plain functions at module level.
+`transport.http_api.app` puts all but the principal into the application's state; handlers are plain functions at module
+level.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from transport.http.headers import read_retry_headers
 from transport.http_api.credential_gate import authenticate
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.operator_api import OperatorApi
+from transport.tenant_turns import TenantTurns
 from transport.websocket.handshake import USER_HEADER, single_value
 from transport.websocket.inner_requests import SOCKET_TURN, SocketTurn
 
@@ -27,6 +29,11 @@ def gateway_of(request: Request) -> Gateway:
 def turn_starter_of(request: Request) -> TurnStarter:
     starter: TurnStarter = request.app.state.turn_starter
     return starter
+
+
+def tool_changes_of(request: Request) -> TenantTurns:
+    changes: TenantTurns = request.app.state.tool_changes
+    return changes
 
 
 def socket_turn_of(request: Request) -> SocketTurn | None:

@@ -50,6 +50,7 @@ LARGE_BYTES: Final = 64 * 1024  # of messages of one connection; up to this none
 OPENING: Final = Arrival(cost=0.4)  # the cost of opening a connection
 FRAME_WEIGHT: Final = 0.01  # of a request, for any frame
 FRAME_COST: Final = 0.02
+SLOW_FRAME_S: Final = 0.02  # how long a frame of a key without requests stops the reading at most
 
 _parser_log = logging.getLogger("transport.websocket.upgraded.parser")
 _parser_log.setLevel(logging.CRITICAL)  # it would write a line for every connection
@@ -267,7 +268,10 @@ class UpgradedConnection(asyncio.Protocol):
             try:
                 self._arrived(Arrival(FRAME_WEIGHT * len(frames), FRAME_COST * len(frames)))
             except Limited as error:  # what has arrived is still taken in
-                self._wait(min((error.retry_after_ms or 0) / 1000, WAIT_MAX_S))
+                wait_s = min((error.retry_after_ms or 0) / 1000, WAIT_MAX_S)
+                if error.param is not None:  # commands are refused one by one, and a cancel may be behind them
+                    wait_s = min(wait_s, SLOW_FRAME_S * len(frames))
+                self._wait(wait_s)
         for event in frames:
             if isinstance(event, Frame):
                 self._ws_frame(event)

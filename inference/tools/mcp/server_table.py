@@ -20,7 +20,9 @@ from msgspec import Meta
 from inference.tools.secrets import HeaderName, Secret, check_headers
 
 SEPARATOR: Final = "__"
+TOOLS_MAX: Final = 512
 OwnName = Annotated[str, Meta(min_length=1, max_length=256)]
+OwnNames = Annotated[tuple[OwnName, ...], Meta(max_length=TOOLS_MAX)]
 EnvironmentName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$(?!\n)")]
 
 
@@ -33,12 +35,12 @@ class McpServerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     memory_mb: Annotated[int, Meta(ge=16, le=1_048_576)] = 2_048
     url: Annotated[str, Meta(max_length=2_048)] = ""
     headers: dict[HeaderName, Secret] = {}
-    allow: tuple[OwnName, ...] | None = None
-    approve: bool | tuple[OwnName, ...] = False
-    idempotent: tuple[OwnName, ...] = ()
+    allow: OwnNames | None = None
+    approve: bool | OwnNames = False
+    idempotent: OwnNames = ()
     trust_hints: bool = False
     changes: Literal["hold", "take"] = "hold"
-    tools_max: Annotated[int, Meta(ge=1, le=512)] = 128
+    tools_max: Annotated[int, Meta(ge=1, le=TOOLS_MAX)] = 128
     timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     retries: Annotated[int, Meta(ge=0, le=8)] = 2  # of calls that may be sent again

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -15,9 +16,10 @@ from persistence.passages import databases, dialects
 from persistence.passages import index as index_module
 from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
+from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.filters import Attributes, matches, parse_filter
-from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
+from sessions.retrieval.filters import Attributes, check_attributes, matches, parse_filter
+from sessions.retrieval.vector_stores import DocumentId, ListSlice, NewChunk, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MADE_UP, vector_of
 from tests.support.stores.journals import postgres
 
@@ -325,3 +327,74 @@ async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pyte
             assert await database.rows("SELECT 1") == [(1,)], "on another connection"
     finally:
         await database.close()
+
+
+async def test_a_nul_character_is_refused_and_no_reason_to_come_again(index: SqlPassageIndex) -> None:
+    """PostgreSQL cannot hold it: with one in an id or an attribute the database seemed to be away."""
+    await index.create(a_store())
+    store, nul, file = StoreId("vs_1"), DocumentId("a\0"), DocumentId("f")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: index.store(ACME, StoreId("vs\0")),
+        lambda: index.delete(ACME, StoreId("vs\0")),
+        lambda: index.file(ACME, store, nul),
+        lambda: index.text(ACME, store, nul),
+        lambda: index.remove_file(ACME, store, nul),
+        lambda: index.remove_document(ACME, nul),
+        lambda: index.set_attributes(ACME, store, nul, {}),
+        lambda: index.set_attributes(ACME, store, file, {"a\0": 1.0}),
+        lambda: index.add_file(a_file("f", attributes={"a": "b\0"}), "text"),
+        lambda: index.files(ACME, store, batch="\0"),
+        lambda: index.counts(ACME, store, batch="\0"),
+        lambda: index.cancel_batch(ACME, store, "\0"),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(BadInput, match="NUL"):
+            await call()
+            pytest.fail(f"call {number} was taken")
+    assert await index.stores_of_ids(ACME, [StoreId("vs\0"), store]) == [a_store()]
+    assert await index.present(ACME, [nul]) == set()
+    for wrong in (
+        {"type": "eq", "key": "a\0", "value": 1},
+        {"type": "gt", "key": "a", "value": "b\0"},
+        {"type": "in", "key": "a", "value": ["b\0"]},
+    ):
+        with pytest.raises(BadInput, match="NUL"):
+            parse_filter(wrong)
+    with pytest.raises(BadInput, match="NUL"):
+        check_attributes({"a": "b\0"})
+
+
+async def test_a_part_of_a_list_is_all_that_is_read(index: SqlPassageIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page of a list read the whole list: a hundred pages at once took nearly a gigabyte."""
+    for number in range(5):
+        await index.create(a_store(f"vs_{number}", user="ann" if number % 2 else None))
+        await index.add_file(a_file(f"f{number}", "vs_0", batch="b" if number % 2 else ""), "text")
+    await index.create(a_store("vs_9", BETA))
+    read, rows_of = list[int](), index._database.rows
+
+    async def counted(*given: Any, **more: Any) -> list[Any]:
+        rows = await rows_of(*given, **more)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(index._database, "rows", counted)
+
+    async def stores(anybody: bool = True, **part: Any) -> list[str]:
+        return [each.id for each in await index.stores(ACME, "ann", anybody=anybody, part=ListSlice(**part))]
+
+    async def files(batch: str = "", **part: Any) -> list[str]:
+        return [each.id for each in await index.files(ACME, StoreId("vs_0"), batch=batch, part=ListSlice(**part))]
+
+    assert await stores(limit=2) == ["vs_4", "vs_3"]
+    assert await stores(limit=2, after="vs_3") == ["vs_2", "vs_1"]
+    assert await stores(limit=2, after="vs_3", newest_first=False) == ["vs_4"]
+    assert await stores(anybody=False, limit=1, after="vs_3") == ["vs_1"]
+    assert await stores(limit=9, after="vs_9") == [], "it is another tenant's"
+    assert await files(limit=2) == ["f4", "f3"]
+    assert await files(limit=2, after="f3") == ["f2", "f1"]
+    assert await files(limit=2, newest_first=False, after="f0") == ["f1", "f2"]
+    assert await files("b", limit=1, newest_first=False) == ["f1"]
+    assert await files("b", limit=5, after="f3") == ["f1"]
+    assert read == [2, 2, 1, 1, 0, 2, 2, 2, 1, 1]
+    with pytest.raises(BadInput, match="NUL"):
+        await stores(after="\0")

@@ -194,6 +194,11 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
         "messages[2].content[0].content[0].bar",
     )
     raw = client.messages.with_raw_response
+    elsewhere: Any = {"container": "c", "inference_geo": "eu", "service_tier": "priority"}
+    foreign = await raw.create(model=SIMULATED, max_tokens=9, messages=ASK, extra_body=elsewhere)
+    assert all(name in foreign.headers["warning"] for name in elsewhere), foreign.headers["warning"]
+    usual = await raw.create(model=SIMULATED, max_tokens=9, messages=ASK, service_tier="standard_only")
+    assert "warning" not in usual.headers
     assert "warning" not in (await raw.create(model=SIMULATED, max_tokens=9, **quiet)).headers
     for answer in (
         await raw.create(model=SIMULATED, max_tokens=9, **told),
@@ -201,6 +206,9 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
     ):
         shown = answer.headers["warning"].split('"')[1].removeprefix("Parameters were ignored: ").split(", ")
         assert set(named) == set(shown)
+
+
+TWICE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
 
 
 async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic) -> None:
@@ -213,6 +221,7 @@ async def test_what_is_wrong_is_named(client: anthropic.AsyncAnthropic) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}]}, "tool_use"),
         ({"mcp_servers": [{"type": "url", "url": "https://example.com"}]}, "MCP"),
         ({"tools": [{"name": "x"}]}, "input_schema"),
+        ({"messages": [*ASK, {"role": "assistant", "content": [TWICE, TWICE]}]}, "unique"),
         ({"messages": [{"role": "user", "content": "x"}] * 4097}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 257}]}, "content"),
         ({"surprise": 1}, "surprise"),

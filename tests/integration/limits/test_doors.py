@@ -160,6 +160,46 @@ async def test_grpc_says_resource_exhausted_with_everything_else_beside_it(limit
             await door.stop()
 
 
+async def test_a_user_who_came_without_a_key_has_the_limits_of_one_at_every_door(
+    limits: Callable[[str], Path],
+) -> None:
+    """Callers with an issuer's token, and those who had signed in, were in no limit of requests."""
+    path = limits("[default]\nkey_requests_per_minute = 2\n")
+    issuer = "jwt:https://login.example"
+    keys = {
+        key_digest(name): Principal(tenant=TenantId("acme"), key_id=issuer, user=name, scopes=("chat", "read"))
+        for name in ("ann", "ben", "eve")
+    }
+    async with (
+        assembled(keys=keys, limits_file=path) as server,
+        httpx.AsyncClient(base_url=server.server.url, timeout=60) as http,
+    ):
+        answers = [await ask(http) for http.headers["authorization"] in ["Bearer ann"] * 3]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[-1].json()["error"]["param"] == "key_requests_per_minute"
+        async with wire(server.server.port) as client:
+            await client.hello(auth="ben")
+            for number in range(3):
+                client.send({"type": "session.create", "id": f"make{number}", "session": f"s{number}"})
+            client.send({"type": "response.cancel", "id": "stop", "session": "s0", "response_id": "resp_nothing"})
+            refused = await client.until(type="error", id="make2")
+            assert (refused["error"]["code"], refused["error"]["param"]) == ("rate_limited", "key_requests_per_minute")
+            assert refused["error"]["retry_after_ms"] > 0
+            assert (await client.until(id="stop")).get("error", {}).get("code") != "rate_limited", "it is read on"
+        door = GrpcServer(server.gateway, host="127.0.0.1", port=0)
+        assert await door.start()
+        try:
+            async with grpc.aio.insecure_channel(door.address) as channel:
+                stub: Any = SessionsStub(channel)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    for number in range(3):
+                        made = pb.SessionCreate(session=f"g{number}")
+                        await stub.Create(made, metadata=[("authorization", "Bearer eve")])
+                assert error_of(caught.value).param == "key_requests_per_minute"
+        finally:
+            await door.stop()
+
+
 async def test_what_was_applied_is_answered_again_when_there_is_no_room(limits: Callable[[str], Path]) -> None:
     path = limits("[default]\nsessions = 2\nstored_bytes = 15_000\n")
     async with assembled(limits_file=path) as server, wire(server.server.port) as client:

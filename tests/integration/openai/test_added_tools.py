@@ -340,6 +340,9 @@ UNFIT: list[tuple[str, dict[str, Any], str]] = [
     ("tool_servers/town", {**THERE, "folder": "/"}, "folder"),
     ("tool_servers/town", {**THERE, "memory_mb": 64}, "memory_mb"),
     ("tool_servers/town", {"url": "http://localhost:1/mcp"}, "url"),
+    ("tool_servers/town", {**THERE, "allow": ["a"] * 513}, "allow"),
+    ("tool_servers/town", {**THERE, "approve": ["a"] * 513}, "approve"),
+    ("tool_servers/town", {**THERE, "idempotent": ["a"] * 513}, "idempotent"),
 ]
 
 
@@ -420,6 +423,25 @@ async def test_a_change_goes_on_while_others_change_other_tools(world: World, mo
     conflicts[0] = 1_000
     status, said = await world.ask("PUT", "/v1/tools/weather", body)
     assert status == 409 and said["error"]["code"] == "tool_changed" and said["error"]["retryable"]
+
+
+async def test_changes_of_a_tenant_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred changes at once each had a copy of all tools in memory, and made another one for each that was faster:
+    the process grew by a gigabyte."""
+    replace, changing, most = MemoryAddedTools.replace, 0, 0
+
+    async def replaced(store: MemoryAddedTools, tools: AddedTools, audit: Audited | None = None) -> AddedTools:
+        nonlocal changing, most
+        changing, most = changing + 1, max(most, changing + 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        changing -= 1
+        return await replace(store, tools, audit)
+
+    monkeypatch.setattr(MemoryAddedTools, "replace", replaced)
+    puts = [world.ask("PUT", f"/v1/tools/t{n}", {"url": "https://x.example/"}) for n in range(20)]
+    assert {status for status, _ in await asyncio.gather(*puts)} == {201}
+    assert most == 1
 
 
 async def test_tools_that_cannot_be_read_are_replaced(world: World) -> None:

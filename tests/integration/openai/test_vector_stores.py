@@ -26,6 +26,7 @@ from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
 
 FOX = "# Animals\n\nThe quick fox jumps over the lazy dog.\n\n# Money\n\nThe central bank raised its interest rates."
+STRANGE_CHUNKS = {"max_chunk_size_tokens": 16, "chunk_overlap_tokens": 16}
 FILE_SEARCH: Any = {"type": "function", "name": "file_search", "server": True}
 CALL = 'Let me look. <tool_call>\n{"name": "file_search", "arguments": {"query": "interest rates"}}\n</tool_call>'
 
@@ -233,6 +234,50 @@ async def test_a_store_that_cannot_be_filled_is_not_left_behind(
     ):
         assert (await http.post("/v1/vector_stores", json=body)).status_code in (400, 404)
         assert (await client.vector_stores.list()).data == []
+
+
+async def test_pages_go_on_behind_their_last_row_in_either_order(http: httpx.AsyncClient) -> None:
+    stores = [(await http.post("/v1/vector_stores", json={"name": name})).json()["id"] for name in "abc"]
+    path = f"/v1/vector_stores/{stores[0]}"
+    batch = await http.post(f"{path}/file_batches", json={"files": [{"text": "A fox."}, {"text": "A cat."}]})
+    await http.post(f"{path}/files", json={"text": "A dog."})
+    in_batch = f"{path}/file_batches/{batch.json()['id']}/files"
+    for listed, count in (("/v1/vector_stores", 3), (f"{path}/files", 3), (in_batch, 2)):
+        whole = [each["id"] for each in (await http.get(listed)).json()["data"]]
+        assert len(whole) == count
+        for order, rows in (("desc", whole), ("asc", whole[::-1])):
+            first = (await http.get(listed, params={"order": order, "limit": 1})).json()
+            assert first["has_more"] and [each["id"] for each in first["data"]] == rows[:1]
+            rest = await http.get(listed, params={"order": order, "limit": count - 1, "after": first["last_id"]})
+            assert [each["id"] for each in rest.json()["data"]] == rows[1:] and not rest.json()["has_more"]
+        for unknown in ("x", "a\0"):
+            assert (await http.get(listed, params={"after": unknown})).status_code == 400
+    elsewhere = (await http.get(f"{path}/files", params={"limit": 1})).json()["last_id"]
+    wrong = await http.get(in_batch, params={"after": elsewhere})
+    assert wrong.json()["error"]["param"] == "after", "it is in the store, and not in the batch"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"text": "Open sesame."},
+        {"text": "a", "attributes": {"a" * 65: 1}},
+        {"text": "a", "chunking_strategy": {"type": "static", "static": STRANGE_CHUNKS}},
+    ],
+    ids=["filter", "attributes", "chunks"],
+)
+async def test_a_batch_that_is_refused_adds_nothing(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient, refused: dict[str, Any]
+) -> None:
+    """Documents before the refused one stayed in the store, in a batch whose id nobody was told."""
+    store = (await client.vector_stores.create(name="x")).id
+    old, new = await uploaded(client, "old", b"An old one."), await uploaded(client, "new", b"A new one.")
+    await client.vector_stores.files.create(store, file_id=old)
+    files = [{"text": "A text."}, {"file_id": old}, {"file_id": new}, refused]
+    answer = await http.post(f"/v1/vector_stores/{store}/file_batches", json={"files": files})
+    assert answer.status_code == 400, answer.text
+    listed = (await http.get(f"/v1/vector_stores/{store}/files")).json()["data"]
+    assert [file["id"] for file in listed] == [old]
 
 
 async def test_a_batch_leaves_a_document_alone_that_the_store_has_with_the_same_chunks(

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.limits.memory import MemoryLimiter
-from sessions.limits import Ceilings, Limits, Tally, TenantLimits
+from sessions.limits import Ceilings, Demand, Grant, Limits, Tally, TenantLimits
 from sessions.model import commands as cm
 from sessions.model import errors as kinds
 from sessions.model.commands import ActorCommand, MessageCreate, Ok, SessionUpdate
@@ -448,6 +448,50 @@ async def test_a_request_counts_among_those_of_its_key_once_and_from_the_moment_
     )  # it may be a repeat
     with pytest.raises(Limited):
         await held.execute(message("m3"), begun)
+
+
+async def test_commands_that_a_key_sends_at_once_take_its_requests_before_the_limiter_has_answered() -> None:
+    """Each of 32 commands on each connection found the last request of its key, while a limiter in Valkey was asked."""
+    now = asyncio.Event()
+
+    class Slow(MemoryLimiter):
+        async def reserve(self, demand: Demand) -> Grant:
+            await now.wait()
+            return await super().reserve(demand)
+
+    table = TenantLimits(key_requests_per_minute=2, concurrent_turns=1)
+    held = Quotas(Slow(lambda: 0.0), lambda: Limits(default=table), Stored(), lambda: 0.0)
+    running = [asyncio.create_task(held.execute(message(f"m{number}"), begun)) for number in range(5)]
+    await asyncio.sleep(0)
+    now.set()
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    params = [each.param for each in ended if isinstance(each, Limited)]
+    assert params == ["concurrent_turns"] + ["key_requests_per_minute"] * 3
+    with pytest.raises(Limited) as error:  # what the other limit refused was given back
+        await held.execute(message("m9"), begun)
+    assert error.value.param == "concurrent_turns"
+
+
+async def test_each_user_of_an_issuer_has_the_requests_of_a_key() -> None:
+    """Who came by a token or had signed in was in no limit of requests but that of writing, and waited for nobody."""
+    held = quotas(TenantLimits(key_requests_per_minute=3))
+    ann, ben = (replace(LOCAL_PRINCIPAL, key_id="jwt:https://login.example", user=user) for user in ("ann", "ben"))
+    post = http_arrival("POST", "/v1/responses", {})
+    for _ in range(3):
+        held.arrive(ann, post)
+    for refuse in (held.check_arrival, held.arrive):
+        with pytest.raises(Limited, match="This user may have 3 requests") as error:
+            refuse(ann, post)
+        assert error.value.param == "key_requests_per_minute"
+    held.arrive(ben, post)
+
+
+async def test_what_a_user_of_an_issuer_sends_at_once_waits_while_another_one_is_about() -> None:
+    held = quotas(TenantLimits(key_requests_per_minute=10_000))
+    ann, ben = (replace(LOCAL_PRINCIPAL, key_id="jwt:https://login.example", user=user) for user in ("ann", "ben"))
+    held.arrive(ben, Arrival())
+    waits = [held.arrive(ann, Arrival(cost=10.0)) for _ in range(9)]
+    assert waits == sorted(waits) and waits[-1]
 
 
 async def test_what_a_key_sends_at_once_waits_while_another_key_is_about() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from sessions.added_tools import NAME_PARAMS, AddedKind, AddedTool, AddedTools, tools_conflict
+from sessions.added_tools import NAME_PARAMS, AddedKind, AddedTool, AddedTools, encode_tools, tools_conflict
 from sessions.backoff import Backoff
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
@@ -21,7 +21,7 @@ from sessions.model.errors import BadInput, Conflict, Forbidden, Internal, NotFo
 from sessions.model.json_schema import SchemaFault
 from sessions.model.types import Principal, TenantId
 from sessions.tool_records import ToolRecord, ToolRecordKind
-from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.context import gateway_of, principal_of, tool_changes_of
 from transport.http_api.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, ResponseModel
 
@@ -190,6 +190,7 @@ async def _put(
         by=principal.key_id,
     )
     await asyncio.to_thread(check.check, tenant, tool)
+    encode_tools(AddedTools(tenant=tenant, tools=(tool,)))  # one that is too large waits for no turn
     before = await _change(request, principal, tool, lambda tools: tools.with_tool(tool), "tool.stored")
     response.status_code = 201 if before is None else 200
     response.headers["etag"] = _etag(tool)
@@ -212,8 +213,15 @@ async def _delete(request: Request, kind: AddedKind, name: str) -> None:
 async def _change(
     request: Request, by: Principal, tool: AddedTool, change: Callable[[AddedTools], AddedTools], action: Action
 ) -> AddedTool | None:
-    """Stores a change of the tenant's tools, and again if others change them at the same time. Returns the tool that
-    was there before. Raises NotFound, Conflict, Limited."""
+    """Stores a change of the tenant's tools when its earlier changes here are stored, and again if other processes
+    change them at the same time. Returns the tool that was there before. Raises NotFound, Conflict, Limited."""
+    async with tool_changes_of(request).turn(by.tenant):
+        return await _replace(request, by, tool, change, action)
+
+
+async def _replace(
+    request: Request, by: Principal, tool: AddedTool, change: Callable[[AddedTools], AddedTools], action: Action
+) -> AddedTool | None:
     store = gateway_of(request).store.added_tools
     audit = Audited(action=action, at=tool.at, by=by, detail=_detail(tool.kind, tool.name))
     pauses = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -18,6 +18,7 @@ from sessions.retrieval.services import VectorStores
 from sessions.retrieval.vector_stores import (
     DocumentId,
     FileCounts,
+    ListSlice,
     StoreFile,
     StoreId,
     VectorStore,
@@ -43,7 +44,6 @@ from transport.retrieval.store_documents import (
 PAGE_MAX: Final = 100
 _RANKERS: Final[dict[str, Ranker]] = {"default-2024-11-15": "auto"}
 
-T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Order = Literal["asc", "desc"]
 
@@ -114,8 +114,11 @@ async def list_stores(
 ) -> ListPage[vm.VectorStoreObject]:
     """Lists the caller's vector stores, newest first unless `order` says otherwise."""
     principal = principal_of(request, "read")
-    kept = await _services(request).passages.stores(principal.tenant, principal.user, anybody=principal.role != "user")
-    page = _page(kept, lambda each: each.id, after, order, limit)
+    if after is not None:
+        _check_after(await _services(request).passages.store(principal.tenant, StoreId(after)), principal)
+    page = await _services(request).passages.stores(
+        principal.tenant, principal.user, anybody=principal.role != "user", part=_part(after, order, limit)
+    )
     shown = {store.id: await _shown(request, store) for store in page[:limit]}
     return ListPage[vm.VectorStoreObject](
         **page_of(page, limit, show=lambda each: shown[each.id], cursor=lambda each: each.id)
@@ -201,7 +204,7 @@ async def list_files(
 ) -> ListPage[vm.StoreFileObject]:
     """Lists the documents of a vector store, newest first unless `order` says otherwise."""
     store = await _store(request, principal_of(request, "read"), store_id)
-    return _file_page(await _services(request).passages.files(store.tenant, store.id), after, order, limit)
+    return await _file_page(request, store, "", after, order, limit)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
@@ -248,14 +251,24 @@ async def remove_file(request: Request, store_id: str, file_id: str) -> vm.Delet
 
 @routes.post("/v1/vector_stores/{store_id}/file_batches", responses=ERRORS)
 async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -> vm.FileBatchObject:
-    """Adds many documents at once."""
+    """Adds many documents at once, or none of them: where one is refused, those before it are removed again."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     store = await _store(request, principal, store_id)
     documents = batch_documents(body)
     await check_files(gateway, principal, documents)
     batch = f"vsfb_{gateway.new_id()}"
-    for document in documents:
-        await _added(request, store, document, await batch_document_of(gateway, principal, document), batch)
+    passages, new = _services(request).passages, list[DocumentId]()
+    try:
+        for document in documents:
+            there = document.file_id and await passages.file(store.tenant, store.id, DocumentId(document.file_id))
+            read = await batch_document_of(gateway, principal, document)
+            file = await _added(request, store, document, read, batch)
+            if not there:
+                new.append(file.id)
+    except BaseException:  # nobody was told the batch's id
+        for file_id in new:
+            await passages.remove_file(store.tenant, store.id, file_id)
+        raise
     return await _shown_batch(request, store, batch)
 
 
@@ -280,8 +293,7 @@ async def list_batch(
     """Lists the documents of a batch, newest first unless `order` says otherwise."""
     store = await _store(request, principal_of(request, "read"), store_id)
     await _shown_batch(request, store, batch_id)
-    kept = await _services(request).passages.files(store.tenant, store.id, batch=batch_id)
-    return _file_page(kept, after, order, limit)
+    return await _file_page(request, store, batch_id, after, order, limit)
 
 
 # -- what they share --------------------------------------------------------------------------------------------------
@@ -353,20 +365,31 @@ def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> li
     return [name or "", *(f"{key} {value}" for key, value in (more or {}).items())]
 
 
-def _page(rows: Sequence[T], name: Callable[[T], str], after: str | None, order: Order, limit: int) -> Sequence[T]:
-    """Returns the rows after the one named `after`: one more than `limit`, which tells that there are more. `rows` are
-    newest first. Raises BadInput for an unknown `after`."""
-    rows = list(rows) if order == "desc" else list(reversed(rows))
+def _part(after: str | None, order: Order, limit: int) -> ListSlice:
+    """Returns the part of a list that a page shows, and one entry more, which tells whether there are others."""
+    return ListSlice(after=after, limit=limit + 1, newest_first=order == "desc")
+
+
+def _check_after(store: VectorStore | None, principal: Principal) -> None:
+    """Raises BadInput unless the store that a list is to begin behind is one that the principal may see."""
+    if store is None or not may_see_store(principal, store):
+        raise _unknown_after()
+
+
+def _unknown_after() -> BadInput:
+    return BadInput("invalid_request", "There is nothing of the id in 'after'.", param="after")
+
+
+async def _file_page(
+    request: Request, store: VectorStore, batch: str, after: str | None, order: Order, limit: int
+) -> ListPage[vm.StoreFileObject]:
+    """Returns a page of a store's documents, or of those of a batch. Raises BadInput for an unknown `after`."""
+    index = _services(request).passages
     if after is not None:
-        places = [at for at, each in enumerate(rows) if name(each) == after]
-        if not places:
-            raise BadInput("invalid_request", "There is nothing of the id in 'after'.", param="after")
-        rows = rows[places[0] + 1 :]
-    return rows[: limit + 1]
-
-
-def _file_page(kept: Sequence[StoreFile], after: str | None, order: Order, limit: int) -> ListPage[vm.StoreFileObject]:
-    page = _page(kept, lambda each: each.id, after, order, limit)
+        file = await index.file(store.tenant, store.id, DocumentId(after))
+        if file is None or (batch and file.batch != batch):
+            raise _unknown_after()
+    page = await index.files(store.tenant, store.id, batch=batch, part=_part(after, order, limit))
     return ListPage[vm.StoreFileObject](**page_of(page, limit, show=_shown_file, cursor=lambda each: each.id))
 
 
@@ -411,14 +434,15 @@ def _shown_file(file: StoreFile) -> vm.StoreFileObject:
 
 async def _shown_batch(request: Request, store: VectorStore, batch: str) -> vm.FileBatchObject:
     index = _services(request).passages
-    files = await index.files(store.tenant, store.id, batch=batch) if batch else []
+    oldest = ListSlice(limit=1, newest_first=False)
+    files = await index.files(store.tenant, store.id, batch=batch, part=oldest) if batch else []
     if not files:
         raise _batch_not_found(batch)
     counts = await index.counts(store.tenant, store.id, batch=batch)
     ended: Literal["completed", "cancelled"] = "cancelled" if counts.cancelled else "completed"
     return vm.FileBatchObject(
         id=batch,
-        created_at=files[-1].created_at // 1000,
+        created_at=files[0].created_at // 1000,
         vector_store_id=store.id,
         status="in_progress" if counts.in_progress else ended,
         file_counts=_counted(counts),

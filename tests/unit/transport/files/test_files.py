@@ -377,6 +377,13 @@ async def test_fields_may_come_behind_the_file() -> None:
     assert form.fields == {"purpose": "user_data"} and got
 
 
+async def test_a_broken_form_writes_no_line_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever had a key could fill the log: the parser wrote a line of its own for each."""
+    with pytest.raises(BadInput):
+        await taken(b"xx" + FIELD + FILE + END)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("kind", ["", "application/json", "multipart/form-data", "multipart/form-data; boundary="])
 def test_other_types_are_no_forms(kind: str) -> None:
     with pytest.raises(BadInput, match="multipart/form-data"):

@@ -47,7 +47,7 @@ from transport.http_api.routes.chat import merged
 from transport.http_api.routes.files import _checked, shown
 from transport.http_api.routes.reviews import parse_place
 from transport.http_api.routes.texts import OPENAI_CATEGORIES, _result, prompt_messages
-from transport.http_api.routes.vector_stores import _page, _said, _shown_file
+from transport.http_api.routes.vector_stores import _said, _shown_file
 from transport.ops.operator_api import HeldKV
 from transport.ops.operator_requests import SessionPage, SessionQuery
 
@@ -535,16 +535,6 @@ async def test_an_export_that_breaks_ends_with_an_error(
     monkeypatch.setattr(gateway_of_users.store.usage, "entries", away)
     *_, last = (await client.get("/v1/users/ana/export")).text.splitlines()
     assert json.loads(last)["error"]["code"] == "journal_unavailable"
-
-
-ROWS = ("c", "b", "a")  # the newest first
-
-
-def test_pages_go_on_behind_their_last_row_in_either_order() -> None:
-    assert _page(ROWS, str, None, "desc", 2) == ["c", "b", "a"] and _page(ROWS, str, None, "asc", 1) == ["a", "b"]
-    assert _page(ROWS, str, "c", "desc", 5) == ["b", "a"] and _page(ROWS, str, "c", "asc", 5) == []
-    with pytest.raises(BadInput, match="after"):
-        _page(ROWS, str, "x", "desc", 1)
 
 
 def test_names_and_values_are_judged() -> None:

@@ -34,7 +34,7 @@ from transport.websocket.connections import WebSocketConnections
 from transport.websocket.deflate import DEFLATED_BYTES_MAX, deflated
 from transport.websocket.first_message import DISCARD_BYTES_MAX, FirstMessage, plain_handshake
 from transport.websocket.handshake import PATH, AgreedHandshake, shake_hands
-from transport.websocket.upgraded import SLICE_BYTES, UpgradedConnection
+from transport.websocket.upgraded import SLICE_BYTES, SLOW_FRAME_S, UpgradedConnection
 from transport.websocket.websocket import HELLO_BYTES_MAX, WebSocketConnection
 
 
@@ -514,3 +514,22 @@ async def test_pings_cost_their_key_something_and_what_comes_behind_them_waits_i
         assert client.transport.reading
     assert [round(arrival.weight, 2) for arrival in arrivals] == [5.0, 0.01] * 3
     assert arrivals[0].cost > arrivals[1].cost
+
+
+async def test_a_key_without_requests_is_read_on_and_only_a_flood_of_frames_is_slowed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few frames behind the last request stopped the reading for up to ten seconds, and with it cancels and acks."""
+    waits: list[float] = []
+    codes = iter(["key_requests_per_minute", "key_requests_per_minute", None])
+
+    def pace(principal: Principal, arrival: Arrival) -> float:
+        raise Limited("rate_limited", "None left.", param=next(codes), retry_after_ms=8_000)
+
+    client.connection._principal = LOCAL_PRINCIPAL
+    monkeypatch.setattr(client.connection._shared.gateway, "pace_arrival", pace)
+    monkeypatch.setattr(UpgradedConnection, "_wait", lambda self, wait_s: waits.append(wait_s))
+    for many in (3, 300, 3):
+        client.connection.data_received(bytes_of(*[Frame(Opcode.TEXT, b"x")] * many))
+    assert len(client.connection.messages) == 306
+    assert waits == [3 * SLOW_FRAME_S, 300 * SLOW_FRAME_S, 8.0], "the last one is of a key that sends too much at once"
