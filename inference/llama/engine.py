@@ -331,7 +331,7 @@ class LlamaEngine:
         await self._warmings.settled(request.key, prompt)  # what it brings up, and the slot, are this run's
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
         guide: Guide | None = None
-        if not pauses and request.emitted:
+        if not pauses and (request.emitted or not await self._has_grammars()):
             guide = await self._up.guides.guide(parameters, request.emitted)
         scope = request.cache_scope
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=scope, shown=shown)
@@ -387,6 +387,11 @@ class LlamaEngine:
                 guide = await self._up.guides.guide(parameters, request.emitted)
         cached = min(item.cached_tokens, slot_run.cached_max) if cached_tokens is None else cached_tokens
         yield Finish(item.reason, num_prompt, cached)
+
+    async def _has_grammars(self) -> bool:
+        """Returns whether llama-server keeps formats with this model. It takes a token that begins with a space for the
+        same token without it where the tokenizer puts a space before every text."""
+        return not self._up.vocabulary.adds_space and await self._up.server.has_grammars()
 
     async def _shown(self, request: GenerationRequest) -> ShownPrompt | None:
         """Returns a request's prompt with its images; None if it names none."""

@@ -1,9 +1,10 @@
-"""Says which tokens may follow in an answer in a fixed format that goes on after a failure.
+"""Says which tokens may follow in an answer in a fixed format that llama-server does not keep.
 
 llama-server makes a grammar anew for each run and cannot take one to the middle of an answer. So for an answer that is
 continued the grammar is kept here, by the engine that llama.cpp itself has for JSON schemas (llguidance): the released
 tokens go through it as ids, about a microsecond each, and `GuidedCompletion` has every further one chosen among those
-that fit. An answer that does not fail never comes here.
+that fit. With most models an answer that does not fail never comes here; with some llama-server keeps no format right
+(`LlamaEngine._has_grammars`), and beside a second model it keeps that of one of the two (`grammar_cache`).
 
 The vocabulary is read from the model file with the first guide, in a thread, as all that takes longer than a token.
 """

@@ -1,8 +1,9 @@
 """Runs the rest of an answer on llama-server a request a token, each held to what its grammar allows, if it has one.
 
 It costs a request's way for every token (a millisecond or two beside the step itself): in a fixed format after a
-failure, and where log probabilities were asked for once a character takes several tokens, never before. The prompt is
-computed once: every request after the first finds all of it but the last token in its slot.
+failure, or where llama-server itself keeps none, and where log probabilities were asked for once a character takes
+several tokens, never before. The prompt is computed once: every request after the first finds all of it but the last
+token in its slot.
 
 llama-server says nothing of the probabilities of a token that ends inside a character. They are looked up: the same
 place once more, with a whole character forced, shows what every token's were.

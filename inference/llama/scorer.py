@@ -4,8 +4,7 @@ llama-server reports probabilities of what it writes and of nothing that it read
 same library and the same model file in a context of its own, which lasts as long as the prompt takes. The file is
 mapped, so its weights are in memory once. It runs on the CPU, whatever the server uses, one prompt at a time.
 
-The library has no Python interface for this, so its C interface is called. Of its two structures of parameters only
-those fields are set whose places are known for this build; defaults that stand elsewhere than expected are a refusal.
+The library has no Python interface for this, so its C interface is called (`library`).
 """
 
 from __future__ import annotations
@@ -19,24 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import xllamacpp
 
+from inference.llama.library import ParameterBlock, Signatures, UnknownBuild, model_parameters, open_library
 from sessions.model.errors import Unavailable
 from sessions.model.generation import TokenScore
 from sessions.model.types import Tokens
 
 PIECE_TOKENS: Final = 64  # computed in one step: the same step as llama-server's on a CPU, so the same rounding
-_GPU_LAYERS_AT: Final = 16  # in llama_model_params; -1 by default
 _TYPES_AT: Final = 104  # of keys and values, in llama_context_params; f16 by default
 _F16: Final = 1
 _Q8_0: Final = 8
 _WINDOW_STEP: Final = 256
-
-
-class _Parameters(ctypes.Structure):
-    """A structure that llama.cpp's functions return and take by value, with room for larger versions of it."""
-
-    _fields_ = (("bytes", ctypes.c_uint8 * 1024),)
 
 
 class _Batch(ctypes.Structure):
@@ -51,12 +43,9 @@ class _Batch(ctypes.Structure):
     )
 
 
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "llama_model_default_params": (_Parameters, ()),
-    "llama_context_default_params": (_Parameters, ()),
-    "llama_model_load_from_file": (ctypes.c_void_p, (ctypes.c_char_p, _Parameters)),
-    "llama_model_free": (None, (ctypes.c_void_p,)),
-    "llama_init_from_model": (ctypes.c_void_p, (ctypes.c_void_p, _Parameters)),
+_SIGNATURES: Final[Signatures] = {
+    "llama_context_default_params": (ParameterBlock, ()),
+    "llama_init_from_model": (ctypes.c_void_p, (ctypes.c_void_p, ParameterBlock)),
     "llama_free": (None, (ctypes.c_void_p,)),
     "llama_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
     "llama_batch_init": (_Batch, (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)),
@@ -98,21 +87,16 @@ class PromptScorer:
             self._model = None
 
     def _load(self) -> None:
-        library = ctypes.CDLL(xllamacpp.xllamacpp.__file__)
         try:
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-            model, context = library.llama_model_default_params(), library.llama_context_default_params()
-        except AttributeError as exc:
+            library = open_library(_SIGNATURES)
+            model = model_parameters(library)
+        except UnknownBuild as exc:
             raise _unfit() from exc
-        layers = struct.unpack_from("<i", model.bytes, _GPU_LAYERS_AT)
-        sizes = struct.unpack_from("<IIII", context.bytes)
-        if layers != (-1,) or sizes != (512, 2048, 512, 1):
+        context = library.llama_context_default_params()
+        if struct.unpack_from("<IIII", context.bytes) != (512, 2048, 512, 1):
             raise _unfit()
         if struct.unpack_from("<II", context.bytes, _TYPES_AT) != (_F16, _F16):
             raise _unfit()
-        struct.pack_into("<i", model.bytes, _GPU_LAYERS_AT, 0)
         self._library, self._model = library, library.llama_model_load_from_file(str(self._path).encode(), model)
         if self._model is None:
             raise Unavailable("engine_unavailable", "llama.cpp could not load the model to score a prompt with it.")

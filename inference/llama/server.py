@@ -18,6 +18,7 @@ from typing import Any, Final
 import xllamacpp
 
 from inference.http_client import HttpClient
+from inference.llama.grammar_cache import GRAMMAR_CACHE
 from inference.llama.options import LlamaOptions
 from inference.llama.shown_prompts import COUNTING_TEMPLATE
 from inference.private_folder import PrivateFolder, create_socket_folder
@@ -39,6 +40,7 @@ class LlamaServer:
     """One llama-server with one model, in this process. `start` before anything else; `stop` frees the memory."""
 
     def __init__(self, options: LlamaOptions, context_window: int, staging_folder: Path) -> None:
+        self._model_path = options.model_path
         self._parameters = _parameters(options, context_window, staging_folder)
         self._folder: PrivateFolder | None = None
         self._server: Any = None
@@ -67,6 +69,13 @@ class LlamaServer:
             raise Unavailable("engine_unavailable", f"This build of llama.cpp listens on {address}, not on a socket.")
         return HttpClient.unix(path)
 
+    async def has_grammars(self) -> bool:
+        """Returns whether requests to this server may name a JSON schema: if no other server of the process has done
+        so and still runs."""
+        if GRAMMAR_CACHE.is_owned_by(self):
+            return True
+        return await asyncio.to_thread(GRAMMAR_CACHE.claim, self, self._model_path)
+
     async def stop(self) -> None:
         """Stops the server and frees its memory. Idempotent."""
         server, self._server = self._server, None
@@ -76,6 +85,7 @@ class LlamaServer:
             boxed = [server]
             del server
             await loop.run_in_executor(None, boxed.clear)  # its destructor joins threads
+            GRAMMAR_CACHE.release(self)
         if folder is not None:
             await loop.run_in_executor(None, folder.close)
 

@@ -45,6 +45,7 @@ from sessions.ports import Engine, FilterSet, SchemaChecker
 from sessions.schemas import check_schemas
 from sessions.turn.call_formats import FORMATS, CallFormat
 from sessions.turn.call_opening import call_opening, generate_behind
+from sessions.turn.closing_marks import ClosingMarks, closing_token
 from sessions.turn.ledger import Ledger, PromptPlan
 from sessions.turn.output_accumulator import GenerationLimits, Inbox, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
@@ -147,6 +148,8 @@ class Attempts:
         self._num_before = 0  # tokens of the answer before that call
         self._is_answering = False
         self._closed = False  # a thought, by the server in the model's place
+        self._closing_token: int | None = None  # the one that ends a thought
+        self._closings: ClosingMarks | None = None  # those of the run
         self.filtered = False  # whether a filter acted on the answer
         request = open_.body.request
         self._cache_scope = cache_scope_of(open_.principal, request if isinstance(request, dict) else None)
@@ -176,6 +179,7 @@ class Attempts:
         if not generates(self._run.open_.body.request):
             await self._engine.warm(self._run.key, plan.prompt)
             return AttemptsEnd("stop")
+        self._closing_token = await closing_token(self._engine.tokenizer, self._thoughts)
         for attempt in range(ATTEMPTS_MAX):
             if left <= 0:
                 return await self._end(parser, "max_output_tokens")
@@ -279,6 +283,8 @@ class Attempts:
                         timing.record_tokens(len(part.tokens))
                         if lookup is not None:
                             lookup.record(part)
+                    if self._closings is not None:
+                        self._closings.feed(part)
                     release = pipeline.feed(part)
                 if pipeline.closing is not None and (release is None or not (release.ended or release.restart)):
                     if release is not None:
@@ -355,8 +361,11 @@ class Attempts:
         sampling, tools, output = self._run.open_.sampling, self._ledger.tools, self._output
         calls = bool(tools) and sampling.tool_choice != "none" and self._call_format is not None
         thoughts = self._thoughts
+        self._closings = None
         if not calls and thoughts is None:
             return None
+        if thoughts is not None and self._closing_token is not None:
+            self._closings = ClosingMarks(thoughts.close, self._closing_token, self._engine.tokenizer.pieces)
         written = self._call_format or FORMATS["hermes"]
         thinking, in_text = state_at_ledger(
             thoughts,
@@ -380,6 +389,7 @@ class Attempts:
             thoughts=thoughts,
             thinking=thinking,
             heading=heading and (self._calls_instead or thinks(sampling, self._run.open_.body.request)),
+            closings=self._closings,
         )
 
     @property

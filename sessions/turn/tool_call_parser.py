@@ -21,7 +21,8 @@ the tail to a new parser. The resulting pieces were written before, so it contin
 call is made once.
 
 Thoughts come before text or a call, between a model's own marks, and are pieces of their own; the tokens of the marks
-and of the white space around them belong to what follows. If the marks occur in no text (`CallFormat.verbatim`), white
+and of the white space around them belong to what follows. If the mark behind a thought is a token, only that ends it
+(`sessions.turn.closing_marks`). If the marks occur in no text (`CallFormat.verbatim`), white
 space around a thought is text. Thoughts' tokens go to the ledger as they come, since it has
 all that the model wrote:
 
@@ -53,6 +54,7 @@ from sessions.turn import call_text
 from sessions.turn.call_formats import FORMATS, CallFormat
 from sessions.turn.call_text import CallReading, Reader, any_of
 from sessions.turn.channels import ANSWER_ENDS, CHANNEL, CONSTRAIN, END, MARKS, MESSAGE, START, Header, read_header
+from sessions.turn.closing_marks import ClosingMarks
 from sessions.turn.output_pipeline import Release, beginnings, held_back, reach
 
 OPEN: Final = "<tool_call>"
@@ -192,13 +194,17 @@ class ToolCallParser:
         thoughts: ThoughtMarks | None = None,
         thinking: bool = False,
         heading: bool = False,
+        closings: ClosingMarks | None = None,
     ) -> None:
         """`tail` is text written beyond the ledger before this run; `in_text`: text comes right before it; `thinking`:
         the ledger ends inside a thought. `bare`: the whole answer is one call without tags. Without `parallel` the
         answer ends after its first call; without `calls` it has none. `written` is the format of calls. `heading`: a
-        header comes next, if the model writes in channels."""
+        header comes next, if the model writes in channels. `closings`: the marks behind thoughts that are tokens; None
+        if every one ends its thought."""
         self._tools = {tool.name: tool for tool in tools}
         self._thoughts = thoughts
+        self._closings = closings
+        self._run_begin = len(tail)  # where the run's own text begins
         self._format = written
         self._starts = written.starts if calls and not bare else ""
         self._opens = written.opens if calls else ()
@@ -325,6 +331,8 @@ class ToolCallParser:
                 self._lead_end = begin + before
                 return False
         match = call_text.scan(any_of(marks), self._text, max(0, self._marks_start - begin))
+        while match is not None and self._is_quoted(match[0], begin + match.start()):
+            match = call_text.scan(any_of(marks), self._text, match.end())
         at, mark = (match.start(), match[0]) if match is not None else (-1, "")
         free = at if at >= 0 else before - held_back(self._text, beginnings(marks), reach(marks))
         is_blank = min(free, max(0, self._blank_end - begin))
@@ -356,6 +364,11 @@ class ToolCallParser:
                 self._in_text = self._format.verbatim and self.thinking and not self._inside
                 self.thinking = mark == self._thought_open
         return len(self._text) < before
+
+    def _is_quoted(self, mark: str, place: int) -> bool:
+        """Returns whether the mark at a place of all that was fed is part of a thought that only spells it."""
+        closes = self.thinking and self._thoughts is not None and mark == self._thoughts.close
+        return closes and self._closings is not None and not self._closings.is_at(place - self._run_begin)
 
     def _read_header(self, pieces: list[event_writer.Piece]) -> bool:
         """Reads the header of a message once it is complete, and begins the call, thought or text that it announces. A

@@ -71,7 +71,7 @@ class GivenEngine:
         sampling: Sequence[str] = (),
     ) -> None:
         self.requests: list[GenerationRequest] = []
-        self.tokenizer = ByteTokenizer()
+        self.tokenizer: ByteTokenizer = ByteTokenizer()
         self.info = EngineInfo(
             model="sim",
             build="b",

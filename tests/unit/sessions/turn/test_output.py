@@ -14,9 +14,9 @@ from sessions.machine.event_writer import CallBegin, Text, Thought
 from sessions.machine.inputs_and_effects import Output
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, Unavailable
-from sessions.model.generation import Chunk, GenerationRequest, ThoughtMarks
+from sessions.model.generation import Chunk, Finish, GenerationRequest, ThoughtMarks
 from sessions.model.schema_bounds import SchemaSize
-from sessions.model.types import LOCAL_PRINCIPAL, Json, SessionKey, TextOptions, Tool, unpack_tokens
+from sessions.model.types import LOCAL_PRINCIPAL, Json, SessionKey, TextOptions, Tokens, Tool, unpack_tokens
 from sessions.model.verdicts import Verdict
 from sessions.ports import OutputFilter
 from sessions.schemas import InlineSchemaChecker
@@ -26,7 +26,14 @@ from sessions.turn.keyword_filter import KeywordFilterSet, KeywordInputFilter, K
 from sessions.turn.output_accumulator import GenerationLimits, OutputAccumulator
 from sessions.turn.output_pipeline import OutputPipeline, Release
 from sessions.turn.tool_call_parser import MisfitCall
-from tests.support.machine.generation_fixture import GivenEngine, GivenFilters, GivenLedger, KeptInbox, open_response
+from tests.support.machine.generation_fixture import (
+    ByteTokenizer,
+    GivenEngine,
+    GivenFilters,
+    GivenLedger,
+    KeptInbox,
+    open_response,
+)
 from tests.support.machine.machine_fixture import KEY
 from tests.support.output_text import Redactor, Vocabulary
 from tests.support.virtual_time import virtual
@@ -475,3 +482,94 @@ async def test_a_filter_ends_an_answer_also_where_its_thought_has_used_up_its_bu
     made = Attempted(engine, filters=GivenFilters(Blocking), thinking_tokens=2)
     assert await made.end() == AttemptsEnd("content_filter", "no")
     assert made.inbox.text == "abc" and len(engine.requests) == 1
+
+
+class MarkTokenizer(ByteTokenizer):
+    """Has the mark behind a thought as a token."""
+
+    async def scaffold(self, text: str) -> Tokens:
+        return [MARK_TOKEN] if text == THINK.close else await self.text(text)
+
+    def pieces(self, tokens: Tokens) -> list[bytes]:
+        return [THINK.close.encode() if token == MARK_TOKEN else bytes([token]) for token in tokens]
+
+
+MARK_TOKEN = 300
+MARK = "\N{SYMBOL FOR END OF TRANSMISSION}"  # stands for the token in a script
+
+
+class MarkEngine(GivenEngine):
+    """Yields chunks of characters and of the mark's token."""
+
+    def __init__(self, *script: str, opened: bool) -> None:
+        super().__init__(script, thoughts=msgspec.structs.replace(THINK, opened=opened))
+        self.tokenizer = MarkTokenizer()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk | Finish]:
+        self.requests.append(request)
+        for part in self._scripts.pop(0):
+            tokens = tuple(MARK_TOKEN if letter == MARK else ord(letter) for letter in str(part))
+            yield Chunk(tokens, str(part).replace(MARK, THINK.close), cached_tokens=1)
+        yield Finish("stop", len(request.prompt), 1)
+
+
+class Holding:
+    """Holds back the last characters, as a filter does that waits for the rest of a phrase."""
+
+    def __init__(self, num_held: int) -> None:
+        self.num_held = num_held
+        self.num_fed = 0
+
+    def feed(self, text: str) -> tuple[int, Verdict]:
+        self.num_fed += len(text)
+        return max(0, self.num_fed - self.num_held), Verdict(action="pass")
+
+    def finish(self) -> tuple[int, Verdict]:
+        return self.num_fed, Verdict(action="pass")
+
+
+def shown_as(made: Attempted, kind: type[Text | Thought]) -> str:
+    outputs = (each for each in made.inbox.inputs if isinstance(each, Output))
+    return "".join(piece.text for each in outputs for piece in each.pieces if isinstance(piece, kind))
+
+
+quoting = st.lists(st.sampled_from((*"abc<>/", "<", "</think>", "think>", "</thi")), max_size=8).map("".join)
+
+
+@given(quoting, quoting, st.lists(st.integers(1, 12), max_size=30), st.integers(0, 12), st.booleans())
+@virtual
+async def test_only_the_token_ends_a_thought_where_the_mark_is_one(
+    thought: str, answer: str, sizes: list[int], num_held: int, opened: bool
+) -> None:
+    """However its text is split into chunks, and whatever holds it back."""
+    script, rest = [], f"{'' if opened else '<think>'}x{thought}y{MARK}z{answer}"
+    for size in sizes:
+        script.append(rest[:size])
+        rest = rest[size:]
+    engine = MarkEngine(*(part for part in (*script, *rest) if part), opened=opened)
+    made = Attempted(engine, filters=GivenFilters(lambda: Holding(num_held)))
+    assert await made.end() == AttemptsEnd("stop")
+    assert (shown_as(made, Thought), shown_as(made, Text)) == (f"x{thought}y", f"z{answer}")
+
+
+@virtual
+async def test_a_token_whose_text_comes_later_ends_the_thought_too() -> None:
+    engine = MarkEngine("Hm.", opened=True)
+    chunks = [Chunk(tuple(b"</think> Hm."), "</think> Hm."), Chunk((MARK_TOKEN,), ""), Chunk(tuple(b"4"), "</think>4")]
+    engine.generate = lambda request: _yielded(chunks)  # type: ignore[method-assign]
+    made = Attempted(engine)
+    assert await made.end() == AttemptsEnd("stop")
+    assert (shown_as(made, Thought), shown_as(made, Text)) == ("</think> Hm.", "4")
+
+
+async def _yielded(chunks: list[Chunk]) -> AsyncIterator[Chunk | Finish]:
+    for chunk in chunks:
+        yield chunk
+    yield Finish("stop", 5, 1)
+
+
+@virtual
+async def test_the_first_mark_ends_a_thought_where_it_is_no_token() -> None:
+    made = Attempted(GivenEngine("The </think> mark", thoughts=msgspec.structs.replace(THINK, opened=True)))
+    assert await made.end() == AttemptsEnd("stop")
+    assert (shown_as(made, Thought), shown_as(made, Text)) == ("The", "mark")
