@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from inference.http_client import SseReader
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, EndReason, GenerationRequest, ThoughtMarks
@@ -114,6 +115,17 @@ def read_event(decoder: msgspec.json.Decoder[_Event], data: bytes) -> _Event:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unavailable("engine_unavailable", "The model's server sends what is no answer.") from error
+
+
+async def next_event(stream: SseReader, decoder: msgspec.json.Decoder[_Event]) -> _Event | None:
+    """Reads the next event of a server's stream; None at its end. Raises Unavailable."""
+    while (raw := await stream.next()) is not None:
+        data = raw.partition(b"data: ")[2]
+        if data == b"[DONE]":
+            return None
+        if data:
+            return read_event(decoder, data)
+    return None
 
 
 def cache_namespace(key: SessionKey) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, read_event, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, next_event, refusal
 from inference.remote.model_folder import listed_model, open_folder_tokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
@@ -107,13 +107,7 @@ class SglangDialect:
             ids, cached = _IdReader(request.prompt), 0
             text = Utf8Stream(self._pieces(request.emitted[-_CHARACTER_TOKENS:]))
             stops = self._stops(request)
-            while (raw := await stream.next()) is not None:
-                data = raw.partition(b"data: ")[2]
-                if not data:
-                    continue
-                if data == b"[DONE]":
-                    break
-                event = read_event(_DECODER, data)
+            while (event := await next_event(stream, _DECODER)) is not None:
                 end = event.meta_info.finish_reason
                 if event.error is not None or (end is not None and (end.type == "abort" or end.matched == _NO_NUMBERS)):
                     raise _failure(server, event, begun=ids.count > 0)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, read_event, refusal
+from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, next_event, refusal
 from inference.remote.model_folder import listed_model, open_folder_tokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
@@ -84,13 +84,7 @@ class VllmDialect:
                 raise refusal(status, server.without_key(answer), stream.header("retry-after"))
             reason = ""
             ends = self._ends.union(request.sampling.stop_token_ids)
-            while (raw := await stream.next()) is not None:
-                data = raw.partition(b"data: ")[2]
-                if not data:
-                    continue
-                if data == b"[DONE]":
-                    break
-                event = read_event(_DECODER, data)
+            while (event := await next_event(stream, _DECODER)) is not None:
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The model's server broke an answer off.")
                 for choice in event.choices:

@@ -1,4 +1,4 @@
-"""What the simulated engine's device remembers: whole token sequences per session, bounded in tokens and in number.
+"""Holds what the simulated device remembers: whole token sequences per session, bounded in tokens and in number.
 
 A sequence that another one of the same session begins with is not kept twice, otherwise nothing is shared: a
 branch costs its whole length. What a run may reuse of another session of its scope is taken as copied. Eviction takes

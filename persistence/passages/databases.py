@@ -26,6 +26,7 @@ READERS: Final = 2
 SCHEMA: Final = "sessile_passages"
 CONNECTIONS: Final = 4
 TIMEOUT_S: Final = 30.0
+CHANGE_TIMEOUT_S: Final = 3600.0  # for the tables of an earlier version, which may have millions of chunks
 CACHE_KIB: Final = 65_536
 _LOCK: Final = 0x70617373  # held by the process that makes the tables
 _MARK: Final = re.compile(r"\$(\d+)")
@@ -196,10 +197,11 @@ class PostgresPassages:
                 },
             )
             async with self._pool.acquire() as connection, connection.transaction():
-                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+                await connection.execute("SET LOCAL statement_timeout = 0")
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})", timeout=CHANGE_TIMEOUT_S)
                 await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
                 await connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-                await connection.execute(self.dialect.tables())
+                await connection.execute(self.dialect.tables(), timeout=CHANGE_TIMEOUT_S)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
             await self.close()
             raise passages_unavailable(exc) from exc

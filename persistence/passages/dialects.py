@@ -72,7 +72,8 @@ class WordQuery(NamedTuple):
     @classmethod
     def of(cls, counted: Sequence[tuple[int, str]]) -> WordQuery:
         """Chooses words by how many chunks have them: the rarest, with at most `RANKED_CHUNKS` in all. If all of them
-        are common a chunk must have the first three."""
+        are common a chunk must have the first three. Words that no chunk has, such as misspelt ones, do not count."""
+        counted = [(count, word) for count, word in counted if count]
         some, total = list[str](), 0
         for count, word in sorted(counted, key=lambda each: each[0]):
             total += count

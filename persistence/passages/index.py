@@ -423,6 +423,8 @@ class SqlPassageIndex:
         if row is None or not hashes or not row.chunks:
             return []
         words_of = WordQuery.of(await self._counted(hashes, row.chunks))
+        if not words_of.ranked_by:
+            return []
         statement = Parameters()
         with_words = self._dialect.with_words(statement, words_of)
         allowed = self._allowed(statement, row, only, with_words)
@@ -431,9 +433,9 @@ class SqlPassageIndex:
 
     async def _counted(self, hashes: Sequence[str], chunks: int) -> list[tuple[int, str]]:
         """Returns hashes of words of a store, each with the number of its chunks that have it, as far as it matters:
-        not above `COMMON_CHUNKS` + 1."""
+        not above `COMMON_CHUNKS` + 1, and in a small store each counts as one."""
         if chunks <= COMMON_CHUNKS // len(hashes):
-            return [(0, word) for word in hashes]
+            return [(1, word) for word in hashes]
         statement = Parameters()
         counts = [f"(SELECT count(*) FROM ({self._dialect.with_word(statement, word)}) w)" for word in hashes]
         ((*numbers,),) = await self._database.rows(f"SELECT {', '.join(counts)}", statement.values)

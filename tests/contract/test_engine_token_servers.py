@@ -144,7 +144,7 @@ async def test_a_server_that_breaks_an_answer_off_is_lost_and_the_other_one_goes
     assert (*seen, *rest.tokens) == its.story and len(other.bodies) == 1
 
 
-async def test_a_busy_server_is_passed_over_and_all_busy_is_said(bed: Bed) -> None:
+async def test_a_busy_server_is_passed_over_and_when_all_are_busy_the_answer_is_an_overload(bed: Bed) -> None:
     prompt, (its, other) = await prompt_of(bed.engine, "Where?"), bed.owner()
     its.busy = True
     assert (await answer_of(bed.engine, prompt)).text == STORY
@@ -212,7 +212,7 @@ async def test_what_the_engine_says_of_itself(bed: Bed) -> None:
     assert "seed" in info.sampling and not info.sampling & {"logprobs", "top_logprobs"}
 
 
-async def test_a_key_is_sent_and_a_wrong_one_is_said_without_it(bed: Bed, folder: Path) -> None:
+async def test_a_key_is_sent_and_a_wrong_one_is_refused_without_naming_it(bed: Bed, folder: Path) -> None:
     for server in bed.servers:
         server.key = "sk-secret"
     async with engine_before(folder, *bed.servers, key="sk-secret") as engine:
@@ -341,7 +341,7 @@ async def test_a_parameter_that_a_request_leaves_out_is_the_models_own(folder: P
     assert [each.get("min_new_tokens") for each in sent] == [None, 3, None, 3]
 
 
-async def test_recommended_parameters_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+async def test_recommended_parameters_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     own = write_folder(tmp_path / "own")
     (own / "generation_config.json").write_text('{"temperature": "hot"}')
     async with SglangServer(own) as server:

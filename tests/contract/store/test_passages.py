@@ -127,6 +127,7 @@ async def test_in_a_large_store_rare_words_find_passages_and_common_ones_only_to
 
     assert await matching("river lantern") == [texts[7]]
     assert sorted(await matching("river bridge")) == sorted(text for text in texts if "bridge" in text)
+    assert sorted(await matching("river brigde bridge")) == sorted(text for text in texts if "bridge" in text)
     assert await matching("bridge boat") == []
     assert await matching("lantern", "fable") == [] and await matching("cellar") == []
 

@@ -69,7 +69,7 @@ def test_llama_reads_what_it_lists_here_and_on_a_server() -> None:
 
 
 class FolderTokenizerFacts:
-    """What dialects look up in a folder's tokenizer to write a request."""
+    """Has what dialects look up in a folder's tokenizer to write a request."""
 
     vocabulary_size = 100
     shows_specials = False

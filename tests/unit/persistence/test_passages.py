@@ -165,7 +165,9 @@ def test_vectors_as_they_are_stored() -> None:
 def test_rare_words_find_chunks_and_common_ones_only_together() -> None:
     common = COMMON_CHUNKS + 1
     rare = WordQuery.of([(common, "the"), (7, "b"), (0, "none"), (3, "a")])
-    assert rare == (("none", "a", "b"), (), ("the", "b", "none", "a"))
+    assert rare == (("a", "b"), (), ("the", "b", "a"))
+    misspelt = WordQuery.of([(0, "brigde"), (common, "river"), (common, "boat")])
+    assert misspelt == ((), ("river", "boat"), ("river", "boat"))
     assert WordQuery.of([(common, word) for word in "abcd"]) == ((), ("a", "b", "c"), tuple("abcd"))
     many = WordQuery.of([(COMMON_CHUNKS, word) for word in "abc"])
     assert many.some == ("a", "b")  # together they have RANKED_CHUNKS
