@@ -79,7 +79,7 @@ class SqlitePassages:
                 reader = await asyncio.to_thread(self._connect)
                 self._readers.append(reader)
                 self._idle.put_nowait(reader)
-        except (ImportError, OSError, sqlite3.Error) as exc:
+        except (OSError, sqlite3.Error) as exc:
             await self.close()
             raise passages_unavailable(exc) from exc
 

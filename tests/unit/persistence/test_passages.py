@@ -331,7 +331,7 @@ async def test_bounds_of_stores_and_files(monkeypatch: pytest.MonkeyPatch) -> No
     await database.close()
 
 
-async def test_a_file_beside_the_journal_memory_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_beside_the_journal_memory_or_none(tmp_path: Path) -> None:
     async with opening.open_passages("sqlite", tmp_path, None) as index:
         assert index is not None
     made = tmp_path / opening.FILE
@@ -344,9 +344,6 @@ async def test_a_file_beside_the_journal_memory_or_none(tmp_path: Path, monkeypa
     async with opening.open_passages("sqlite", tmp_path, None) as index:
         assert index is None
     async with opening.open_passages("postgresql://127.0.0.1:1/none", None, None) as index:
-        assert index is None
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    async with opening.open_passages("sqlite", tmp_path / "other", None) as index:
         assert index is None
 
 
