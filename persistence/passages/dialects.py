@@ -225,7 +225,8 @@ class PostgresDialect:
             json="JSONB",
             columns=",\n    dimensions BIGINT NOT NULL,\n    vector vector NOT NULL,\n    words TSVECTOR NOT NULL",
         ) + (
-            "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words);\n"
+            # A list of pending entries would be read anew for each word of each search.
+            "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words) WITH (fastupdate = off);\n"
             "ALTER TABLE stores ADD COLUMN IF NOT EXISTS version BIGINT NOT NULL DEFAULT 0;\n"
             # Earlier versions store none.
             "INSERT INTO packed_signs (num, tenant, store, file, chunks, bits)"
