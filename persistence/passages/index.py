@@ -398,9 +398,9 @@ class SqlPassageIndex:
         row = await self._row(tenant, store_id)
         if row is None or not row.chunks or len(vector) != 4 * row.store.dimensions:
             return []
-        among = None if only is None else set(await self._sign_rows(row, only))
-        kept = await self._loaded_signs(row)
-        numbers = await asyncio.to_thread(kept.nearest, vector, among, max(OVERSAMPLED, limit))
+        allowed_rows = None if only is None else set(await self._sign_rows(row, only))
+        store_signs = await self._loaded_signs(row)
+        numbers = await asyncio.to_thread(store_signs.nearest, vector, allowed_rows, max(OVERSAMPLED, limit))
         statement = Parameters()
         score = self._dialect.score(statement, vector)
         allowed = self._allowed(statement, row, None, self._dialect.numbered(statement, numbers))
@@ -410,22 +410,22 @@ class SqlPassageIndex:
     async def _loaded_signs(self, row: _StoreRow) -> StoreSigns:
         """Returns the signs of a store, of this version or a later one. If cancelled it keeps what it has read, for the
         next call."""
-        kept = self._signs.get(row.num)
-        if kept.version >= row.version:
-            return kept
+        store_signs = self._signs.get(row.num)
+        if store_signs.version >= row.version:
+            return store_signs
         async with self._loading:
-            kept = self._signs.get(row.num)
-            if kept.version >= row.version:
-                return kept
+            store_signs = self._signs.get(row.num)
+            if store_signs.version >= row.version:
+                return store_signs
             rows = await self._sign_rows(row, None)
             for at in range(0, len(rows), ROWS_AT_ONCE):
-                missing = [each for each in rows[at : at + ROWS_AT_ONCE] if each not in kept.rows]
+                missing = [each for each in rows[at : at + ROWS_AT_ONCE] if each not in store_signs.rows]
                 statement = Parameters()
                 some = self._dialect.numbered(statement, missing, "packed_signs")
                 text = f"SELECT c.num, c.chunks, c.bits {self._allowed(statement, row, None, some)}"
                 if missing and (stored := await self._database.rows(text, statement.values)):
-                    kept = self._signs.put(row.num, await asyncio.to_thread(kept.joined, stored))
-            return self._signs.put(row.num, await asyncio.to_thread(kept.of_rows, set(rows), row.version))
+                    store_signs = self._signs.put(row.num, await asyncio.to_thread(store_signs.joined, stored))
+            return self._signs.put(row.num, await asyncio.to_thread(store_signs.of_rows, set(rows), row.version))
 
     async def _sign_rows(self, row: _StoreRow, only: AttributeFilter | None) -> list[int]:
         """Returns the rows of `packed_signs` of a store's completed files, of those only that pass `only` if it is
@@ -455,8 +455,8 @@ class SqlPassageIndex:
         not above `COMMON_CHUNKS` + 1, and in a small store each counts as one."""
         if row.chunks <= COMMON_CHUNKS // len(hashes):
             return [(1, word) for word in hashes]
-        kept, statement = self._signs.get(row.num), Parameters()
-        common = kept.common_words if kept.version == row.version else set[str]()
+        store_signs, statement = self._signs.get(row.num), Parameters()
+        common = store_signs.common_words if store_signs.version == row.version else set[str]()
         rest = [word for word in hashes if word not in common]
         counts = dict.fromkeys(hashes, COMMON_CHUNKS + 1)
         if rest:

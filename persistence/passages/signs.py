@@ -15,6 +15,7 @@ import numpy
 
 KEPT_BYTES_MAX: Final = 256 << 20  # of all stores; the store that was searched last is kept in any case
 ROWS_AT_ONCE: Final = 256
+_ENTRY_BYTES: Final = 128  # of a dictionary, about
 _WORD_BYTES: Final = 8  # signs are compared as numbers of 64 bits
 
 
@@ -45,7 +46,7 @@ class StoreSigns(NamedTuple):
     @property
     def size(self) -> int:
         """The memory that they take, in bytes."""
-        return int(self.chunks.nbytes + self.bits.nbytes)
+        return int(self.chunks.nbytes + self.bits.nbytes) + _ENTRY_BYTES * (len(self.rows) + 8)
 
     def nearest(self, vector: bytes, rows: Container[int] | None, limit: int) -> list[int]:
         """Returns the numbers of the chunks (of these rows only, if they are given) whose signs are the nearest."""
@@ -71,8 +72,8 @@ class StoreSigns(NamedTuple):
 
     def of_rows(self, rows: Container[int], version: int) -> StoreSigns:
         """Returns the signs of these rows alone, as of a version."""
-        stay, among = {row: count for row, count in self.rows.items() if row in rows}, self._among(rows)
-        return StoreSigns(version, stay, self.chunks[among], self.bits.compress(among, axis=1), set())
+        counts, among = {row: count for row, count in self.rows.items() if row in rows}, self._among(rows)
+        return StoreSigns(version, counts, self.chunks[among], self.bits.compress(among, axis=1), set())
 
     def _among(self, rows: Container[int]) -> Any:
         """Returns for each chunk whether it is from one of these rows."""
@@ -84,10 +85,10 @@ _NONE: Final = StoreSigns(-1, {}, numpy.zeros(0, "i8"), numpy.zeros((0, 0), "u8"
 
 def _words(bits: bytes, count: int) -> Any:
     """Returns the signs of `count` vectors as numbers of 64 bits: a row for each 64 signs, a column for each vector."""
-    given = numpy.frombuffer(bits, "u1").reshape(count, -1)
-    whole = numpy.zeros((count, -(-given.shape[1] // _WORD_BYTES) * _WORD_BYTES), "u1")
-    whole[:, : given.shape[1]] = given
-    return numpy.ascontiguousarray(whole.view("u8").T)
+    unpadded = numpy.frombuffer(bits, "u1").reshape(count, -1)
+    padded = numpy.zeros((count, -(-unpadded.shape[1] // _WORD_BYTES) * _WORD_BYTES), "u1")
+    padded[:, : unpadded.shape[1]] = unpadded
+    return numpy.ascontiguousarray(padded.view("u8").T)
 
 
 class SignCache:
@@ -98,7 +99,7 @@ class SignCache:
 
     def get(self, store: int) -> StoreSigns:
         """Returns what is kept of a store: of any version, of version -1 if it is not complete."""
-        return self.put(store, self._kept.get(store, _NONE))
+        return self.put(store, self._kept[store]) if store in self._kept else _NONE
 
     def put(self, store: int, store_signs: StoreSigns) -> StoreSigns:
         """Keeps the signs of a store, and returns them. The signs of others make room."""
