@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, next_event, refusal
-from inference.remote.model_folder import listed_model, open_folder_tokenizer
+from inference.remote.model_folder import check_folder_tokenizer, listed_model, open_folder_tokenizer
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
@@ -68,8 +68,12 @@ class VllmDialect:
         return await listed_model(pool, server)
 
     async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
-        self._tokenizer, self._ends = await open_folder_tokenizer(self._options, pool, model)
+        self._tokenizer, self._ends = await open_folder_tokenizer(self._options)
         return self._tokenizer
+
+    async def check_tokenizer(self, pool: RemotePool, server: RemoteServer, model: str) -> None:
+        assert self._tokenizer is not None
+        await check_folder_tokenizer(self._options, self._tokenizer, pool, server, model)
 
     def check(self, request: GenerationRequest) -> None:
         self._body("", request)

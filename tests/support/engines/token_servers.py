@@ -50,6 +50,7 @@ class TokenServer:
         self.story = self.tokenizer._encode(STORY, special=False)
         self.url = ""
         self.key = ""
+        self.model = "small"  # its name
         self.event_tokens = 1  # ids of an event
         self.cut_after: int | None = None  # ids; then the connection ends
         self.junk_after: int | None = None  # ids; then what is no event
@@ -77,7 +78,7 @@ class TokenServer:
             if self.key and f"bearer {self.key}" not in head.lower():
                 writer.write(_answer(401, {"error": f"no {self.key}"}))
             elif path == "/v1/models":
-                model = {"id": "small", "owned_by": self.owned_by, "max_model_len": WINDOW}
+                model = {"id": self.model, "owned_by": self.owned_by, "max_model_len": WINDOW}
                 writer.write(_answer(200, {"data": [model]}))
             elif path == "/tokenize":
                 tokens = await self.tokenizer.text(body["prompt"])
