@@ -124,7 +124,7 @@ def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
     if status == 429:
         return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=wait_ms or 1000)
     if status in (401, 403):
-        return Unavailable("engine_unavailable", "The model's server refuses the key of engine_key.")
+        return Unavailable("engine_unavailable", "The model's server refuses the key of --engine-key-file.")
     if status < 400 or status >= 500 or status == 404:
         what = f"The model's server answers with {status}."
         return Unavailable("engine_unavailable", what, retry_after_ms=wait_ms)

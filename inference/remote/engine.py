@@ -74,7 +74,7 @@ class RemoteEngine:
             self._dialect = SglangDialect(self.options)
         names = sorted({model.name for model in served})
         if len(names) > 1:
-            what = f"engine_url: the servers have several models, {', '.join(names)}."
+            what = f"engine_url: the servers have several models, {' and '.join(names)}: name those of one model."
             raise BadInput("invalid_setting", what, param="engine_url")
         self._model = names[0]
         windows = [model.context_window for model in served if model.context_window]

@@ -273,6 +273,20 @@ async def test_a_server_that_was_away_at_the_start_is_checked_before_it_gets_a_p
     assert len(one.bodies) == 8 and not other.bodies
 
 
+async def test_servers_of_several_models_are_refused(bed: Bed, folder: Path) -> None:
+    bed.servers[1].model = "large"
+    with pytest.raises(BadInput, match="large and small: name those of one model"):
+        async with engine_before(folder, *bed.servers):
+            raise AssertionError
+
+
+async def test_a_folder_without_its_files_says_which(bed: Bed, tmp_path: Path) -> None:
+    for folder, message in ((tmp_path / "none", r"config\.json and tokenizer\.json"), (tmp_path, "Copy it from")):
+        with pytest.raises(BadInput, match=message):
+            async with engine_before(folder, *bed.servers):
+                raise AssertionError
+
+
 @pytest.mark.parametrize("kind", SGLANG)
 async def test_servers_of_several_kinds_are_refused(kind: str, folder: Path) -> None:
     async with KINDS[kind](folder) as one, VllmServer(folder) as other:
