@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from inference.remote.chat_tokenizer import UNMARKED, UNMARKED_JSON, ChatTokenizer, encode, read_prompt
-from inference.remote.dialects import RemoteRunEnded, ServedModel, read_event, refusal, unlike
+from inference.remote.dialects import NOT_FOUND, RemoteRunEnded, ServedModel, read_event, refusal, unlike
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
@@ -81,7 +81,7 @@ class ChatDialect:
         """Returns the model by its name. Raises BadInput where the provider lists its models and has none of this
         name."""
         status, answer = await pool.question(server, "GET", self.probe_path(server))
-        if status == 404:  # it does not list them
+        if status == NOT_FOUND:  # it does not list them
             return ServedModel(self._model, 0)
         if status != 200:
             raise refusal(status, server.without_key(answer))

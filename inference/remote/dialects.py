@@ -20,6 +20,8 @@ from sessions.model.generation import Chunk, EndReason, GenerationRequest, Thoug
 from sessions.model.types import SessionKey
 from sessions.ports import Tokenizer
 
+NOT_FOUND: Final = 404
+PROBE: Final = "Ein Fluß, 2 bridges\n\tand a 橋 🌉."  # the text by which two tokenizers are compared
 _TOO_LONG: Final = ("context", "max_model_len", "maximum allowed length")  # in refusals of a prompt
 _Event = TypeVar("_Event")
 _Answer = TypeVar("_Answer")
@@ -38,6 +40,12 @@ class ServedModel(NamedTuple):
     context_window: int
     images: bool | None = None
     kind: str = ""
+
+
+class TokenizedText(msgspec.Struct, frozen=True):
+    """The answer of a server's `/tokenize`."""
+
+    tokens: tuple[int, ...]
 
 
 class TemplateFacts(Protocol):
@@ -125,7 +133,7 @@ def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
         return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=wait_ms or 1000)
     if status in (401, 403):
         return Unavailable("engine_unavailable", "The model's server refuses the key of --engine-key-file.")
-    if status < 400 or status >= 500 or status == 404:
+    if status < 400 or status >= 500 or status == NOT_FOUND:
         what = f"The model's server answers with {status}."
         return Unavailable("engine_unavailable", what, retry_after_ms=wait_ms)
     if any(words in message for words in _TOO_LONG):

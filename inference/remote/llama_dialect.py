@@ -18,8 +18,17 @@ from inference.llama.gguf import read_model
 from inference.llama.sampling import check_stop_tokens, completion_parameters
 from inference.llama.tokenizer import LlamaTokenizer
 from inference.llama.vocabulary import Vocabulary, read_vocabulary
-from inference.remote.dialects import RemoteRunEnded, ServedModel, other_tokens, read_answer, refusal, unlike
-from inference.remote.model_folder import NOT_FOUND, PROBE, TokenizedText
+from inference.remote.dialects import (
+    NOT_FOUND,
+    PROBE,
+    RemoteRunEnded,
+    ServedModel,
+    TokenizedText,
+    other_tokens,
+    read_answer,
+    refusal,
+    unlike,
+)
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from inference.sampling import HONOURED, unfit_continuation
@@ -88,8 +97,9 @@ class LlamaDialect:
         status, answer = await pool.question(server, "POST", "/tokenize", body)
         if status != 200:
             raise refusal(status, server.without_key(answer))
-        ids, pieces = read_answer(server, answer, TokenizedText, _API).tokens, self._vocabulary.pieces
-        if max(ids) >= len(pieces) or b"".join(pieces[token] for token in ids).lstrip() != text.encode():
+        ids, size = read_answer(server, answer, TokenizedText, _API).tokens, self._vocabulary.size
+        said = b"".join(self._vocabulary.pieces[token] for token in ids if token < size)
+        if said.lstrip() != text.encode():
             raise other_tokens(server, self._options.tokenizer)
 
     def check(self, request: GenerationRequest) -> None:
