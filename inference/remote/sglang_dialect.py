@@ -196,7 +196,9 @@ def _failure(server: RemoteServer, event: _Event, *, begun: bool) -> SessileErro
     elif end is not None:
         status, message = None, None
     else:
-        status, message = _BAD_REQUEST, event.error.get("message") if isinstance(event.error, dict) else event.error
+        error = event.error if isinstance(event.error, dict) else {"message": event.error}
+        status, message = error.get("code"), error.get("message")
+        status = status if isinstance(status, int) else _BAD_REQUEST
     if begun or status is None:
         return Unavailable("engine_unavailable", "The model's server broke an answer off.")
     answer = _ENCODER.encode({"error": {"message": str(message or "")}})

@@ -351,6 +351,17 @@ async def test_an_abort_before_the_first_token_says_whose_fault_it_is(folder: Pa
     assert error.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "overloaded"), (500, "engine_unavailable"), (400, "engine_refused")]
+)
+async def test_a_refusal_in_the_stream_says_whose_fault_it_is(folder: Path, status: int, code: str) -> None:
+    async with SglangServer(folder) as server, engine_before(folder, server) as engine:
+        server.refusal, server.refusal_status = "No.", status
+        with pytest.raises(SessileError) as error:
+            await answer_of(engine, await prompt_of(engine, "Where?"))
+    assert error.value.code == code
+
+
 async def test_ids_that_a_server_loses_are_noticed(folder: Path) -> None:
     """Some releases lose them when they are busy."""
     async with SglangServer(folder, incremental=True) as server, engine_before(folder, server) as engine:

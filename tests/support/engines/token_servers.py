@@ -200,6 +200,7 @@ class SglangServer(TokenServer):
         self._prompt_ids = prompt_ids
         self.lost_event: int | None = None
         self.names_ids = True
+        self.refusal_status = 400
         self.abort: tuple[int, dict[str, Any]] | None = None  # behind so many ids
         self._cached = 0
         self._leading: list[int] = []
@@ -212,7 +213,8 @@ class SglangServer(TokenServer):
             return
         if self.refusal or len(prompt) + sampling["max_new_tokens"] >= WINDOW:
             message = self.refusal or f"The input is longer than the model's context length ({WINDOW} tokens)."
-            writer.write(b"data: " + msgspec.json.encode({"error": {"message": message}}) + b"\n\ndata: [DONE]\n\n")
+            error = {"message": message, "code": self.refusal_status}
+            writer.write(b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
             return
         self._cached = self.cached(body["extra_key"], tuple(prompt))
         self._leading = prompt[-self._prompt_ids :] if self._prompt_ids else []
