@@ -97,7 +97,7 @@ class ChatDialect:
         window = model.get("max_model_len") or model.get("context_length") or model.get("context_window") or 0
         return ServedModel(self._model, int(window), _sees(model))
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> ChatTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> ChatTokenizer:
         return ChatTokenizer(images=images)
 
     async def check_tokenizer(self, pool: RemotePool, server: RemoteServer, model: str) -> None: ...

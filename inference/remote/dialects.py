@@ -80,7 +80,7 @@ class ServerDialect(Protocol):
         """Returns the model that a server serves. Raises Unavailable."""
         ...
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> TemplatedTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> TemplatedTokenizer:
         """Makes the tokenizer, for a model that sees `images` or not. Raises BadInput, Unavailable."""
         ...
 

@@ -82,7 +82,7 @@ class RemoteEngine:
         if not windows:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
         images = self._sees(served)
-        self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model, images=images)
+        self._tokenizer = await self._dialect.open_tokenizer(self._pool, images=images)
         for server in self._pool.servers:
             if server.is_checked:
                 await self._dialect.check_tokenizer(self._pool, server, self._model)

@@ -71,7 +71,7 @@ class FolderDialect:
             return ServedModel(model.id, max(0, window - SGLANG_RESERVED), kind="SGLang")
         return ServedModel(model.id, window, kind="vLLM")
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> VllmTokenizer:
         folder = await asyncio.to_thread(read_vllm_model, self._options.tokenizer, weights_needed=False)
         template = folder_template(self._options.chat_template, folder)
         template.announce()

@@ -76,7 +76,7 @@ class LlamaDialect:
         name = name or props.model_path.rpartition("/")[2].removesuffix(".gguf")
         return ServedModel(name, props.default_generation_settings.n_ctx)
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> LlamaTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> LlamaTokenizer:
         file = await asyncio.to_thread(read_model, self._options.tokenizer)
         vocabulary = self._vocabulary = await asyncio.to_thread(read_vocabulary, file.metadata)
         self._spells_bytes = file.metadata.get("tokenizer.ggml.model") in _SPELLING_BYTES

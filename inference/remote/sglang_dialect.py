@@ -76,9 +76,9 @@ class SglangDialect(FolderDialect):
         self._hidden: frozenset[int] = frozenset()  # special tokens, unless they are text
         self._defaults: dict[str, Json] = {}
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> VllmTokenizer:
         self._defaults = await asyncio.to_thread(_recommended, self._options.tokenizer)
-        tokenizer = await super().open_tokenizer(pool, model, images=images)
+        tokenizer = await super().open_tokenizer(pool, images=images)
         self._hidden = frozenset() if tokenizer.shows_specials else tokenizer.special_ids
         return tokenizer
 
