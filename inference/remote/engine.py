@@ -77,10 +77,15 @@ class RemoteEngine:
             what = f"engine_url: the servers have several models, {' and '.join(names)}: name those of one model."
             raise BadInput("invalid_setting", what, param="engine_url")
         self._model = names[0]
-        windows = [model.context_window for model in served if model.context_window]
-        windows += [self.options.context_window] if self.options.context_window else []
-        if not windows:
+        windows, wanted = (
+            [model.context_window for model in served if model.context_window],
+            self.options.context_window,
+        )
+        if not windows and not wanted:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
+        if windows and wanted > min(windows):
+            what = f"--context {wanted} is beyond the window of the servers: at most {min(windows)}."
+            raise BadInput("invalid_setting", what, param="context")
         images = self._sees(served)
         self._tokenizer = await self._dialect.open_tokenizer(self._pool, images=images)
         for server in self._pool.servers:
@@ -91,7 +96,7 @@ class RemoteEngine:
             model=self.options.model_name or self._model,
             build=self._dialect.build,
             model_fingerprint=f"remote-{self._model}",
-            context_window=min(windows),
+            context_window=wanted or min(windows),
             slots=self.options.slots,
             sampling=self._dialect.sampling,
             tool_format="engine" if self._dialect.holds_to_formats else "hermes",

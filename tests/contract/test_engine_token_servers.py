@@ -280,6 +280,16 @@ async def test_servers_of_several_models_are_refused(bed: Bed, folder: Path) -> 
             raise AssertionError
 
 
+async def test_a_window_beyond_the_servers_is_refused_and_a_smaller_one_is_taken(bed: Bed, folder: Path) -> None:
+    with pytest.raises(
+        BadInput, match=rf"--context {WINDOW + 1} is beyond .*: at most {bed.engine.info.context_window}\\."
+    ):
+        async with engine_before(folder, *bed.servers, context_window=WINDOW + 1):
+            raise AssertionError
+    async with engine_before(folder, *bed.servers, context_window=WINDOW // 2) as engine:
+        assert engine.info.context_window == WINDOW // 2
+
+
 async def test_a_folder_without_its_files_says_which(bed: Bed, tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "none", r"config\.json and tokenizer\.json"), (tmp_path, "Copy it from")):
         with pytest.raises(BadInput, match=message):
