@@ -281,9 +281,8 @@ async def test_servers_of_several_models_are_refused(bed: Bed, folder: Path) -> 
 
 
 async def test_a_window_beyond_the_servers_is_refused_and_a_smaller_one_is_taken(bed: Bed, folder: Path) -> None:
-    with pytest.raises(
-        BadInput, match=rf"--context {WINDOW + 1} is beyond .*: at most {bed.engine.info.context_window}\\."
-    ):
+    beyond = f"--context {WINDOW + 1} is beyond the window of the servers: at most {bed.engine.info.context_window}"
+    with pytest.raises(BadInput, match=beyond):
         async with engine_before(folder, *bed.servers, context_window=WINDOW + 1):
             raise AssertionError
     async with engine_before(folder, *bed.servers, context_window=WINDOW // 2) as engine:
