@@ -77,7 +77,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS, forced)
-    with naming_input("messages"):
+    with naming_input("messages", format="response_format"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
     session = started.cursor.key.session
     release_body(request, body.messages)

@@ -46,7 +46,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
-    with naming_input("messages", instructions="system"):
+    with naming_input("messages", instructions="system", format="output_config.format"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, await request.body(), key))
     release_body(request, body.messages)
 
