@@ -83,7 +83,8 @@ IMAGES: Final = "tests/integration/transport/test_files.py::"
 FORMS: Final = "tests/unit/transport/http_api/test_routes.py::"
 PARSED: Final = "tests/unit/transport/openai/test_parse_request.py::"
 WEATHER: Final[dict[str, Json]] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
-NOT_HERE: Final = "nobody here does it"
+NOT_HERE: Final = ""
+"""What the page says beyond the word of the effect: nothing."""
 
 SAMPLING: Final[dict[str, Row]] = {
     "temperature": engine("0 to 2", 0.5),
@@ -97,13 +98,13 @@ SAMPLING: Final[dict[str, Row]] = {
     "ignore_eos": engine("the answer goes on to its limit", True),
     "min_tokens": engine("the answer may not end before", 5),
     "stop_token_ids": engine("", [7]),
-    "seed": engine("the same seed draws the same; -1: drawn anew", 42),
+    "seed": engine("-1: drawn anew", 42),
     "top_logprobs": engine("up to 20; in chat with `logprobs`", 3, logprobs=True),
     "parallel_tool_calls": engine("false: one call an answer", False),
     "stop": honoured("up to 16 texts, in Responses too", CHAT + "test_limits_and_stops_end_an_answer_as_they_should"),
     "stream": honoured("server-sent events", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
     "metadata": honoured(
-        "stands with the response in the session's log; Responses show it",
+        "stands in the session's log; Responses show it",
         "test_parameter_table.py::test_metadata_stands_in_the_log",
     ),
     "user": honoured(
@@ -113,10 +114,10 @@ SAMPLING: Final[dict[str, Row]] = {
     "safety_identifier": honoured(
         "as `user`, where that is not there", "test_parameter_table.py::test_a_safety_identifier_is_a_user"
     ),
-    "prompt_cache_key": needless("the history itself finds its session and KV", "a"),
-    "prompt_cache_retention": needless("a session keeps its KV as long as there is room", "24h"),
+    "prompt_cache_key": needless("the history finds its session and KV", "a"),
+    "prompt_cache_retention": needless("KV stays as long as there is room", "24h"),
     "prompt_cache_options": needless("likewise", {"a": 1}),
-    "service_tier": warned("there is one tier, which answers name `default`", "priority"),
+    "service_tier": warned("answers name the tier `default`", "priority"),
     "client_metadata": needless("a client's own note; Codex sends it", {"a": "b"}),
 }
 
@@ -125,9 +126,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         **SAMPLING,
         "model": honoured("a model of /v1/models", CHAT + "test_bad_input_is_told_as_openai_does"),
         "messages": honoured("", SDKS + "test_a_history_that_is_resent_is_reused"),
-        "tools": honoured(
-            "kinds that nobody here carries out are named in a `Warning`", TOOLS + "test_a_streamed_call"
-        ),
+        "tools": honoured("unknown kinds are named in a `Warning`", TOOLS + "test_a_streamed_call"),
         "tool_choice": honoured("", TOOLS + "test_a_call_that_must_be_made"),
         "response_format": honoured("held to by a grammar", TOOLS + "test_structured_output_reaches_the_engine"),
         "max_tokens": engine("a bound; nothing is reserved", 5),
@@ -189,7 +188,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "background": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
         "store": honoured("", RESPONSES + "test_what_is_not_stored_is_not_shown_again"),
         "tools": honoured(
-            "kinds that nobody here carries out are named in a `Warning`",
+            "unknown kinds are named in a `Warning`",
             TOOLS + "test_an_agents_functions_work_beside_tools_that_nobody_here_carries_out",
         ),
         "tool_choice": honoured("", TOOLS + "test_a_call_that_must_be_made"),
@@ -217,7 +216,7 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "access_programs": refused(NOT_HERE, []),
         "image": refused(NOT_HERE, {}),
         "moderation": refused("a tenant's policy says it", {"model": "x"}),
-        "prompt": refused("nobody keeps prompts here", {"id": "pmpt_1"}),
+        "prompt": refused(NOT_HERE, {"id": "pmpt_1"}),
     },
     "InputTokensRequest": {
         "model": honoured("", "test_sessions.py::test_input_tokens_are_those_of_the_response"),
@@ -243,8 +242,8 @@ ROWS: Final[dict[str, dict[str, Row]]] = {
         "previous_response_id": honoured(
             "", "responses/test_responses.py::test_a_conversation_is_compacted_and_goes_on_behind_the_item"
         ),
-        "prompt_cache_key": needless("the history itself finds its session and KV", "a"),
-        "prompt_cache_retention": needless("a session keeps its KV as long as there is room", "24h"),
+        "prompt_cache_key": needless("the history finds its session and KV", "a"),
+        "prompt_cache_retention": needless("KV stays as long as there is room", "24h"),
         "service_tier": warned("there is one tier", "flex"),
         "client_metadata": needless("a client's own note", {"a": "b"}),
         "image": refused(NOT_HERE, {}),
@@ -461,7 +460,7 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
         ("type", "text"), honoured("", "test_sessions.py::test_moderations_are_what_the_policy_finds")
     ),
     "InputItem": {
-        "type": honoured("kinds that nobody here carries out are named in a `Warning`", _ITEMS),
+        "type": honoured("unknown kinds are named in a `Warning`", _ITEMS),
         "id": honoured(
             "of an `item_reference`; other items get ids of this log",
             "responses/test_responses.py::test_a_history_that_names_its_answers_goes_on_where_they_are",
@@ -602,19 +601,17 @@ def _name(schema: dict[str, Any]) -> str:
 OPENING: Final = """\
 # OpenAI's API, parameter by parameter
 
-Made from the OpenAPI document of the server by `python deploy/openai_page.py`. Each row names a test in that program
-that shows it, so nothing here is taken and dropped in silence.
+Made by `python deploy/openai_page.py`, which names a test for each row.
 
 | word | means |
 |---|---|
 | honoured, or none of these words | it does what its name says |
 | refused | a 400 that names it |
-| warned | the answer comes without it, and its header `Warning` names it: `299 - "Parameters were ignored: store"` |
-| needs nothing | what it asks for happens anyway, or it is a client's own note (as is each `x_...`) |
+| warned | the answer comes without it; the header `Warning` names it: `299 - "Parameters were ignored: store"` |
+| needs nothing | it happens anyway, or is a client's own note (as is each `x_...`) |
 
-`As above` names parameters that work as in the first section that has them. `null` is as if absent. What stands
-nowhere is `unknown_parameter`, a 400; with `--unknown-parameters ignore` it is left out with a `Warning`, as is a
-parameter that a model's engine lacks.
+`As above`: as in the first section that has the parameter. `null` is as if absent. Others are `unknown_parameter`, a
+400; with `--unknown-parameters ignore` they are left out with a `Warning`, as are parameters that an engine lacks.
 """
 
 
@@ -642,7 +639,11 @@ def _chapter(title: str, tables: dict[str, dict[str, Row]]) -> str:
     """Returns a section for each table, and a list of those whose rows are all plainly honoured."""
     plain = [name for name, rows in tables.items() if all(_shown(row) == ("honoured", "") for row in rows.values())]
     lists = [f"* {name}: {', '.join(f'`{field}`' for field in tables[name])}\n" for name in plain]
-    sections = [f"\n### {name}\n\n{_section(rows, {})}" for name, rows in tables.items() if name not in plain]
+    sections, above = list[str](), dict[str, Row]()
+    for name, rows in tables.items():
+        if name not in plain:
+            sections.append(f"\n### {name}\n\n{_section(rows, above)}")
+            above = rows | above
     return "".join([f"\n## {title}\n\nHonoured as a whole:\n\n", *lists, *sections])
 
 

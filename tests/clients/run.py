@@ -430,23 +430,20 @@ HEAD: Final = (
 )
 OPENING: Final = """# Clients
 
-Programs that people use with OpenAI's and Anthropic's API, unchanged, at the versions that `make test-clients` installs
-and drives. It writes this page.
+Programs for OpenAI's and Anthropic's API, unchanged. `make test-clients` installs these versions, drives each with a
+scripted model, and writes this page. The steps:
 
-Each is driven with a scripted model, by these steps:
-
-* *two turns*: a question, and a second one when the program is started anew (its *resume*);
+* *two turns*: a question, and a second one after a start anew (its *resume*);
 * *tools*: a command, a file of 8,000 tokens, another command, an answer, one turn more;
-* *invalid calls*: the model calls a function that is not there, and leaves out arguments; then it calls rightly;
-* *built-in tools*, where it has no command and no file: calls that it cannot carry out, the time, a note, a search;
-* *cancel*: Ctrl-C or a stop button while an answer is written; the conversation goes on;
-* *restart*: the server ends between two turns, and the conversation goes on with the same tokens;
+* *invalid calls*: calls of a missing function and without arguments, then a right one;
+* *built-in tools*, for programs without commands and files: impossible calls, the time, a note, a search;
+* *cancel*: Ctrl-C or a stop button during an answer; the conversation goes on;
+* *restart*: the server restarts between two turns; the conversation goes on with the same tokens;
 * *thoughts*: the model thinks before its answers; the thoughts are folded;
-* *log-likelihoods*: for an evaluation, 200 multiple-choice items: the scores are the engine's own within 0.001.
+* *log-likelihoods*: 200 multiple-choice items get the engine's own scores within 0.001.
 
 *All* are two turns, tools, invalid calls, cancel and restart. *Reuse* is the share of the previous prompt and answer
-that a step did not compute again. *Door* is the API: `/v1/chat/completions`, `/v1/responses`, `/v1/messages` or
-`/v1/completions`.
+that a step did not compute again. *Door* is the API (chat: `/v1/chat/completions`).
 
 ## What works
 
