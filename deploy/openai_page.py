@@ -83,8 +83,7 @@ IMAGES: Final = "tests/integration/transport/test_files.py::"
 FORMS: Final = "tests/unit/transport/http_api/test_routes.py::"
 PARSED: Final = "tests/unit/transport/openai/test_parse_request.py::"
 WEATHER: Final[dict[str, Json]] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
-NOT_HERE: Final = ""
-"""What the page says beyond the word of the effect: nothing."""
+NOT_HERE: Final = "unsupported"
 
 SAMPLING: Final[dict[str, Row]] = {
     "temperature": engine("0 to 2", 0.5),
