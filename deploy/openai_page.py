@@ -614,20 +614,28 @@ Made by `python deploy/openai_page.py`, which names a test for each row.
 """
 
 
+COMMON: Final = "In all three"
+"""The heading of the parameters of chat completions, completions and responses."""
+
 LISTED_MAX: Final = 4
 """The number of parameters of a section up to which they are a list; more are a table."""
 
 
 def page_text() -> str:
     """Returns the whole page."""
-    given, parts, shown, above = document(), [OPENING], set[str](), dict[str, Row]()
+    given, shown, above = document(), set[str](), dict(SAMPLING)
+    parts = [OPENING, f"\n## {COMMON}\n\n", _section(SAMPLING, {})]
     for door, name, _ in requests(given):
         parts.append(f"\n## `{door}`\n\n")
         if name in shown:
             parts.append(f"As `{name}` above.\n")
             continue
         shown.add(name)
-        parts.append(_section(ROWS[name], above))
+        own = ROWS[name]
+        if SAMPLING.keys() <= own.keys():
+            parts.append("As in [all three](#in-all-three), except as said here.\n\n")
+            own = {field: row for field, row in own.items() if _shown(row) != _shown(SAMPLING.get(field))}
+        parts.append(_section(own, above))
         above = ROWS[name] | above
     parts.append(_chapter("Objects inside", {name: INSIDE[name] for name in inner(given)}))
     parts.append(_chapter("Queries", {f"`{path}`": QUERY[path] for path in queries(given)}))
