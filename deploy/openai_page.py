@@ -100,7 +100,7 @@ SAMPLING: Final[dict[str, Row]] = {
     "seed": engine("-1: drawn anew", 42),
     "top_logprobs": engine("up to 20; in chat with `logprobs`", 3, logprobs=True),
     "parallel_tool_calls": engine("false: one call an answer", False),
-    "stop": honoured("up to 16 texts, in Responses too", CHAT + "test_limits_and_stops_end_an_answer_as_they_should"),
+    "stop": honoured("up to 16 texts", CHAT + "test_limits_and_stops_end_an_answer_as_they_should"),
     "stream": honoured("server-sent events", SDKS + "test_a_stream_says_what_the_whole_answer_says"),
     "metadata": honoured(
         "stands in the session's log; Responses show it",
@@ -614,7 +614,7 @@ Made by `python deploy/openai_page.py`, which names a test for each row.
 """
 
 
-COMMON: Final = "In all three"
+COMMON: Final = "Common parameters"
 """The heading of the parameters of chat completions, completions and responses."""
 
 LISTED_MAX: Final = 4
@@ -633,7 +633,7 @@ def page_text() -> str:
         shown.add(name)
         own = ROWS[name]
         if SAMPLING.keys() <= own.keys():
-            parts.append("As in [all three](#in-all-three), except as said here.\n\n")
+            parts.append("[Common parameters](#common-parameters), and:\n\n")
             own = {field: row for field, row in own.items() if _shown(row) != _shown(SAMPLING.get(field))}
         parts.append(_section(own, above))
         above = ROWS[name] | above
