@@ -3,14 +3,17 @@ and gzip.
 
 Plain ASGI, so that streams pass through untouched. A body beyond the limit is answered with 413 where the answer has
 not begun; its rest is not read.
+
+Requests that come at once take turns on the event loop: to begin, and for each piece of a body, behind whose last one
+it is parsed. A request whose client has left by then finds that out before anything of it is parsed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, Final, Protocol
 
@@ -19,7 +22,9 @@ import structlog
 from sessions.model.errors import SessileError, TooLarge, Unavailable
 from sessions.model.types import Principal
 from transport.auth.authenticator import Authenticator
+from transport.auth.connection_shares import key_of
 from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
+from transport.http.loop_turns import LoopTurns
 from transport.quotas import RATE_LIMIT_STATE, Arrival, RateLimitState, http_arrival
 
 Scope = MutableMapping[str, Any]
@@ -60,6 +65,11 @@ def _too_large(bytes_max: int, uploads: bool) -> TooLarge:
     return TooLarge("too_large", f"A request body has at most {bytes_max} bytes.")
 
 
+def _caller(scope: Scope, principal: Principal | None) -> Hashable:
+    """Returns who shares turns with whom: the requests of a key, or without one those of an address."""
+    return key_of(principal) if principal is not None else (scope.get("client") or ("",))[0]
+
+
 class Arrivals(Protocol):
     """Counts the requests of each key, and paces them."""
 
@@ -81,6 +91,7 @@ class RequestContextMiddleware:
     refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
     upload_bytes_max: int = 0  # of an upload's body; 0: there are no uploads
     arrivals: Arrivals | None = None
+    _turns: LoopTurns = field(default_factory=LoopTurns, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,11 +110,15 @@ class RequestContextMiddleware:
         arrived: tuple[Principal, Arrival] | None = None
         rate_limits = RateLimitState()
         RATE_LIMIT_STATE.set(rate_limits)  # for this request: tasks that it starts inherit it
+        caller = _caller(scope, principal)
+        await self._turns.turn(caller)
 
         async def limited_receive() -> Message:
             nonlocal taken
             message = await receive()
-            taken += len(message.get("body", b""))
+            if body := message.get("body", b""):
+                await self._turns.turn(caller)
+            taken += len(body)
             if taken > bytes_max:
                 raise _too_large(bytes_max, uploads)
             return message
