@@ -15,6 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -23,6 +24,7 @@ from sessions.model.errors import SessileError, TooLarge, Unavailable
 from sessions.model.types import Principal
 from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
+from transport.http.body_budget import BodyBudget
 from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
 from transport.http.loop_turns import LoopTurns
 from transport.quotas import RATE_LIMIT_STATE, Arrival, RateLimitState, http_arrival
@@ -49,6 +51,10 @@ UPLOADS: Final = "/v1/files"
 REFUSED: Final = "refused"
 """The key, in a request's state, of the error with which the credential gate has refused it; the middleware writes that
 error after the earlier answers on the connection."""
+
+LET_BODY_GO: Final = "let_body_go"
+"""The key, in a request's state, of the function that a route calls once it keeps nothing of the body that it has read.
+Without that call the body counts until the answer begins."""
 
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 
@@ -91,6 +97,7 @@ class RequestContextMiddleware:
     refuse: Callable[[SessileError, Scope, Receive, Send], Awaitable[None]]
     upload_bytes_max: int = 0  # of an upload's body; 0: there are no uploads
     arrivals: Arrivals | None = None
+    bodies: BodyBudget = field(default_factory=BodyBudget)
     _turns: LoopTurns = field(default_factory=LoopTurns, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,10 +130,28 @@ class RequestContextMiddleware:
                 raise _too_large(bytes_max, uploads)
             return message
 
+        kept = 0  # bytes of the body, unpacked, that count
+
+        def let_body_go() -> None:
+            nonlocal kept
+            self.bodies.give_back(caller, kept)
+            kept = 0
+
+        state[LET_BODY_GO] = let_body_go
+
+        async def counted_receive(receive: Receive) -> Message:
+            nonlocal kept
+            message = await receive()
+            if size := len(message.get("body", b"")):
+                self.bodies.take(caller, size)
+                kept += size
+            return message
+
         async def named_send(message: Message) -> None:
             nonlocal started, held
             if message["type"] == "http.response.start":
                 started = True
+                let_body_go()
                 if message["status"] == 429 and arrived is not None and self.arrivals is not None:
                     self.arrivals.give_back(*arrived)
                 headers_given = message.get("headers", ())
@@ -159,10 +184,11 @@ class RequestContextMiddleware:
                 if principal is not None and self.arrivals is not None:
                     arrived = principal, http_arrival(scope["method"], scope["path"], headers)
                     await self.arrivals.arrive(*arrived)
+                plain: tuple[Scope, Receive] = scope, limited_receive
                 if is_packed(headers):
-                    await self.app(*unpacked(scope, limited_receive, bytes_max), named_send)
-                else:
-                    await self.app(scope, limited_receive, named_send)
+                    plain = unpacked(scope, limited_receive, bytes_max)
+                read = plain[1] if uploads else partial(counted_receive, plain[1])  # an upload goes to its file
+                await self.app(plain[0], read, named_send)
             except SessileError as error:
                 if started:
                     raise
@@ -171,3 +197,6 @@ class RequestContextMiddleware:
                 if started:
                     raise
                 await self.refuse(Unavailable("draining", "The server is stopping."), scope, receive, named_send)
+            finally:
+                let_body_go()
+                del state[LET_BODY_GO]  # it refers to this frame, and that to the state

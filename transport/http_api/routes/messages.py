@@ -45,9 +45,9 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
+    given, has_left = await request.body(), request.is_disconnected if key is None else None
     release_body(request, body.messages)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
-    given, has_left = await request.body(), request.is_disconnected if key is None else None
     with naming_input("messages", instructions="system"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, key, None, has_left))
 
