@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from starlette.requests import ClientDisconnect
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, SessileError, Unavailable
@@ -64,7 +65,7 @@ from transport.history_index import (
     rename_outputs,
 )
 from transport.http.headers import EventId
-from transport.http.sse import ClientDisconnect, HasLeft, demand_client
+from transport.http.sse import HasLeft, demand_client
 from transport.openai.chat_render import resendable_answer
 from transport.openai.history_ends import HistoryEnd, HistoryEnds
 from transport.openai.log_cursor import LogCursor

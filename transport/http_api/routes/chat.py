@@ -181,9 +181,10 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
         )
         for prompt in prompts
     ]
-    with naming_input("prompt"):
-        started = await _started(request, principal, turns)
+    given = await request.body()
     release_body(request, body.prompt)
+    with naming_input("prompt"):
+        started = await _started(request, principal, turns, given)
 
     def left() -> None:
         for each in started:
@@ -220,9 +221,12 @@ async def _at_once(whole: dict[str, Any], usage: StreamUsage) -> AsyncGenerator[
     yield sse.DONE
 
 
-async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:
-    """Starts all turns of a request, or none: if one is refused, those that were started are cancelled."""
-    starter, given, key = turn_starter_of(request), await request.body(), read_retry_headers(request).idempotency_key
+async def _started(
+    request: Request, principal: Principal, turns: Sequence[TurnInput], given: bytes
+) -> list[StartedTurn]:
+    """Starts all turns of a request, or none: if one is refused, those that were started are cancelled. `given`: the
+    request's body."""
+    starter, key = turn_starter_of(request), read_retry_headers(request).idempotency_key
     has_left = request.is_disconnected if key is None else None
     started: list[StartedTurn] = []
     try:

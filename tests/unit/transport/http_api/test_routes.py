@@ -12,6 +12,7 @@ import httpx
 import httpx2
 import pytest
 from fastapi import routing
+from fastapi.dependencies.utils import get_dependant
 
 from actors.peer.frames import Measured
 from actors.peer.links import LinkDown
@@ -116,7 +117,7 @@ async def test_me_names_the_tenant_user_and_role_of_the_key(
 async def test_no_request_waits_until_the_routes_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request that came past all of them held the loop for a tenth of a second."""
     (tmp_path / "index.html").write_text("<p>")
-    built, build = list[str](), routing.get_dependant
+    built, build = list[str](), get_dependant
 
     def noted(*, path: str, **more: Any) -> Any:
         built.append(path)
