@@ -449,8 +449,8 @@ class _NotSeparable(Exception):
 def _unusable(why: str) -> BadInput:
     return BadInput(
         "bad_chat_template",
-        f"The model's chat template cannot be used: {why}. Start with --chat-template chatml, which is built in, or"
-        " give another template.",
+        f"The model's chat template cannot be used: {why.rstrip('.')}. Start with --chat-template chatml, which is"
+        " built in, or give another template.",
         param="chat_template",
     )
 

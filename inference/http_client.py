@@ -221,7 +221,7 @@ class HttpClient:
                 await loop.create_unix_connection(lambda: exchange, sock=await _connected(self.socket_path))
             else:
                 await loop.create_connection(lambda: exchange, self._host, self._port, ssl=self._tls)
-        except OSError as exc:
+        except (OSError, UnicodeError) as exc:  # the latter of what can be no host's name
             raise _unavailable() from exc
         except BaseException:
             exchange.abort()

@@ -19,6 +19,8 @@ from tests.support.engines.template_reference import tried
 def main(folder: Path) -> None:
     """Prints a row for each template of the folder, and how many of them are as they should be."""
     files, right, refused = sorted(folder.glob("*.jinja")), 0, 0
+    if not files:
+        sys.exit(f"{folder} holds no *.jinja.")
     for file in files:
         try:
             row = tried(file.read_text(), SPECIALS)

@@ -35,6 +35,11 @@ def prepared(options: object, settings: Settings) -> Settings:
     check_files(settings)
     if settings.engine == "chat":  # whose model is a name
         return settings
+    if settings.engine == "remote" and settings.model == DEFAULT_MODEL:
+        raise BadSetting(
+            "--engine remote needs --model: the Hugging Face folder of the servers' model, without its weights; for"
+            " llama-server its GGUF file"
+        )
     settings = with_model(settings)
     if settings.engine != "remote" and Path(settings.model).exists():  # else the start is refused, with one sentence
         describe_device(settings)

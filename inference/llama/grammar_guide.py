@@ -170,7 +170,7 @@ def make_guide(vocabulary: GuideVocabulary, parameters: dict[str, Json], emitted
     if matcher.is_error():
         raise BadInput(
             "invalid_schema",
-            "The JSON schema in text.format is invalid, or uses something that this engine does not support.",
+            "The format's JSON schema is invalid, or uses something that this engine does not support.",
             param="text.format",
         )
     if matcher.try_consume_tokens(emitted) != len(emitted):

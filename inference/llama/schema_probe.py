@@ -47,7 +47,7 @@ class SchemaProbe:
         if isinstance(first, Chunk) and first.text.startswith(IMPOSSIBLE):
             raise BadInput(
                 "invalid_schema",
-                "The JSON schema in text.format is invalid, or uses something that this engine does not support.",
+                "The format's JSON schema is invalid, or uses something that this engine does not support.",
                 param="text.format",
             )
         self._good[_name(schema)] = None

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from inference.remote.chat_tokenizer import UNMARKED, UNMARKED_JSON, ChatTokenizer, encode, read_prompt
-from inference.remote.dialects import RemoteRunEnded, ServedModel, read_event, refusal
+from inference.remote.dialects import NOT_FOUND, RemoteRunEnded, ServedModel, read_event, refusal, unlike
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
 from sessions.model.errors import BadInput, Unavailable
@@ -81,14 +81,14 @@ class ChatDialect:
         """Returns the model by its name. Raises BadInput where the provider lists its models and has none of this
         name."""
         status, answer = await pool.question(server, "GET", self.probe_path(server))
-        if status == 404:  # it does not list them
+        if status == NOT_FOUND:  # it does not list them
             return ServedModel(self._model, 0)
         if status != 200:
             raise refusal(status, server.without_key(answer))
         try:
             listed = {str(each["id"]): each for each in msgspec.json.decode(answer)["data"]}
-        except (msgspec.DecodeError, KeyError, TypeError):
-            raise Unavailable("engine_unavailable", f"What answers at {server.name} is no API like OpenAI's.") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+            raise unlike(server, "API like OpenAI's") from None
         if self._model not in listed:
             names = ", ".join(sorted(listed)[:_NAMES_SHOWN])
             what = f"--model: {server.name} has no model {self._model!r}. It has {names}."
@@ -97,8 +97,10 @@ class ChatDialect:
         window = model.get("max_model_len") or model.get("context_length") or model.get("context_window") or 0
         return ServedModel(self._model, int(window), _sees(model))
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> ChatTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> ChatTokenizer:
         return ChatTokenizer(images=images)
+
+    async def check_tokenizer(self, pool: RemotePool, server: RemoteServer, model: str) -> None: ...
 
     def check(self, request: GenerationRequest) -> None:
         sampling = request.sampling

@@ -20,8 +20,11 @@ from sessions.model.generation import Chunk, EndReason, GenerationRequest, Thoug
 from sessions.model.types import SessionKey
 from sessions.ports import Tokenizer
 
+NOT_FOUND: Final = 404
+PROBE: Final = "Ein Fluß, 2 bridges\n\tand a 橋 🌉."  # the text by which two tokenizers are compared
 _TOO_LONG: Final = ("context", "max_model_len", "maximum allowed length")  # in refusals of a prompt
 _Event = TypeVar("_Event")
+_Answer = TypeVar("_Answer")
 
 
 class RemoteRunEnded(NamedTuple):
@@ -37,6 +40,12 @@ class ServedModel(NamedTuple):
     context_window: int
     images: bool | None = None
     kind: str = ""
+
+
+class TokenizedText(msgspec.Struct, frozen=True):
+    """The answer of a server's `/tokenize`."""
+
+    tokens: tuple[int, ...]
 
 
 class TemplateFacts(Protocol):
@@ -71,9 +80,13 @@ class ServerDialect(Protocol):
         """Returns the model that a server serves. Raises Unavailable."""
         ...
 
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> TemplatedTokenizer:
-        """Makes the tokenizer, for a model that sees `images` or not, and checks that it agrees with that of a server.
-        Raises BadInput, Unavailable."""
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> TemplatedTokenizer:
+        """Makes the tokenizer, for a model that sees `images` or not. Raises BadInput, Unavailable."""
+        ...
+
+    async def check_tokenizer(self, pool: RemotePool, server: RemoteServer, model: str) -> None:
+        """Raises BadInput where a server's token ids are not those of the tokenizer, Unavailable where it does not
+        answer."""
         ...
 
     def check(self, request: GenerationRequest) -> None:
@@ -87,6 +100,25 @@ class ServerDialect(Protocol):
         ...
 
 
+def read_answer(server: RemoteServer, answer: bytes, kind: type[_Answer], api: str) -> _Answer:
+    """Reads a server's short answer. Raises Unavailable where such an API never answers so."""
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise unlike(server, api) from None
+
+
+def unlike(server: RemoteServer, api: str) -> Unavailable:
+    """Makes the error for an address where something else answers than a server with this API."""
+    return Unavailable("engine_unavailable", f"What answers at {server.name} is no {api}.")
+
+
+def other_tokens(server: RemoteServer, own: object) -> BadInput:
+    """Makes the error for a server whose token ids mean something else in our own copy of the tokenizer."""
+    what = f"The model at {server.name} tokenises otherwise than {own}: name the tokenizer of its model with --model."
+    return BadInput("bad_model_file", what, param="model")
+
+
 def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
     """Returns the error for a refused request. For status 429 and 5xx it is retryable, as another server may take the
     request. `retry_after`: the header's value; only its form in seconds is read."""
@@ -95,13 +127,13 @@ def refusal(status: int, answer: bytes, retry_after: str = "") -> SessileError:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = {}
     error = body.get("error", body) if isinstance(body, dict) else {}
-    message = str(error.get("message", "") if isinstance(error, dict) else error)[:200]
+    message = str(error.get("message", error.get("detail", "")) if isinstance(error, dict) else error)[:200]
     wait_ms = max(1, int(retry_after)) * 1000 if re.fullmatch("[0-9]{1,5}", retry_after) else None
     if status == 429:
         return Overloaded("overloaded", "The model is busy. Try again shortly.", retry_after_ms=wait_ms or 1000)
     if status in (401, 403):
-        return Unavailable("engine_unavailable", "The model's server refuses the key of engine_key.")
-    if status < 400 or status >= 500 or status == 404:
+        return Unavailable("engine_unavailable", "The model's server refuses the key of --engine-key-file.")
+    if status < 400 or status >= 500 or status == NOT_FOUND:
         what = f"The model's server answers with {status}."
         return Unavailable("engine_unavailable", what, retry_after_ms=wait_ms)
     if any(words in message for words in _TOO_LONG):

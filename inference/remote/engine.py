@@ -44,6 +44,7 @@ class RemoteEngine:
         self._gate = ConcurrencyGate(options.slots, options.waiting_max)
         self._counters: Counter[str] = Counter()
         self._model = ""  # the servers' name of it
+        self._kind = ""  # of all servers
         self._info: EngineInfo | None = None
         self._tokenizer: TemplatedTokenizer | None = None
         self._closed: Unavailable | None = None
@@ -62,6 +63,7 @@ class RemoteEngine:
         """Connects to the servers. Raises Unavailable where none answers, BadInput where they serve several models, or
         another than `--model`, or are of several kinds."""
         served = await self._served()
+        self._kind = served[0].kind
         kinds = sorted({model.kind for model in served})
         if len(kinds) > 1:
             what = f"engine_url: the servers are of several kinds, {' and '.join(kinds)}: name those of one kind."
@@ -72,21 +74,29 @@ class RemoteEngine:
             self._dialect = SglangDialect(self.options)
         names = sorted({model.name for model in served})
         if len(names) > 1:
-            what = f"engine_url: the servers have several models, {', '.join(names)}."
+            what = f"engine_url: the servers have several models, {' and '.join(names)}: name those of one model."
             raise BadInput("invalid_setting", what, param="engine_url")
         self._model = names[0]
-        windows = [model.context_window for model in served if model.context_window]
-        windows += [self.options.context_window] if self.options.context_window else []
-        if not windows:
+        windows, wanted = (
+            [model.context_window for model in served if model.context_window],
+            self.options.context_window,
+        )
+        if not windows and not wanted:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
+        if windows and wanted > min(windows):
+            what = f"--context {wanted} is beyond the window of the servers: at most {min(windows)}."
+            raise BadInput("invalid_setting", what, param="context")
         images = self._sees(served)
-        self._tokenizer = await self._dialect.open_tokenizer(self._pool, self._model, images=images)
+        self._tokenizer = await self._dialect.open_tokenizer(self._pool, images=images)
+        for server in self._pool.servers:
+            if server.is_checked:
+                await self._dialect.check_tokenizer(self._pool, server, self._model)
         template = self._tokenizer.template
         self._info = EngineInfo(
             model=self.options.model_name or self._model,
             build=self._dialect.build,
             model_fingerprint=f"remote-{self._model}",
-            context_window=min(windows),
+            context_window=wanted or min(windows),
             slots=self.options.slots,
             sampling=self._dialect.sampling,
             tool_format="engine" if self._dialect.holds_to_formats else "hermes",
@@ -150,6 +160,8 @@ class RemoteEngine:
         for server in self._pool.in_order(name):
             begun = False
             try:
+                if not server.is_checked:
+                    await self._check(server)
                 async with contextlib.aclosing(self._dialect.run(server, self._model, request)) as items:
                     while (item := await self._next(server, items)) is not None:
                         if not begun:
@@ -161,7 +173,7 @@ class RemoteEngine:
                 busy.append(error)
             except Unavailable as error:
                 self._counters["failures"] += 1
-                if begun or not await self._lives(server):
+                if begun or not server.is_checked or not await self._lives(server):
                     self._pool.failed(server, error.public_message)
                 else:
                     log.warning("remote_engine_refused", server=server.name, reason=error.public_message)
@@ -172,6 +184,18 @@ class RemoteEngine:
         if busy:
             raise min(busy, key=lambda error: error.retry_after_ms or 0)
         raise refusal or Unavailable("engine_unavailable", "None of the model's servers answers.")
+
+    async def _check(self, server: RemoteServer) -> None:
+        """Checks that a server that did not answer before has the model of the others: it may have been started with
+        another one, and most take any token ids. Raises Unavailable."""
+        try:
+            model = await self._dialect.model_of(self._pool, server)
+            if (model.name, model.kind) != (self._model, self._kind):
+                raise Unavailable("engine_unavailable", f"The server has another model, {model.name}.")
+            await self._dialect.check_tokenizer(self._pool, server, self._model)
+        except BadInput as error:
+            raise Unavailable("engine_unavailable", error.public_message) from error
+        server.is_checked = True
 
     async def _next(
         self, server: RemoteServer, items: AsyncGenerator[Chunk | RemoteRunEnded, None]
@@ -211,8 +235,9 @@ class RemoteEngine:
         for server, model in zip(self._pool.servers, found, strict=True):
             if isinstance(model, ServedModel):
                 served.append(model)
-            elif isinstance(model, Exception):
-                reason = model.public_message if isinstance(model, SessileError) else type(model).__name__
+                server.is_checked = True
+            elif isinstance(model, SessileError):
+                reason = model.public_message
                 self._pool.failed(server, reason)
             else:
                 raise model

@@ -36,7 +36,16 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_least(self, ENGINE, 0, "waiting_max", "context_window")
         if not self.urls:
             raise bad_option(ENGINE, "engine_url", "the address of a server: http://HOST:PORT")
-        for url in self.urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-                raise bad_option(ENGINE, "engine_url", "http://HOST:PORT or https://HOST, with a path if there is one")
+        if not all(map(_is_address, self.urls)):
+            raise bad_option(ENGINE, "engine_url", "http://HOST:PORT or https://HOST, with a path if there is one")
+
+
+def _is_address(url: str) -> bool:
+    if not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.port != 0 and bool(parts.hostname)
+    except ValueError:  # of the port, or of brackets
+        return False
+    return known and not (parts.query or parts.fragment or parts.username)

@@ -22,7 +22,8 @@ log = structlog.get_logger(__name__)
 
 
 class RemoteServer:
-    """A server at one address. `away_until`: when it is tried again after a failure, by the pool's clock."""
+    """A server at one address. `away_until`: when it is tried again after a failure, by the pool's clock. `is_checked`:
+    whether it has shown, since it last failed, that it has the pool's model."""
 
     def __init__(self, url: str, key: str) -> None:
         parts = urlsplit(url)
@@ -36,6 +37,7 @@ class RemoteServer:
         self.api = "/v1" if path in (self.path + "/v1", "") else ""  # OpenAI's routes, behind `path`
         self.http = HttpClient(parts.hostname, parts.port or (443 if tls else 80), tls=tls, headers=headers)
         self.away_until = 0.0
+        self.is_checked = False
 
     def without_key(self, answer: bytes) -> bytes:
         """Returns a server's refusal without our key in it, because some servers repeat the key that they were sent."""
@@ -68,6 +70,7 @@ class RemotePool:
         """Notes that a server did not answer, or broke off an answer."""
         if server.away_until <= self._clock():
             log.warning("remote_engine_failed", server=server.name, reason=why)
+        server.is_checked = False
         server.away_until = self._clock() + self._away_s
 
     def answered(self, server: RemoteServer) -> None:

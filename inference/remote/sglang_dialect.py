@@ -14,11 +14,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, next_event, refusal
-from inference.remote.model_folder import listed_model, open_folder_tokenizer
+from inference.remote.dialects import RemoteRunEnded, cache_namespace, next_event, refusal
+from inference.remote.folder_dialect import FolderDialect
 from inference.remote.options import RemoteOptions
 from inference.remote.pool import RemotePool, RemoteServer
-from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
 from inference.tokens import Utf8Stream
 from inference.vllm.tokenizer import VllmTokenizer
 from sessions.model.errors import BadInput, SessileError, Unavailable
@@ -67,31 +66,21 @@ _DECODER: Final = msgspec.json.Decoder(_Event)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-class SglangDialect:
+class SglangDialect(FolderDialect):
     """Talks to SGLang's server. Implements `ServerDialect`."""
 
     build = "remote-sglang/1"
-    sampling = HONOURED - {"logprobs", "top_logprobs"}  # none are asked of it
-    holds_to_formats = False
 
     def __init__(self, options: RemoteOptions) -> None:
-        self._options = options
-        self._tokenizer: VllmTokenizer | None = None
-        self._ends: frozenset[int] = frozenset()
+        super().__init__(options)
         self._hidden: frozenset[int] = frozenset()  # special tokens, unless they are text
         self._defaults: dict[str, Json] = {}
 
-    def probe_path(self, server: RemoteServer) -> str:
-        return "/health"
-
-    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        return await listed_model(pool, server)
-
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
+    async def open_tokenizer(self, pool: RemotePool, *, images: bool) -> VllmTokenizer:
         self._defaults = await asyncio.to_thread(_recommended, self._options.tokenizer)
-        self._tokenizer, self._ends = await open_folder_tokenizer(self._options, pool, model)
-        self._hidden = frozenset() if self._tokenizer.shows_specials else self._tokenizer.special_ids
-        return self._tokenizer
+        tokenizer = await super().open_tokenizer(pool, images=images)
+        self._hidden = frozenset() if tokenizer.shows_specials else tokenizer.special_ids
+        return tokenizer
 
     def check(self, request: GenerationRequest) -> None:
         self._body(request)
@@ -106,7 +95,7 @@ class SglangDialect:
                 raise refusal(status, server.without_key(answer), stream.header("retry-after"))
             ids, cached = _IdReader(request.prompt), 0
             text = Utf8Stream(self._pieces(request.emitted[-_CHARACTER_TOKENS:]))
-            stops = self._stops(request)
+            stops = self._stops(request)  # SGLang looks at none of them if it is to ignore the model's end
             while (event := await next_event(stream, _DECODER)) is not None:
                 end = event.meta_info.finish_reason
                 if event.error is not None or (end is not None and (end.type == "abort" or end.matched == _NO_NUMBERS)):
@@ -130,40 +119,22 @@ class SglangDialect:
         pieces = self._tokenizer.pieces(tokens)
         return [b"" if token in self._hidden else piece for token, piece in zip(tokens, pieces, strict=True)]
 
-    def _stops(self, request: GenerationRequest) -> frozenset[int]:
-        """Returns the ids that end an answer. SGLang itself looks at none of them if it is to ignore the model's
-        end."""
-        ends = frozenset[int]() if request.sampling.ignore_eos else self._ends
-        return ends.union(request.sampling.stop_token_ids)
-
     def _body(self, request: GenerationRequest) -> dict[str, Json]:
-        assert self._tokenizer is not None
-        sampling = request.sampling
-        if sampling.repeat_penalty is not None and sampling.repeat_penalty > REPEAT_PENALTY_MAX:
+        penalty = request.sampling.repeat_penalty
+        if penalty is not None and penalty > REPEAT_PENALTY_MAX:
             what = f"SGLang takes a repeat_penalty of at most {REPEAT_PENALTY_MAX:g}."
             raise BadInput("unsupported_parameter", what, param="repeat_penalty")
         parameters: dict[str, Json] = {
             **_NEUTRAL,
             **self._defaults,
-            **direct_parameters(request, repeat_penalty="repetition_penalty"),
+            **self._parameters(request, min_tokens="min_new_tokens"),
             "max_new_tokens": request.max_tokens,
             "sampling_seed": request.seed & _SEED_BITS,
             "stop": [],
-            "stop_token_ids": sorted(self._stops(request)),
-            "ignore_eos": sampling.ignore_eos,
         }
         if parameters["top_k"] < 1:
             parameters["top_k"] = -1
-        if sampling.min_tokens:  # of the whole answer: what an earlier run decoded counts
-            least = max(0, sampling.min_tokens - len(request.emitted))
-            parameters["min_new_tokens"] = min(least, request.max_tokens)
-        if sampling.logit_bias:
-            biases = token_biases(sampling.logit_bias, self._tokenizer.vocabulary_size)
-            parameters["logit_bias"] = {str(token): bias for token, bias in biases}
-        schema = output_schema(request)
-        if schema is not None:
-            if request.emitted:
-                raise unfit_continuation()
+        if (schema := self._schema(request)) is not None:
             parameters["json_schema"] = _ENCODER.encode(schema).decode()
         return {
             "input_ids": list(request.prompt),
@@ -225,7 +196,9 @@ def _failure(server: RemoteServer, event: _Event, *, begun: bool) -> SessileErro
     elif end is not None:
         status, message = None, None
     else:
-        status, message = _BAD_REQUEST, event.error.get("message") if isinstance(event.error, dict) else event.error
+        error = event.error if isinstance(event.error, dict) else {"message": event.error}
+        status, message = error.get("code"), error.get("message")
+        status = status if isinstance(status, int) else _BAD_REQUEST
     if begun or status is None:
         return Unavailable("engine_unavailable", "The model's server broke an answer off.")
     answer = _ENCODER.encode({"error": {"message": str(message or "")}})

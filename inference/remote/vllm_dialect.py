@@ -11,12 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from inference.remote.dialects import RemoteRunEnded, ServedModel, cache_namespace, next_event, refusal
-from inference.remote.model_folder import listed_model, open_folder_tokenizer
-from inference.remote.options import RemoteOptions
-from inference.remote.pool import RemotePool, RemoteServer
-from inference.sampling import HONOURED, direct_parameters, output_schema, token_biases, unfit_continuation
-from inference.vllm.tokenizer import VllmTokenizer
+from inference.remote.dialects import RemoteRunEnded, cache_namespace, next_event, refusal
+from inference.remote.folder_dialect import FolderDialect
+from inference.remote.pool import RemoteServer
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.generation import Chunk, GenerationRequest
 from sessions.model.types import Json
@@ -49,27 +46,10 @@ _DECODER: Final = msgspec.json.Decoder(_Event)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-class VllmDialect:
+class VllmDialect(FolderDialect):
     """Talks to vLLM's server. Implements `ServerDialect`."""
 
     build = "remote-vllm/1"
-    sampling = HONOURED - {"logprobs", "top_logprobs"}  # what completions say of them names no ids
-    holds_to_formats = False
-
-    def __init__(self, options: RemoteOptions) -> None:
-        self._options = options
-        self._tokenizer: VllmTokenizer | None = None
-        self._ends: frozenset[int] = frozenset()
-
-    def probe_path(self, server: RemoteServer) -> str:
-        return "/health"
-
-    async def model_of(self, pool: RemotePool, server: RemoteServer) -> ServedModel:
-        return await listed_model(pool, server)
-
-    async def open_tokenizer(self, pool: RemotePool, model: str, *, images: bool) -> VllmTokenizer:
-        self._tokenizer, self._ends = await open_folder_tokenizer(self._options, pool, model)
-        return self._tokenizer
 
     def check(self, request: GenerationRequest) -> None:
         self._body("", request)
@@ -83,7 +63,7 @@ class VllmDialect:
             if status != 200:
                 raise refusal(status, server.without_key(answer), stream.header("retry-after"))
             reason = ""
-            ends = self._ends.union(request.sampling.stop_token_ids)
+            ends = self._stops(request)
             while (event := await next_event(stream, _DECODER)) is not None:
                 if event.error is not None:
                     raise Unavailable("engine_unavailable", "The model's server broke an answer off.")
@@ -105,7 +85,6 @@ class VllmDialect:
 
     def _body(self, model: str, request: GenerationRequest) -> dict[str, Json]:
         assert self._tokenizer is not None
-        sampling = request.sampling
         body: dict[str, Json] = {
             "model": model,
             "prompt": list(request.prompt),
@@ -115,19 +94,9 @@ class VllmDialect:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
             "cache_salt": cache_namespace(request.key),
-            "stop_token_ids": [*sampling.stop_token_ids, *(() if sampling.ignore_eos else sorted(self._ends))],
-            "ignore_eos": sampling.ignore_eos,
-            **direct_parameters(request, repeat_penalty="repetition_penalty"),
+            **self._parameters(request, min_tokens="min_tokens"),
         }
-        if sampling.min_tokens:  # of the whole answer: what an earlier run decoded counts
-            body["min_tokens"] = min(max(0, sampling.min_tokens - len(request.emitted)), request.max_tokens)
-        if sampling.logit_bias:
-            biases = token_biases(sampling.logit_bias, self._tokenizer.vocabulary_size)
-            body["logit_bias"] = {str(token): bias for token, bias in biases}
-        schema = output_schema(request)
-        if schema is not None:
-            if request.emitted:
-                raise unfit_continuation()
+        if (schema := self._schema(request)) is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
         if self._tokenizer.shows_specials:
             body |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}

@@ -57,12 +57,15 @@ class VllmModel(msgspec.Struct, frozen=True):
 
 def read_vllm_model(path: Path, adapter: Path | None = None, *, weights_needed: bool = True) -> VllmModel:
     """Reads a model's folder. Blocking. Raises BadInput that names the path and what to do."""
+    files = ("config.json", "tokenizer.json")
     if not path.is_dir():
-        raise _refused(path, "is no folder. Name the folder that holds the model's config.json and safetensors")
+        held = "config.json and safetensors" if weights_needed else " and ".join(files)
+        raise _refused(path, f"is no folder. Name the folder that holds the model's {held}")
     weights = sorted([*path.glob("*.safetensors"), *path.glob("*.bin")])
-    for name in ("config.json", "tokenizer.json"):
+    for name in files:
         if not (path / name).is_file():
-            raise _refused(path, f"has no {name}. A GGUF of the small model becomes such a folder by `make setup-vllm`")
+            local = "A GGUF of the small model becomes such a folder by `make setup-vllm`"
+            raise _refused(path, f"has no {name}. {local if weights_needed else 'Copy it from the server'}")
     if weights_needed and not weights:
         raise _refused(path, "has no weights (*.safetensors)")
     try:

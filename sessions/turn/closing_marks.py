@@ -18,7 +18,11 @@ from sessions.ports import Tokenizer
 class ClosingMarks:
     """The places in a run's text at which a token is the mark. `feed` each chunk before its text is parsed."""
 
-    def __init__(self, mark: str, token: int, pieces: Callable[[Sequence[int]], list[bytes]]) -> None:
+    def __init__(
+        self, mark: str, token: int, pieces: Callable[[Sequence[int]], list[bytes]], *, thinking: bool = False
+    ) -> None:
+        """`thinking`: what earlier runs wrote ends in a thought."""
+        self._thinking = thinking
         self._mark = mark
         self._token = token
         self._pieces = pieces
@@ -37,9 +41,11 @@ class ClosingMarks:
         self._num_chars += len(chunk.text)
 
     def is_at(self, place: int) -> bool:
-        """Returns whether the mark at this place is the token. A place before the run's text was judged by an earlier
-        run, which took the mark for one."""
-        if place < 0 or place in self._places:
+        """Returns whether the mark at this place is the token. A mark before the run's text was read by an earlier run:
+        if a thought goes on behind it, it was text."""
+        if place < 0:
+            return not self._thinking
+        if place in self._places:
             return True
         if self._num_unplaced:
             self._num_unplaced -= 1

@@ -365,7 +365,8 @@ class Attempts:
         if not calls and thoughts is None:
             return None
         if thoughts is not None and self._closing_token is not None:
-            self._closings = ClosingMarks(thoughts.close, self._closing_token, self._engine.tokenizer.pieces)
+            pieces = self._engine.tokenizer.pieces
+            self._closings = ClosingMarks(thoughts.close, self._closing_token, pieces, thinking=output.thinking)
         written = self._call_format or FORMATS["hermes"]
         thinking, in_text = state_at_ledger(
             thoughts,

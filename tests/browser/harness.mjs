@@ -50,10 +50,11 @@ async function run(place, args, ready) {
   });
 }
 
-/** `python app.py serve`, with the simulated engine unless `args` say otherwise. */
+/** `python app.py serve`, with the simulated engine or another one. */
 export class Server {
-  constructor(args = []) {
+  constructor(args = [], engine = "sim") {
     this.args = args;
+    this.engine = engine;
     this.data = temporaryFolder();
     this.process = null;
     this.output = [];
@@ -62,7 +63,7 @@ export class Server {
   async start() {
     this.port ??= await freePort();
     this.url = `http://127.0.0.1:${this.port}/`;
-    const args = ["app.py", "serve", "--port", this.port, "--data", join(this.data, "data"), "--engine", "sim", "--log-level", "warning", ...this.args];
+    const args = ["app.py", "serve", "--port", this.port, "--data", join(this.data, "data"), "--engine", this.engine, "--log-level", "warning", ...this.args];
     await run(this, args, "Sessile is ready");
     return this;
   }

@@ -20,6 +20,7 @@ PAGES = (
     "reviews",
     "sdk_origins",
     "sign_in",
+    "tool_files",
 )
 OF_A_CLUSTER = "operator_cluster"
 

@@ -16,8 +16,11 @@ from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, EngineLost, Overloaded, Unavailable
 from sessions.model.generation import Chunk
 from sessions.model.types import Sampling, TextOptions
+from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request, until
+from tests.support.engines.llama_server import serving
 from tests.support.engines.relay import Relay
+from tests.support.engines.tiny_models import write_tiny_model
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -158,26 +161,17 @@ async def test_formats_and_limits(servers: Servers) -> None:
 
 
 async def test_a_server_that_falls_silent_is_probed(servers: Servers, model_path: Path) -> None:
-    """It takes requests and never says a word: its answers are another server's."""
-    silent: list[asyncio.StreamWriter] = []
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (await reader.readline()).startswith(b"POST /completion "):
-            silent.append(writer)
-            await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    urls = (servers.relays[0].url, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    urls = tuple(relay.url for relay in servers.relays)
     engine = RemoteEngine(RemoteOptions(urls=urls, tokenizer=model_path, silence_s=0.01, answer_s=60, away_s=0))
     await engine.start()
+    silent: list[asyncio.StreamWriter] = []
+    servers.relays[1].silent = silent
     prompt = await prompt_of(engine, "Hello.")
     for session in "abcdefgh":
         assert (await ask(engine, key(session), prompt, max_tokens=2)).tokens
     assert silent and engine.stats().counters["failures"] == len(silent)
     for writer in silent:
         writer.transport.abort()
-    server.close()
 
 
 async def test_a_server_that_answers_nothing_at_all_is_given_up(model_path: Path) -> None:
@@ -190,5 +184,34 @@ async def test_a_server_that_answers_nothing_at_all_is_given_up(model_path: Path
 async def test_nobody_there_and_a_wrong_key_are_said(model_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 "):
         await RemoteEngine(RemoteOptions(urls=("http://127.0.0.1:1",), tokenizer=model_path)).start()
-    with pytest.raises(BadInput, match="engine_url"):
-        RemoteOptions(urls=("ftp://127.0.0.1",), tokenizer=model_path)
+    with pytest.raises(Unavailable, match=r"answers at a\.\.b:80 "):
+        await RemoteEngine(RemoteOptions(urls=("http://a..b:80",), tokenizer=model_path)).start()
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "SentencePiece"])
+async def test_a_file_of_another_tokenizer_is_refused(servers: Servers, kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.gguf"
+    write_tiny_model(file, kind, FAMILIES["chatml"], SPECIALS)
+    with pytest.raises(BadInput, match="tokenises otherwise"):
+        await RemoteEngine(RemoteOptions(urls=(servers.relays[0].url,), tokenizer=file)).start()
+
+
+async def test_the_servers_name_of_the_model_is_no_path_of_its_machine(servers: Servers, model_path: Path) -> None:
+    assert servers.engine.info.model == model_path.stem
+
+
+async def test_a_folder_is_no_tokenizer_of_llama_server(servers: Servers, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="llama-server: name its GGUF file"):
+        await RemoteEngine(RemoteOptions(urls=(servers.relays[0].url,), tokenizer=tmp_path)).start()
+
+
+@pytest.mark.parametrize("page", [b"<html>", b"[]", b"{}", b'{"data": []}', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize("own", [Path("model.gguf"), Path("folder")])
+async def test_what_is_no_server_of_a_model_is_said(page: bytes, own: Path) -> None:
+    async def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
+
+    async with serving(answer) as (client, _):
+        engine = RemoteEngine(RemoteOptions(urls=(f"http://{client._authority}",), tokenizer=own))
+        with pytest.raises(Unavailable, match=r"What answers at 127\.0\.0\.1:\d+ is no (llama-server|server of vLLM)"):
+            await engine.start()

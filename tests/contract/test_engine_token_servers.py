@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
+from inference.remote.dialects import refusal
 from inference.remote.engine import RemoteEngine
 from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, EngineLost, Overloaded, SessileError, Unavailable
@@ -234,6 +235,67 @@ async def test_a_folder_that_tokenises_otherwise_is_refused(bed: Bed, tmp_path: 
             raise AssertionError
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_servers_tokenizer_is_compared(kind: str, folder: Path, tmp_path: Path) -> None:
+    """Servers of several models often have one name, such as `default`."""
+    other_folder = write_folder(tmp_path / "other", "SentencePiece")
+    async with KINDS[kind](folder) as one, KINDS[kind](other_folder) as other:
+        with pytest.raises(BadInput, match=f"{other.url.removeprefix('http://')} tokenises otherwise"):
+            async with engine_before(folder, one, other):
+                raise AssertionError
+
+
+async def test_a_server_that_comes_back_with_another_model_gets_no_prompt(bed: Bed) -> None:
+    """SGLang takes the token ids of any model."""
+    prompt, (its, other) = await prompt_of(bed.engine, "Where?"), bed.owner()
+    its.cut_after = 11
+    await broken(bed.engine, prompt)
+    its.cut_after, its.model, before = None, "large", len(its.bodies)
+    assert (await answer_of(bed.engine, prompt)).tokens == its.story
+    assert len(its.bodies) == before and len(other.bodies) == 1
+    its.model = "small"
+    assert (await answer_of(bed.engine, prompt)).tokens == its.story
+    assert len(its.bodies) == before + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_that_was_away_at_the_start_is_checked_before_it_gets_a_prompt(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    other_folder = write_folder(tmp_path / "other", "SentencePiece")
+    async with KINDS[kind](folder) as one, KINDS[kind](other_folder) as other:
+        other.key = "not yet"
+        async with engine_before(folder, one, other, away_s=0) as engine:
+            other.key, prompt = "", await prompt_of(engine, "Where?")
+            for session in "abcdefgh":
+                (*_, finish) = [item async for item in engine.generate(request(key(session), prompt, max_tokens=9))]
+                assert isinstance(finish, Finish)
+    assert len(one.bodies) == 8 and not other.bodies
+
+
+async def test_servers_of_several_models_are_refused(bed: Bed, folder: Path) -> None:
+    bed.servers[1].model = "large"
+    with pytest.raises(BadInput, match="large and small: name those of one model"):
+        async with engine_before(folder, *bed.servers):
+            raise AssertionError
+
+
+async def test_a_window_beyond_the_servers_is_refused_and_a_smaller_one_is_taken(bed: Bed, folder: Path) -> None:
+    beyond = f"--context {WINDOW + 1} is beyond the window of the servers: at most {bed.engine.info.context_window}"
+    with pytest.raises(BadInput, match=beyond):
+        async with engine_before(folder, *bed.servers, context_window=WINDOW + 1):
+            raise AssertionError
+    async with engine_before(folder, *bed.servers, context_window=WINDOW // 2) as engine:
+        assert engine.info.context_window == WINDOW // 2
+
+
+async def test_a_folder_without_its_files_says_which(bed: Bed, tmp_path: Path) -> None:
+    for folder, message in ((tmp_path / "none", r"config\.json and tokenizer\.json"), (tmp_path, "Copy it from")):
+        with pytest.raises(BadInput, match=message):
+            async with engine_before(folder, *bed.servers):
+                raise AssertionError
+
+
 @pytest.mark.parametrize("kind", SGLANG)
 async def test_servers_of_several_kinds_are_refused(kind: str, folder: Path) -> None:
     async with KINDS[kind](folder) as one, VllmServer(folder) as other:
@@ -298,6 +360,17 @@ async def test_an_abort_before_the_first_token_says_whose_fault_it_is(folder: Pa
     assert error.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "overloaded"), (500, "engine_unavailable"), (400, "engine_refused")]
+)
+async def test_a_refusal_in_the_stream_says_whose_fault_it_is(folder: Path, status: int, code: str) -> None:
+    async with SglangServer(folder) as server, engine_before(folder, server) as engine:
+        server.refusal, server.refusal_status = "No.", status
+        with pytest.raises(SessileError) as error:
+            await answer_of(engine, await prompt_of(engine, "Where?"))
+    assert error.value.code == code
+
+
 async def test_ids_that_a_server_loses_are_noticed(folder: Path) -> None:
     """Some releases lose them when they are busy."""
     async with SglangServer(folder, incremental=True) as server, engine_before(folder, server) as engine:
@@ -356,6 +429,20 @@ async def test_a_penalty_beyond_sglangs_is_refused_before_anything_runs(folder: 
             engine.check_sampling(Sampling(repeat_penalty=2.5))
         engine.check_sampling(Sampling(repeat_penalty=2))
     assert refused.value.param == "repeat_penalty"
+
+
+async def test_a_gguf_file_is_no_tokenizer_of_such_servers(bed: Bed, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no llama-server: name the Hugging Face folder"):
+        async with engine_before(tmp_path / "model.gguf", *bed.servers):
+            raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "body", [{"detail": [{"loc": ["body"], "msg": "No such field."}]}, {"detail": "No such field."}]
+)
+async def test_a_refusal_of_the_servers_framework_is_passed_on(body: dict[str, Any]) -> None:
+    error = refusal(422, json.dumps(body).encode())
+    assert error.code == "engine_refused" and "No such field." in error.public_message
 
 
 async def test_servers_that_do_not_answer_at_the_start_are_of_no_kind(folder: Path) -> None:

@@ -269,15 +269,18 @@ def functions(body: CountRequest) -> tuple[Tool, ...]:
 def left_out(body: CountRequest, *, thoughts: bool, efforts: bool) -> Iterator[str]:
     """Yields the parts of a request that have no effect, for the answer's `Warning`. `thoughts`: whether the model can
     reason; `efforts`: whether it knows degrees of effort."""
-    if isinstance(body, MessagesRequest) and unthinking(_sampling(body), thoughts=thoughts):
-        yield "thinking"
-    effort = body.output_config.effort if body.output_config is not None else None
-    if effort is not None and not (efforts and known_effort(effort)):
-        yield "output_config.effort"
-    if body.output_config is not None and body.output_config.task_budget is not None:
+    config = body.output_config or OutputConfig()
+    if config.task_budget is not None:
         yield "output_config.task_budget"
     yield from (name for name in ("context_management", "speed") if getattr(body, name))
-    if isinstance(body, MessagesRequest):
+    if not isinstance(body, MessagesRequest):  # what shapes the answer is not counted
+        yield from (name for name in ("thinking", "tool_choice", "output_format") if getattr(body, name) is not None)
+        yield from (f"output_config.{name}" for name in ("format", "effort") if getattr(config, name) is not None)
+    else:
+        if unthinking(_sampling(body), thoughts=thoughts):
+            yield "thinking"
+        if config.effort is not None and not (efforts and known_effort(config.effort)):
+            yield "output_config.effort"
         yield from (name for name in ("inference_geo", "container") if getattr(body, name))
         if body.service_tier not in _ONLY_TIER:
             yield "service_tier"

@@ -78,6 +78,7 @@ AT_ONCE_CHARS: Final = 256 * 1024  # characters of calls' arguments; longer ones
 log = structlog.get_logger(__name__)
 
 
+FORMAT: Final = "text.format"  # its name at the session protocol and in Responses
 _OPENAI_NAMES: Final[dict[str | None, str]] = {
     "thinking": "chat_template_kwargs",
     "thinking_tokens": "thinking_token_budget",
@@ -113,14 +114,16 @@ class TurnRequest(NamedTuple):
 
 
 @contextmanager
-def naming_input(param: str, *, instructions: str | None = None) -> Iterator[None]:
-    """Sets `param` of BadInput errors in the block to the names of OpenAI's requests. If a conversation is too long for
-    the context window, that is `param`, `tools`, or `instructions`, whichever takes most of the window."""
+def naming_input(param: str, *, instructions: str | None = None, format: str = FORMAT) -> Iterator[None]:
+    """Sets `param` of BadInput errors in the block to the names of OpenAI's requests, that of an answer's format to
+    `format`. If a conversation is too long for the context window, that is `param`, `tools`, or `instructions`,
+    whichever takes most of the window."""
     try:
         yield
     except BadInput as error:
         if error.code != "context_length_exceeded":
-            error.param = _OPENAI_NAMES.get(error.param, error.param)
+            names = _OPENAI_NAMES | {FORMAT: format}
+            error.param = names.get(error.param, error.param)
         elif error.param != "tools":
             error.param = instructions or param if error.param == "instructions" else param
         raise

@@ -68,3 +68,10 @@ export function arrange(parent, wanted) {
     if (there !== node) parent.insertBefore(node, there ?? null);
   });
 }
+
+/** Has the browser save a file. @param {Blob} blob @param {string} name */
+export function save(blob, name) {
+  const href = URL.createObjectURL(blob);
+  el("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}

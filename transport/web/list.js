@@ -2,7 +2,7 @@
 import { request, sentence } from "./api.js";
 import { copy, keep } from "./copies.js";
 import { confirmed, line, oneOf } from "./dialogs.js";
-import { el, find, icon } from "./dom.js";
+import { find, icon, save } from "./dom.js";
 import { Selection } from "./selection.js";
 import { openShares, sharing } from "./share-dialog.js";
 import { folderOf, isPinned, Sidebar } from "./sidebar.js";
@@ -193,9 +193,7 @@ export class ConversationList {
     await this.page.attempt(async () => {
       const answer = await request(`v1/sessions/${encodeURIComponent(String(info.id))}/export?format=${format}`);
       const name = (info.title || t("Untitled")).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 80) || "conversation";
-      const href = URL.createObjectURL(await answer.blob());
-      el("a", { href, download: `${name}.${format === "json" ? "json" : "md"}` }).click();
-      setTimeout(() => URL.revokeObjectURL(href), 60_000);
+      save(await answer.blob(), `${name}.${format === "json" ? "json" : "md"}`);
     });
   }
 

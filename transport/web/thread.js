@@ -9,6 +9,7 @@ import { arrange, el, icon, iconButton, isComposing } from "./dom.js";
 import { Markdown, copyText } from "./markdown.js";
 import { itemText } from "./sessile.js";
 import { money, number, t, time } from "./texts.js";
+import { toolFiles } from "./tool-files.js";
 
 /** @typedef {import("./sessile.js").ContentPart} ContentPart */
 /** @typedef {import("./sessile.js").Entry} Entry */
@@ -198,9 +199,11 @@ class Message {
 
   fill() {
     const { item } = this.entry;
-    if (item?.type === "function_call") this.words.replaceChildren(toolCall(`${item.name ?? "tool"}(${item.arguments ?? ""})`, t("Tool call")));
-    else if (item?.type === "function_call_output") this.words.replaceChildren(toolCall(String(item.output ?? ""), t("Tool output")));
-    else if (this.isUser) {
+    if (item?.type === "function_call") this.words.replaceChildren(toolCall(callOf(item), t("Tool call")));
+    else if (item?.type === "function_call_output") {
+      const files = /** @type {import("./tool-files.js").ToolFile[]} */ (item["files"] ?? []);
+      this.words.replaceChildren(toolCall(String(item.output ?? ""), t("Tool output")), ...(files.length > 0 ? [toolFiles(files, this.actions.tell)] : []));
+    } else if (this.isUser) {
       this.words.textContent = itemText(item);
       this.words.hidden = itemText(item) === "" && filesOf(item).length > 0;
       this.files.replaceChildren(...chipsOf(attachedTo(item)));
@@ -342,6 +345,17 @@ function thumb(way, label, rating, act) {
   const button = iconButton(way === "up" ? "up" : "bad", label, act);
   button.setAttribute("aria-pressed", String(rating === way));
   return button;
+}
+
+/** A call as people read it: code in its own lines. @param {NonNullable<Entry["item"]>} item */
+function callOf({ name = "tool", arguments: text = "" }) {
+  try {
+    const { code, ...rest } = JSON.parse(text);
+    if (typeof code === "string" && Object.keys(rest).length === 0) return `${name}\n${code}`;
+  } catch {
+    return `${name}(${text})`; // It is still being written.
+  }
+  return `${name}(${text})`;
 }
 
 /** @param {string} text @param {string} label */

@@ -204,8 +204,20 @@ async def test_unknown_fields_inside_a_request_are_named(client: anthropic.Async
         await raw.create(model=SIMULATED, max_tokens=9, **told),
         await raw.count_tokens(model=SIMULATED, **told),
     ):
-        shown = answer.headers["warning"].split('"')[1].removeprefix("Parameters were ignored: ").split(", ")
-        assert set(named) == set(shown)
+        assert set(named) == ignored(answer)
+    shape: Any = {"thinking": {"type": "disabled"}, "tool_choice": {"type": "none"}, "output_format": A_FORMAT}
+    counted = await raw.count_tokens(
+        model=SIMULATED, messages=ASK, extra_body={**shape, "output_config": {"format": A_FORMAT, "effort": "low"}}
+    )
+    assert {*shape, "output_config.format", "output_config.effort"} == ignored(counted), "only the answer has them"
+
+
+def ignored(answer: Any) -> set[str]:
+    """Returns the parameters that an answer's `Warning` names."""
+    return set(answer.headers["warning"].split('"')[1].removeprefix("Parameters were ignored: ").split(", "))
+
+
+A_FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
 
 
 TWICE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}

@@ -7,7 +7,7 @@ import asyncio
 
 class Relay:
     """`async with Relay(path)`; `url` names it. `cut` ends its connections and takes no more; `back` takes them again
-    at the same port."""
+    at the same port. With `silent`, requests for answers are taken and never answered, and probes fail."""
 
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
@@ -15,6 +15,7 @@ class Relay:
         self._writers: set[asyncio.StreamWriter] = set()
         self._port = 0
         self.requests = 0
+        self.silent: list[asyncio.StreamWriter] | None = None  # where answers should come, and never do
 
     @property
     def streams(self) -> int:
@@ -44,7 +45,15 @@ class Relay:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.requests += 1
+        line = await reader.readline()
+        if self.silent is not None and line.startswith((b"POST /completion ", b"GET /health ")):
+            if line.startswith(b"GET"):
+                writer.close()
+            else:
+                self.silent.append(writer)
+            return
         there = await asyncio.open_unix_connection(self._path)
+        there[1].write(line)
         self._writers |= {writer, there[1]}
         try:
             await asyncio.gather(_copied(reader, there[1]), _copied(there[0], writer))

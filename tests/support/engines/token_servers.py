@@ -50,6 +50,7 @@ class TokenServer:
         self.story = self.tokenizer._encode(STORY, special=False)
         self.url = ""
         self.key = ""
+        self.model = "small"  # its name
         self.event_tokens = 1  # ids of an event
         self.cut_after: int | None = None  # ids; then the connection ends
         self.junk_after: int | None = None  # ids; then what is no event
@@ -77,7 +78,7 @@ class TokenServer:
             if self.key and f"bearer {self.key}" not in head.lower():
                 writer.write(_answer(401, {"error": f"no {self.key}"}))
             elif path == "/v1/models":
-                model = {"id": "small", "owned_by": self.owned_by, "max_model_len": WINDOW}
+                model = {"id": self.model, "owned_by": self.owned_by, "max_model_len": WINDOW}
                 writer.write(_answer(200, {"data": [model]}))
             elif path == "/tokenize":
                 tokens = await self.tokenizer.text(body["prompt"])
@@ -199,6 +200,7 @@ class SglangServer(TokenServer):
         self._prompt_ids = prompt_ids
         self.lost_event: int | None = None
         self.names_ids = True
+        self.refusal_status = 400
         self.abort: tuple[int, dict[str, Any]] | None = None  # behind so many ids
         self._cached = 0
         self._leading: list[int] = []
@@ -211,7 +213,8 @@ class SglangServer(TokenServer):
             return
         if self.refusal or len(prompt) + sampling["max_new_tokens"] >= WINDOW:
             message = self.refusal or f"The input is longer than the model's context length ({WINDOW} tokens)."
-            writer.write(b"data: " + msgspec.json.encode({"error": {"message": message}}) + b"\n\ndata: [DONE]\n\n")
+            error = {"message": message, "code": self.refusal_status}
+            writer.write(b"data: " + msgspec.json.encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
             return
         self._cached = self.cached(body["extra_key"], tuple(prompt))
         self._leading = prompt[-self._prompt_ids :] if self._prompt_ids else []

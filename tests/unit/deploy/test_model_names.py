@@ -122,6 +122,12 @@ def test_a_start_in_front_of_remote_servers_names_no_device(folder: Path, capsys
     assert "Device" not in capsys.readouterr().err
 
 
+def test_a_start_in_front_of_remote_servers_needs_their_model() -> None:
+    """The default model's tokenizer is no other model's."""
+    with pytest.raises(BadSetting, match="--engine remote needs --model"):
+        prepared(commands.Serve(), Settings(engine="remote", engine_url=("http://127.0.0.1:1",), port=0))
+
+
 def test_models_are_listed_and_removed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = pulled(folder)
     SMALL.path.write_bytes(b"GGUF")

@@ -32,7 +32,10 @@ from tests.support.documented_commands import (
 pytestmark = pytest.mark.slow
 
 # Options of others that our pages name.
-OF_SGLANG = {"--enable-deterministic-inference", "--incremental-streaming-output", "--stream-output"}
+OF_SGLANG = {
+    *("--enable-deterministic-inference", "--incremental-streaming-output", "--stream-output"),
+    "--reasoning-parser",
+}
 FOREIGN_OPTIONS = {"--shm-size", *OF_SGLANG}
 
 

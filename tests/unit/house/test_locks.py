@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from tests.support.house import ROOT, name_of
+from tests.support.house import PACKAGES, ROOT, Module, imports, modules, name_of
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 NPM_LOCKS = [
@@ -85,3 +87,28 @@ def test_an_npm_lock_has_hashes_and_names_no_registry(lock: Path) -> None:
         assert "resolved" not in entry or entry.get("link"), f"{name} records an address"
         if name.startswith("node_modules/") and not entry.get("link") and not entry.get("inBundle"):
             assert entry.get("integrity", "").startswith("sha512-"), f"{name} has no hash"
+
+
+def unnamed_distributions(tree: list[Module]) -> set[str]:
+    """Returns the distributions that modules import and that no input names: they would vanish with whatever brings
+    them. A package that is not installed here has an environment, and an input, of its own."""
+    inputs = "\n".join(path.read_text() for path in (ROOT / "requirements").glob("*.in"))
+    named = set(re.findall(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==", inputs, re.MULTILINE))
+    roots = {target.partition(".")[0] for module in tree for _, target, _ in imports(module)}
+    installed = packages_distributions()
+    unnamed = set[str]()
+    for root in roots - sys.stdlib_module_names:
+        brought_by = {re.sub(r"[._]", "-", name.lower()) for name in installed.get(root, ())}
+        if not brought_by & named:
+            unnamed |= brought_by
+    return unnamed
+
+
+def test_the_server_names_each_package_that_it_imports() -> None:
+    assert unnamed_distributions(modules(*PACKAGES, "app.py")) == set()
+
+
+def test_an_import_of_a_package_that_another_one_brings_is_seen() -> None:
+    assert unnamed_distributions([Module("sessions/a.py", "import certifi\nimport msgspec\nimport json\n")]) == {
+        "certifi"
+    }

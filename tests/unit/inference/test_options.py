@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inference.llama.options import LlamaOptions
+from inference.remote.options import RemoteOptions
 from inference.simulated import SimulatedOptions
 from inference.vllm.options import VllmOptions
 from sessions.model.errors import BadInput
@@ -49,3 +50,25 @@ def test_a_smaller_model_shares_the_machine_and_spills_nothing() -> None:
     assert (smaller.model_path, smaller.slots, smaller.threads, smaller.context_window) == (Path("s.gguf"), 2, 1, 4096)
     assert (smaller.host_bytes_max, smaller.disk_folder, smaller.redis_url) == (0, None, "")
     assert options.disk_folder == Path("kv"), "the model's own options are as they were"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1",
+        "127.0.0.1:8000",
+        "http://:80",
+        "http://h:99999",
+        "http://h:0",
+        "http://h:x",
+        "http://[::1",
+        "http://a b",
+        "http://h/\r\nx",
+        "http://h/#x",
+        "http://h/?x",
+        "http://me@h",
+    ],
+)
+def test_what_is_no_address_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="engine_url"):
+        RemoteOptions(urls=("http://127.0.0.1:8000", url))

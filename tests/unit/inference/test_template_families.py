@@ -116,6 +116,13 @@ def test_an_answer_that_writes_of_thoughts_marks_is_not_cut_there(family: str, b
     assert any(piece.tokens == tokens for piece in pieces if piece.text == answer)
 
 
+def test_a_deepseek_template_with_a_place_for_tools_has_calls_of_its_own() -> None:
+    source = FAMILIES["deepseek-v3.1"]
+    with_tools = source.replace("bos_token + own", "bos_token + own + (tools | tojson if tools else '')")
+    templates = [ChatTemplate(each, bos="<s>", eos="</s>", specials=SPECIALS) for each in (source, with_tools)]
+    assert [each.call_format() for each in templates] == ["hermes", "deepseek"]
+
+
 def test_the_marks_of_thoughts_are_found_in_templates() -> None:
     marks = {name: made(name).thoughts() for name in FAMILIES}
     assert {name for name, found in marks.items() if found} >= {"qwen3", "qwq", "r1-distill", "smollm3", "seed-oss"}

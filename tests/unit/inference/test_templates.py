@@ -91,12 +91,13 @@ def test_the_sum_of_the_parts_is_the_templates_own_text(name: str, system: str |
     assert built(template, system, talk) == template.render(messages, answer=True)
 
 
-@pytest.mark.parametrize("source", [SILENT, BROKEN, "{{ raise_exception('never') }}"])
+@pytest.mark.parametrize("source", [SILENT, BROKEN, "{{ raise_exception('never.') }}"])
 def test_a_template_that_cannot_render_one_question_is_refused_and_says_what_to_do(source: str) -> None:
     with pytest.raises(BadInput) as refused:
         made(source)
     assert refused.value.code == "bad_chat_template"
-    assert "--chat-template chatml" in refused.value.public_message
+    assert ". Start with --chat-template chatml" in refused.value.public_message
+    assert ".." not in refused.value.public_message
 
 
 @pytest.mark.parametrize("source", [FORGETS_THOUGHTS, FOLDS_SYSTEM, NAMELESS, DROPS])

@@ -78,7 +78,7 @@ async def create(request: Request, body: ChatRequest) -> Response:
     forced = forced_tools(turn.sampling, turn.tools)
     release_body(request, body.messages)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS, forced)
-    with naming_input("messages"):
+    with naming_input("messages", format="response_format"):
         has_left = request.is_disconnected if plain else None
         started = await starter.start(
             TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen, has_left)

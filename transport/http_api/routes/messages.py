@@ -48,7 +48,7 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     given, has_left = await request.body(), request.is_disconnected if key is None else None
     release_body(request, body.messages)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
-    with naming_input("messages", instructions="system"):
+    with naming_input("messages", instructions="system", format="output_config.format"):
         started = await starter.start(TurnRequest(principal, ROUTE, turn, given, key, None, has_left))
 
     def left() -> None:

@@ -405,7 +405,7 @@ async def request(**sampling: int) -> GenerationRequest:
 
 async def test_the_reason_why_a_provider_that_lives_refuses_is_shown() -> None:
     async with engine_at(b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n", lambda: b"") as engine:
-        with pytest.raises(Unavailable, match="refuses the key of engine_key"):
+        with pytest.raises(Unavailable, match="refuses the key of --engine-key-file"):
             [item async for item in engine.generate(await request())]
 
 

@@ -38,6 +38,7 @@ for each in FAMILIES:
     DIALECTS.setdefault(dialect_of(each), each)
 FIELD: Final = Dialect("field", ThoughtMarks("\ufdd2", "\ufdd3"))
 DIALECTS[FIELD] = "a provider of chat completions"
+DIALECTS[Dialect("deepseek", ThoughtMarks("<think>", "</think>"))] = "deepseek with tools"
 TRIED: Final = pytest.mark.parametrize("dialect", DIALECTS, ids=[name.replace(" ", "-") for name in DIALECTS.values()])
 
 

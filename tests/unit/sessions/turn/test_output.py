@@ -553,6 +553,20 @@ async def test_only_the_token_ends_a_thought_where_the_mark_is_one(
 
 
 @virtual
+async def test_a_mark_that_a_run_before_took_for_text_ends_no_thought() -> None:
+    """It stands in the tail, because the tokens of the chunk were not all released."""
+    for first, second, thought, answer in (
+        ("I say </think> secret", f" more {MARK}4 </think>", "I say </think> [x] more", "4 </think>"),
+        (f"I say </think>{MARK} a secret", " and </think> more", "I say </think>", "a [x] and </think> more"),
+    ):
+        engine = MarkEngine(first, opened=True)
+        engine._scripts.append([second])
+        made = Attempted(engine, filters=GivenFilters(lambda: Redactor("secret", "[x]")))
+        assert await made.end() == AttemptsEnd("stop")
+        assert (shown_as(made, Thought), shown_as(made, Text)) == (thought, answer)
+
+
+@virtual
 async def test_a_token_whose_text_comes_later_ends_the_thought_too() -> None:
     engine = MarkEngine("Hm.", opened=True)
     chunks = [Chunk(tuple(b"</think> Hm."), "</think> Hm."), Chunk((MARK_TOKEN,), ""), Chunk(tuple(b"4"), "</think>4")]

@@ -49,6 +49,7 @@ from transport.openai.request_models import (
     McpToolParam,
     ResponsesRequest,
 )
+from transport.openai.turn_starter import naming_input
 from transport.openai.unknown_parameters import NAMES_MAX, leave_out, take_out, warning
 from transport.retrieval.embedding_models import EmbeddingsRequest
 from transport.retrieval.vector_store_models import NewFileBatch
@@ -348,3 +349,18 @@ def test_images_and_documents_are_refused_outside_a_users_message(role: str, con
     with pytest.raises(BadInput) as caught:
         units_of(params(("user", "Read."), (role, content)), images=True)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("code", "param", "named"),
+    [
+        ("invalid_schema", "text.format", "response_format"),
+        ("unsupported_parameter", "thinking_tokens", "thinking_token_budget"),
+        ("context_length_exceeded", "instructions", "messages"),
+        ("context_length_exceeded", "tools", "tools"),
+    ],
+)
+def test_a_refusal_behind_the_door_names_the_doors_own_parameter(code: str, param: str, named: str) -> None:
+    with pytest.raises(BadInput) as refused, naming_input("messages", format="response_format"):
+        raise BadInput(code, "No.", param=param)
+    assert refused.value.param == named
