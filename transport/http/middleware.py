@@ -26,7 +26,7 @@ from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
 from transport.http.body_budget import BodyBudget
 from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
-from transport.http.loop_turns import LoopTurns
+from transport.http.loop_turns import ROUND_BYTES, LoopTurns
 from transport.quotas import RATE_LIMIT_STATE, Arrival, RateLimitState, http_arrival
 
 Scope = MutableMapping[str, Any]
@@ -111,6 +111,7 @@ class RequestContextMiddleware:
         taken = 0
         uploads = self.upload_bytes_max > 0 and scope["method"] == "POST" and scope["path"] == UPLOADS
         bytes_max = self.upload_bytes_max if uploads else self.body_bytes_max
+        packed = is_packed(headers)
         packs = takes_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
         held: Message | None = None  # the start of an answer that may be compressed
         principal: Principal | None = state.get("principal")
@@ -123,9 +124,9 @@ class RequestContextMiddleware:
         async def limited_receive() -> Message:
             nonlocal taken
             message = await receive()
-            if body := message.get("body", b""):
-                await self._turns.turn(caller)
-            taken += len(body)
+            if size := len(message.get("body", b"")):
+                await self._turns.turn(caller, ROUND_BYTES if packed else taken + size)  # the last is parsed with all
+            taken += size
             if taken > bytes_max:
                 raise _too_large(bytes_max, uploads)
             return message
@@ -185,7 +186,7 @@ class RequestContextMiddleware:
                     arrived = principal, http_arrival(scope["method"], scope["path"], headers)
                     await self.arrivals.arrive(*arrived)
                 plain: tuple[Scope, Receive] = scope, limited_receive
-                if is_packed(headers):
+                if packed:
                     plain = unpacked(scope, limited_receive, bytes_max)
                 read = plain[1] if uploads else partial(counted_receive, plain[1])  # an upload goes to its file
                 await self.app(plain[0], read, named_send)
