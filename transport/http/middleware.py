@@ -26,7 +26,7 @@ from transport.auth.authenticator import Authenticator
 from transport.auth.connection_shares import key_of
 from transport.http.body_budget import BodyBudget
 from transport.http.compression import is_packed, pack, packable, takes_gzip, unpacked
-from transport.http.loop_turns import ROUND_BYTES, LoopTurns
+from transport.loop_turns import ROUND_BYTES, LoopTurns
 from transport.quotas import RATE_LIMIT_STATE, Arrival, RateLimitState, http_arrival
 
 Scope = MutableMapping[str, Any]
