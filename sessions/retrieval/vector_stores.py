@@ -31,6 +31,7 @@ TEXT_CHARACTERS_MAX: Final = 2_000_000
 STORES_MAX: Final = 1_000  # of a tenant
 FILES_MAX: Final = 10_000  # of a store
 CHUNKS_MAX: Final = 50_000  # of a file
+STORE_CHUNKS_MAX: Final = 1_000_000  # of a store; their signs are kept in memory
 RESULTS_MAX: Final = 50
 
 
@@ -198,7 +199,8 @@ class PassageIndex(Protocol):
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
         """Adds chunks behind those of earlier calls, and prolongs the claim from `file.claimed_until` to `until`. With
         `last` the file is completed, and searches find it from now on. Returns False, and adds nothing, if the claim is
-        not the caller's any more: the file was removed, cancelled, added anew or claimed by another reader."""
+        not the caller's any more: the file was removed, cancelled, added anew or claimed by another reader. Raises
+        Limited if the store would have more than `STORE_CHUNKS_MAX`."""
         ...
 
     async def begin_again(self, file: StoreFile) -> bool:

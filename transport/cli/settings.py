@@ -244,7 +244,7 @@ class Settings:
         group="Retrieval",
     )
     vector_stores: Literal["auto", "off"] = option(
-        "auto", None, "auto: vector stores, where sqlite-vec is installed, or PostgreSQL has pgvector"
+        "auto", None, "auto: vector stores; with PostgreSQL only if it has pgvector"
     )
 
     prices: str = option("", "FILE", "TOML file of prices per model; empty: responses carry no cost", group="Metering")
