@@ -17,10 +17,20 @@ from typing import Final
 
 from actors.hosting.runtime_limits import RuntimeLimits
 from sessions.actor.actor import Actor
+from sessions.model.events import AnyEvent, ResponseIncomplete
+from sessions.model.generation import is_attended
 from sessions.model.journal_types import Head
 from sessions.model.types import SessionKey
 
 LEFT_PAUSED_MAX: Final = 100_000  # beyond it the oldest goes on without readers
+_GIVEN_UP: Final = ("cancelled", "orphaned")  # reasons of an answer's end
+
+
+def is_given_up(event: AnyEvent) -> bool:
+    """Returns whether an event ends an answer that a client waited for and has left."""
+    if not isinstance(event, ResponseIncomplete) or not is_attended(event.response.request):
+        return False
+    return (event.response.incomplete_details or {}).get("reason") in _GIVEN_UP
 
 
 class OrphanPolicy:

@@ -24,6 +24,7 @@ import structlog
 from actors.cluster.pool_states import pool_state
 from actors.hosting.error_isolation import isolate_errors
 from actors.hosting.inflight_commands import InflightCommands
+from actors.hosting.orphan_policy import is_given_up
 from actors.hosting.ownership import (
     TICK_S,
     Identity,
@@ -286,6 +287,8 @@ class Runtime:
         self._gate.published(published.key, published.records)
         self._accounting.on_published(published)
         self.subscribers.publish(published)
+        if any(is_given_up(record.event) for record in published.records):
+            self._spawn(self._leave_given_up(published.key, published.records[-1].offset))
 
     # -- activation ------------------------------------------------------------------------------------------------
 
@@ -556,6 +559,18 @@ class Runtime:
         if actor is not None and not actor.busy and not actor.top:
             with isolate_errors("passivation_failed", key):
                 await self.passivate(key)
+
+    async def _leave_given_up(self, key: SessionKey, top: int) -> None:
+        """Takes an unlisted session out of memory whose client has left it at the offset `top`, unless it goes on. Its
+        KV keeps its rank: a client that pressed stop may come back with the same history."""
+        actor = self._actors.get(key)
+        if actor is None or actor.listed:
+            return
+        await actor.written()
+        async with self._passivation_slots:
+            if self._actors.get(key) is actor and not actor.busy and actor.top == top:
+                with isolate_errors("passivation_failed", key):
+                    await actor.passivate()
 
     async def erase(self, key: SessionKey) -> None:
         """Erases a deleted session's KV, here and on the other replicas, and its answers in the result cache."""

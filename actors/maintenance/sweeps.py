@@ -37,6 +37,7 @@ class SweepLimits(msgspec.Struct, frozen=True):
     sweep_s: float = 5.0
     unreadable_s: float = 600.0  # until a session whose log cannot be read is tried again
     recoveries_at_once: int = 8
+    passivations_at_once: int = 8
     page: int = 200
     commands_s: float = 86_400.0
     purge_every_s: float = 300.0
@@ -164,15 +165,24 @@ class Sweeps:
         return collected
 
     async def passivate_idle(self) -> int:
-        """Passivates the sessions that have been idle for `idle_s`; returns how many."""
+        """Passivates the sessions that have been idle for `idle_s`, several at a time, so that they leave as fast as
+        others come; returns how many."""
         long_ago = asyncio.get_running_loop().time() - self._runtime.limits.idle_s
-        idle = [actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago]
+        idle = iter([actor.key for actor in self._runtime.actors if not actor.busy and actor.active_at <= long_ago])
         left = 0
-        for key in idle:
-            actor = self._runtime.actor(key)
-            if actor is not None and not actor.busy and actor.active_at <= long_ago:  # it may have been woken since
-                await self._runtime.passivate(key)
-                left += 1
+
+        async def passivate() -> None:
+            nonlocal left
+            for key in idle:
+                actor = self._runtime.actor(key)
+                if actor is not None and not actor.busy and actor.active_at <= long_ago:  # it may have been woken since
+                    with isolate_errors("passivation_failed", key):
+                        await self._runtime.passivate(key)
+                        left += 1
+
+        async with asyncio.TaskGroup() as passivations:
+            for _ in range(self._limits.passivations_at_once):
+                passivations.create_task(passivate())
         return left
 
     async def purge(self) -> int:

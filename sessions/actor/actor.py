@@ -148,6 +148,11 @@ class Actor:
         return tuple(self._machine.state.open)
 
     @property
+    def listed(self) -> bool:
+        """Whether lists show the session."""
+        return self._machine.state.listed
+
+    @property
     def is_attended(self) -> bool:
         """Whether at least one open response is written for a client that waits for it."""
         return any(is_attended(open_.body.request) for open_ in self._machine.state.open.values())

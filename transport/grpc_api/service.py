@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from sessions.model.authorization import acting_for
 from sessions.model.errors import BadInput, Internal, SessileError
 from sessions.model.types import SESSION_ID_PATTERN, Epoch, Principal, SessionId, SessionKey
-from transport.auth.connection_shares import ConnectionShares, Place
+from transport.auth.connection_shares import ConnectionShares, Place, key_of
 from transport.gateway import Gateway
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api import sessile_pb2_grpc as made
@@ -34,6 +34,7 @@ from transport.grpc_api.converse import ConverseCall, EventStreamer
 from transport.grpc_api.detached_work import run_unless_set, start_detached
 from transport.grpc_api.message_size import check_size, malformed
 from transport.grpc_api.status import refuse, trailing_of
+from transport.loop_turns import LoopTurns
 from transport.openai.log_cursor import LogCursor
 from transport.quotas import Arrival
 from transport.websocket.handshake import USER_HEADER, bearer, single_value
@@ -65,6 +66,7 @@ class SessionsService(made.SessionsServicer):
         self._gateway = gateway
         self._leaving = leaving
         self._shares = shares
+        self._turns = LoopTurns()
 
     # -- commands ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +121,7 @@ class SessionsService(made.SessionsServicer):
     async def _command(self, field: str, kind: Any, context: Context) -> pb.Ok | None:
         async def work(principal: Principal) -> pb.Ok:
             self._gateway.check_draining()
-            request = decoded(kind, await context.read())
+            request = await self._read(kind, context, principal)
             command = translate.command_of(request, field, id=f"grpc_{self._gateway.new_id()}", session=None)
             ok = await asyncio.shield(start_detached(self._gateway.tasks, self._gateway.execute(principal, command)))
             message = pb.Ok()
@@ -132,7 +134,7 @@ class SessionsService(made.SessionsServicer):
 
     async def Get(self, _: Any, context: Context) -> pb.State | None:
         async def work(principal: Principal) -> pb.State:
-            request = decoded(pb.GetRequest, await context.read())
+            request = await self._read(pb.GetRequest, context, principal)
             done = await self._gateway.get(principal, "", session_of(request.session))
             assert done.session is not None and done.epoch is not None and done.offset is not None
             return translate.state_of(done.session, done.epoch, done.offset, done.state or {})
@@ -141,7 +143,7 @@ class SessionsService(made.SessionsServicer):
 
     async def List(self, _: Any, context: Context) -> pb.ListReply | None:
         async def work(principal: Principal) -> pb.ListReply:
-            request = decoded(pb.ListRequest, await context.read())
+            request = await self._read(pb.ListRequest, context, principal)
             limit = request.limit if request.HasField("limit") else LIST_DEFAULT
             if not 1 <= limit <= LIST_MAX:
                 raise BadInput("invalid_request", f"limit: Expected 1 to {LIST_MAX}.", param="limit")
@@ -159,7 +161,7 @@ class SessionsService(made.SessionsServicer):
     async def History(self, _: Any, context: Context) -> None:
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
-            request = decoded(pb.HistoryRequest, await context.read())
+            request = await self._read(pb.HistoryRequest, context, principal)
             key = SessionKey(principal.tenant, session_of(request.session))
             position = request.position
             epoch = Epoch(position.epoch) if position.HasField("epoch") else None
@@ -173,7 +175,7 @@ class SessionsService(made.SessionsServicer):
     async def Converse(self, _: Any, context: Context) -> None:
         async def work(principal: Principal) -> None:
             self._gateway.check_draining()
-            stream = DecodedStream(context)
+            stream = DecodedStream(context, self._turns, key_of(principal))
             first = await stream.read()
             if first is grpc.aio.EOF or first.WhichOneof("request") != "open":
                 raise BadInput("invalid_request", "A conversation begins with `open`.", param="open")
@@ -237,6 +239,10 @@ class SessionsService(made.SessionsServicer):
                 refuse(context, failure, trailing_of(failure))
             return None
 
+    async def _read(self, kind: Any, context: Context, principal: Principal) -> Any:
+        """Reads the one message of a call. Raises BadInput, TooLarge."""
+        return await read_decoded(kind, context, self._turns, key_of(principal))
+
     def _request_id(self, metadata: Metadata) -> str:
         given = metadata.get("x-request-id", ())
         return given[0] if len(given) == 1 and _REQUEST_ID.match(given[0]) else f"req_{self._gateway.new_id()}"
@@ -282,16 +288,29 @@ def decoded(kind: Any, data: Any) -> Any:
         raise malformed(kind) from error
 
 
+async def read_decoded(kind: Any, context: Context, turns: LoopTurns, caller: Hashable, *, more: bool = False) -> Any:
+    """Reads a message of this kind, and decodes it when it is the caller's turn on the loop: large ones that come at
+    once do not hold it together. With `more` it returns EOF where no message follows; else it raises BadInput, as for
+    one that is malformed."""
+    data = await context.read()
+    if data is not grpc.aio.EOF:
+        await turns.turn(caller, len(data))
+    elif more:
+        return data
+    return decoded(kind, data)
+
+
 class DecodedStream:
     """The requests of a `Converse` call, decoded as they are read. Implements `ReplyStream`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, turns: LoopTurns, caller: Hashable) -> None:
         self._context = context
+        self._turns = turns
+        self._caller = caller
         self.write = context.write
 
     async def read(self) -> Any:
-        data = await self._context.read()
-        return data if data is grpc.aio.EOF else decoded(pb.ConverseRequest, data)
+        return await read_decoded(pb.ConverseRequest, self._context, self._turns, self._caller, more=True)
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+HasLeft = Callable[[], Awaitable[bool]]  # whether the client of a request has left
 
+ROUNDS_TO_NOTICE = 2  # of the event loop, until a connection that was reset is known to be lost
 KEEPALIVE_S = 15.0  # proxies may close a connection that was silent for a minute
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 LINE_ENDS = tuple((end.encode(), rb"\u%04x" % ord(end)) for end in "\u0085\u2028\u2029")
@@ -88,6 +90,19 @@ async def with_keepalive(chunks: AsyncGenerator[bytes, None], every_s: float) ->
             if chunk is None:
                 return
             yield chunk
+
+
+async def demand_client(has_left: HasLeft | None) -> None:
+    """Raises ClientDisconnect if the client has left. None: it does not matter whether it has.
+
+    A reset that stands behind the request in its socket counts: the loop reads it in one round, and tells the
+    connection in the next."""
+    if has_left is None:
+        return
+    for _ in range(ROUNDS_TO_NOTICE):
+        await asyncio.sleep(0)
+    if await has_left():
+        raise ClientDisconnect
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T], left: Callable[[], None] | None = None) -> T:

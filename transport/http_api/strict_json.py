@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import INTEGER_MAX
+from transport.http.middleware import LET_BODY_GO
 from transport.openai.parse_request import fold_seed
 from transport.openai.unknown_parameters import leave_out, take_out, warning
 from transport.protocol.decoding import BadFrame, unacceptable
@@ -56,15 +57,19 @@ class StrictRequest(Request):
         return self._parsed
 
     def release(self) -> None:
-        """Empties what was parsed: whoever still refers to it keeps nothing."""
+        """Empties the body and what was parsed of it: whoever still refers to it keeps nothing."""
         value = getattr(self, "_parsed", None)
         if isinstance(value, dict):
             value.clear()
+        self._body = b""
+        if (let_go := self.scope["state"].get(LET_BODY_GO)) is not None:
+            let_go()
 
 
 def release_body(request: Request, history: object) -> None:
-    """Empties what was parsed of a request whose turn has begun, and `history`, the list of its model that holds the
-    messages. FastAPI refers to both until the answer has been written, and they are many times as large as the turn."""
+    """Empties the body of a request whose turn is made, what was parsed of it, and `history`, the list of its model
+    that holds the messages. FastAPI refers to all until the answer has been written, and they are many times as large
+    as the turn."""
     if isinstance(history, list):
         history.clear()
     if isinstance(request, StrictRequest):

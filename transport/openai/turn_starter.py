@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from starlette.requests import ClientDisconnect
 
 from sessions.model import commands as cm
 from sessions.model.errors import BadInput, Conflict, Gone, NotFound, SessileError, Unavailable
@@ -64,6 +65,7 @@ from transport.history_index import (
     rename_outputs,
 )
 from transport.http.headers import EventId
+from transport.http.sse import HasLeft, demand_client
 from transport.openai.chat_render import resendable_answer
 from transport.openai.history_ends import HistoryEnd, HistoryEnds
 from transport.openai.log_cursor import LogCursor
@@ -108,6 +110,7 @@ class TurnRequest(NamedTuple):
     body: bytes  # as it came: an Idempotency-Key is valid for one body
     idempotency_key: str | None = None
     seen: EventId | None = None  # the last event that a reconnecting client has
+    has_left: HasLeft | None = None  # of a turn that is begun only for a client that still waits; None: of others
 
 
 @contextmanager
@@ -134,6 +137,7 @@ class TurnDraft(NamedTuple):
     input: TurnInput
     root: bytes  # the chain before the first message
     chains: Sequence[bytes]  # behind each message
+    has_left: HasLeft | None = None  # as the request's
 
     @property
     def chain(self) -> bytes:
@@ -185,15 +189,16 @@ class TurnStarter:
 
     async def start(self, request: TurnRequest) -> StartedTurn:
         """Starts the turn of a request that has its whole history; or finds it again for a client that comes back after
-        the event `seen`. Raises SessileError."""
+        the event `seen`. Raises SessileError; ClientDisconnect if `has_left` says so before all choices are begun."""
         principal, given, seen = request.principal, request.input, request.seen
         given = given._replace(units=await self.gateway.files.attachments.units(principal, given.units))
         root = chain_root(principal, given.user, given.model, given.tools, given.instructions, listed=given.listed)
         command_id = self.command_id(principal, request.route, request.idempotency_key)
-        draft = TurnDraft(principal, command_id, given, root, await _chains(root, given.units))
+        draft = TurnDraft(principal, command_id, given, root, await _chains(root, given.units), request.has_left)
         if seen is not None and seen.response is not None:
             resumed = await resume(self.gateway, principal, seen, choices=given.choices)
             return resumed._replace(chain=draft.chain, root=draft.root)
+        await demand_client(draft.has_left)  # before it takes a place in the history index
         if request.idempotency_key is None:
             match, near = await self._look_up(draft)
             started = await self._begin(draft, match, near, give_back=True)
@@ -368,8 +373,9 @@ class TurnStarter:
                     **(msgspec.structs.asdict(given.sampling) | {"seed": seed}),
                 )
                 try:
+                    await demand_client(draft.has_left)
                     ok = await self.gateway.execute(principal, another)
-                except SessileError:
+                except (SessileError, ClientDisconnect):
                     if is_attended(turn.request):  # nobody comes back to those that were begun
                         self.cancel_soon(principal, turn.session, responses)
                     raise

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 import httpx
+import msgspec
 import openai
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from actors.hosting.runtime_limits import RuntimeLimits
 from inference.simulated import SimulatedOptions
@@ -18,6 +22,7 @@ from sessions.model.events import Record, ResponseBody, ResponseCreated
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.websocket_wire import wire
+from transport.http.http_connection import HttpConnection
 from transport.openai.continued import TERMINAL
 
 T = TypeVar("T")
@@ -185,6 +190,75 @@ async def test_all_choices_of_a_stream_are_cancelled_beside_another(
     await several.close()
     assert [(await end(server, choice)).incomplete_details for choice in choices] == [CANCELLED] * 2
     assert LONG.endswith(await text(beside)) and (await end(server, kept)).status == "completed"
+
+
+@pytest.mark.parametrize(("path", "body"), DOORS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nothing_is_begun_for_a_client_that_leaves_before(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    """Thousands of requests whose clients had left were begun one by one, and others were refused meanwhile."""
+    arrived, lost, gate, began = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[cm.TurnCreate]()
+    gateway, attachments = server.gateway, server.gateway.files.attachments
+    execute, lose = gateway.execute, HttpConnection.connection_lost
+
+    def held(work: Callable[..., Any]) -> Callable[..., Any]:
+        async def wait(*args: Any, **named: Any) -> Any:
+            arrived.set()
+            await gate.wait()
+            return await work(*args, **named)
+
+        return wait
+
+    async def noted(principal: Principal, command: Any, *more: Any) -> cm.Ok:
+        if isinstance(command, cm.TurnCreate):
+            began.append(command)
+        return await execute(principal, command, *more)
+
+    def left(connection: HttpConnection, error: Exception | None) -> None:
+        lose(connection, error)
+        lost.set()
+
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        if "conversation" in body:
+            body = {**body, "conversation": (await http.post("/v1/conversations", json={})).json()["id"]}
+    monkeypatch.setattr(gateway, "check_schemas", held(gateway.check_schemas))
+    monkeypatch.setattr(attachments, "units", held(attachments.units))
+    monkeypatch.setattr(gateway, "execute", noted)
+    monkeypatch.setattr(HttpConnection, "connection_lost", left)
+    lost.clear()
+    async with httpx.AsyncClient(base_url=server.server.url, timeout=60) as http:
+        asking = asyncio.create_task(http.post(path, json={"model": SIMULATED, "stream": stream, **body}))
+        await asyncio.wait_for(arrived.wait(), 60)
+        asking.cancel()
+        await asyncio.wait((asking,))
+    await asyncio.wait_for(lost.wait(), 60)
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(*server.server._state.tasks), 60)
+    assert not began and not server.engine.asked
+
+
+@pytest.mark.parametrize(("path", "body"), DOORS[:5])
+async def test_nothing_is_begun_for_a_request_with_a_reset_behind_it(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """The listener had it before anybody accepted it: what was sent can be read, and then that the sender is gone."""
+    answered, statuses, asked = asyncio.Event(), list[int](), msgspec.json.encode({"model": SIMULATED, **body})
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
+    request = "\r\n".join([*lines, f"content-length: {len(asked)}", "", ""]).encode() + asked
+    send = RequestResponseCycle.send
+
+    async def noted(cycle: RequestResponseCycle, message: Any) -> None:
+        statuses.append(message.get("status", 0))
+        answered.set()
+        await send(cycle, message)
+
+    monkeypatch.setattr(RequestResponseCycle, "send", noted)
+    with socket.create_connection(("127.0.0.1", server.server.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(request)
+    await asyncio.wait_for(answered.wait(), 60)
+    assert statuses[0] == 499 and not server.engine.asked and not server.sessions
 
 
 @pytest.mark.parametrize("reading", [a_websocket, the_sessions_events])

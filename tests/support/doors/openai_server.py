@@ -125,7 +125,8 @@ class Serving(NamedTuple):
     async def ended(self, session: str, tenant: str = "local") -> None:
         """Returns when no response of a session is being written."""
         actor = self.runtime.actor(SessionKey(TenantId(tenant), SessionId(session)))
-        assert actor is not None
+        if actor is None:
+            return  # it has left memory, with nothing open
         changed = asyncio.Event()
         stop = self.runtime.watch(actor.key, lambda _: changed.set())
         try:

@@ -76,11 +76,14 @@ async def create(request: Request, body: ChatRequest) -> Response:
     leave_out(request, thoughts_left_out(body, turn.sampling, thoughts=model.thoughts))
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
+    release_body(request, body.messages)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, CHAT_SCHEMAS, forced)
     with naming_input("messages", format="response_format"):
-        started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
+        has_left = request.is_disconnected if plain else None
+        started = await starter.start(
+            TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen, has_left)
+        )
     session = started.cursor.key.session
-    release_body(request, body.messages)
 
     def left() -> None:
         if plain and started.cursor.sole_reader:
@@ -178,9 +181,10 @@ async def complete(request: Request, body: CompletionRequest) -> Response:
         )
         for prompt in prompts
     ]
-    with naming_input("prompt"):
-        started = await _started(request, principal, turns)
+    given = await request.body()
     release_body(request, body.prompt)
+    with naming_input("prompt"):
+        started = await _started(request, principal, turns, given)
 
     def left() -> None:
         for each in started:
@@ -217,14 +221,20 @@ async def _at_once(whole: dict[str, Any], usage: StreamUsage) -> AsyncGenerator[
     yield sse.DONE
 
 
-async def _started(request: Request, principal: Principal, turns: Sequence[TurnInput]) -> list[StartedTurn]:
-    """Starts all turns of a request, or none: if one is refused, those that were started are cancelled."""
-    starter, given, key = turn_starter_of(request), await request.body(), read_retry_headers(request).idempotency_key
+async def _started(
+    request: Request, principal: Principal, turns: Sequence[TurnInput], given: bytes
+) -> list[StartedTurn]:
+    """Starts all turns of a request, or none: if one is refused, those that were started are cancelled. `given`: the
+    request's body."""
+    starter, key = turn_starter_of(request), read_retry_headers(request).idempotency_key
+    has_left = request.is_disconnected if key is None else None
     started: list[StartedTurn] = []
     try:
         for number, turn in enumerate(turns):
             of_this = key if key is None or number == 0 else f"{key}\0{number}"
-            started.append(await starter.start(TurnRequest(principal, COMPLETIONS, turn, given, of_this)))
+            started.append(
+                await starter.start(TurnRequest(principal, COMPLETIONS, turn, given, of_this, None, has_left))
+            )
     except BaseException:
         for each in started:
             each.cursor.close()

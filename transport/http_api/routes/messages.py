@@ -45,10 +45,11 @@ async def create(request: Request, body: MessagesRequest) -> Response:
     leave_out(request, messages.left_out(body, thoughts=model.thoughts, efforts=model.efforts))
     turn = turn._replace(sampling=check_optional(request, model, turn.sampling))
     forced = forced_tools(turn.sampling, turn.tools)
+    given, has_left = await request.body(), request.is_disconnected if key is None else None
+    release_body(request, body.messages)
     await gateway.check_schemas(principal, turn.tools, turn.sampling.text, messages.SCHEMAS, forced)
     with naming_input("messages", instructions="system", format="output_config.format"):
-        started = await starter.start(TurnRequest(principal, ROUTE, turn, await request.body(), key))
-    release_body(request, body.messages)
+        started = await starter.start(TurnRequest(principal, ROUTE, turn, given, key, None, has_left))
 
     def left() -> None:
         if key is None and started.cursor.sole_reader:

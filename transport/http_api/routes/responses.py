@@ -140,6 +140,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
     plain = socket is None and not (body.background or headers.idempotency_key is not None or headers.event_ids)
     # A socket may break and its client come back; where nothing is stored, only those who read it on within seconds.
     attended = plain or (socket is not None and body.store is False and headers.idempotency_key is None)
+    has_left = request.is_disconnected if plain else None
     leave_out(request, left_out(body, efforts=model.efforts))
     unread = read_parts(body.input, "input", images=model.images, ignores_unknown=gateway.ignores_unknown)
     leave_out(request, unread)
@@ -160,7 +161,9 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         forced = forced_tools(turn.sampling, turn.tools)
         await gateway.check_schemas(principal, turn.tools, turn.sampling.text, forced=forced)
         with naming_input("input", instructions="instructions"):
-            started = await starter.start(TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen))
+            started = await starter.start(
+                TurnRequest(principal, ROUTE, turn, given, headers.idempotency_key, seen, has_left)
+            )
         record = partial(starter.record_answer, started)
         answer = ResponseReader(started.cursor, started.responses[0], started.after, ended=record)
     elif seen is not None and seen.response is not None:
@@ -171,6 +174,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
         draft = elsewhere = None
         if resolved is None and seen is None and headers.idempotency_key is None:
             draft = await _draft_behind(request, principal, body, model, attended=attended)
+        await sse.demand_client(has_left)
         if draft is not None and (socket is None or socket.generate):
             with naming_input("input", instructions="instructions"):
                 elsewhere = await starter.start_elsewhere(draft)
@@ -183,6 +187,7 @@ async def create(request: Request, body: ResponsesRequest) -> Response:
                 )
                 tools, text = cm.schemas_of(command)
                 await gateway.check_schemas(principal, tools, text, forced=forced_tools(command, tools))
+                await sse.demand_client(has_left)
                 if headers.idempotency_key is not None:
                     await starter.bind(principal, command)
                 with naming_input("input", instructions="instructions"):

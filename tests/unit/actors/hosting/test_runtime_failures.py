@@ -523,7 +523,7 @@ async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
         other = SessionKey(TenantId("local"), SessionId("zz"))
         for name in (SESSION, other.session):
             await replica.do(cm.SessionCreate(id=place.name(), session=name))
-        sweeps = sweeps_of(replica)
+        sweeps = sweeps_of(replica, passivations_at_once=1)
         assert await sweeps.passivate_idle() == 0
         await advance(11.0)
         replica.faults.slow("append", 0.2)  # the first snapshot takes a while, and meanwhile the second is asked
@@ -538,6 +538,34 @@ async def test_the_idle_leave_memory_and_the_woken_stay() -> None:
         assert await sweeping == 1
         await reader.ended(answer.response_id)
         assert not [r for r in place.records(stays) if isinstance(r.event, ev.SessionMigrated)]
+
+
+@virtual
+async def test_idle_sessions_leave_memory_together_and_one_that_cannot_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They left one after the other, and fewer left in a second than others came."""
+    async with Place(OPTIONS) as place:
+        replica = await place.replica(limits=RuntimeLimits(idle_s=10.0))
+        for name in ("a", "b", "c"):
+            await replica.do(cm.SessionCreate(id=place.name(), session=SessionId(name)))
+        await advance(11.0)
+        passivate, leaving, gate = replica.runtime.passivate, list[str](), asyncio.Event()
+
+        async def held(key: SessionKey) -> None:
+            leaving.append(key.session)
+            await gate.wait()
+            if key.session == "a":
+                raise Unavailable("journal_unavailable", "It is away.")
+            await passivate(key)
+
+        monkeypatch.setattr(replica.runtime, "passivate", held)
+        sweeping = asyncio.create_task(sweeps_of(replica, passivations_at_once=2).passivate_idle())
+        await settled()
+        assert leaving == ["a", "b"]
+        gate.set()
+        assert await sweeping == 2 and [actor.key.session for actor in replica.runtime.actors] == ["a"]
+        monkeypatch.undo()  # it leaves with the replica
 
 
 @virtual

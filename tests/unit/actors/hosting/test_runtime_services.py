@@ -444,12 +444,13 @@ async def test_what_another_has_had_since_is_recovered_like_anything_else() -> N
         await until(lambda: bool(place.terminals(response_id)), step_s=0.1)
 
 
-async def attended(replica: Replica, **request: Any) -> ResponseId:
+async def attended(replica: Replica, *, listed: bool = True, **request: Any) -> ResponseId:
     """A long answer as `/v1/chat/completions` begins it, for a client that waits."""
     turn = cm.TurnCreate(
         id=replica.place.name(),
         session=SessionId(KEY.session),
-        create=cm.SessionSettings(),
+        create=cm.SessionSettings(listed=listed),
+        parent_id=None,
         items=(cm.NewMessage(content="hello"),),
         request={"store": False, **request},
         max_output_tokens=4000,
@@ -457,6 +458,39 @@ async def attended(replica: Replica, **request: Any) -> ResponseId:
     answer = await replica.do(turn)
     assert answer.response_id is not None
     return answer.response_id
+
+
+@virtual
+async def test_an_unlisted_session_leaves_memory_with_the_client_that_left_it() -> None:
+    """Thousands of them stood in memory for ten minutes, begun by clients that had left at once."""
+    for listed, request, leaves in ((False, True, True), (True, True, False), (False, False, False)):
+        async with Place(ENDLESS) as place:
+            replica = await place.replica()
+            response_id = await attended(replica, listed=listed, attended=request)
+            await advance(1.0)
+            cancel = cm.ResponseCancel(id=place.name(), session=SESSION, response_id=response_id)
+            await replica.do(cancel)
+            await settled()
+            assert (not replica.runtime.actors) is leaves
+            assert [end.response.incomplete_details for end in place.terminals(response_id)] == [
+                {"reason": "cancelled"}
+            ]
+            again = await attended(replica, listed=listed, attended=request)
+            await advance(1.0)
+            assert not place.terminals(again), "it goes on here"
+            await replica.delete()
+
+
+@virtual
+async def test_a_session_that_another_client_reads_stays_when_one_leaves() -> None:
+    async with Place(ENDLESS) as place:
+        replica = await place.replica()
+        left, stays = [await attended(replica, listed=False, attended=True) for _ in range(2)]
+        await advance(1.0)
+        await replica.do(cm.ResponseCancel(id=place.name(), session=SESSION, response_id=left))
+        await settled()
+        assert [actor.open for actor in replica.runtime.actors] == [(stays,)]
+        await replica.delete()
 
 
 @virtual

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+from fastapi import routing
+from fastapi.dependencies.utils import get_dependant
 
 from actors.peer.frames import Measured
 from actors.peer.links import LinkDown
@@ -110,6 +112,24 @@ async def test_me_names_the_tenant_user_and_role_of_the_key(
     assert (shown["object"], shown["tenant"], shown["user"]) == ("principal", "acme", user)
     assert (shown["role"], shown["operator"]) == (role, operator)
     assert scopes is None or shown["scopes"] == scopes
+
+
+async def test_no_request_waits_until_the_routes_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request that came past all of them held the loop for a tenth of a second."""
+    (tmp_path / "index.html").write_text("<p>")
+    built, build = list[str](), get_dependant
+
+    def noted(*, path: str, **more: Any) -> Any:
+        built.append(path)
+        return build(path=path, **more)
+
+    monkeypatch.setattr(routing, "get_dependant", noted)
+    async with http_client(gateway_over(await memory_sessions()), web=tmp_path) as http:
+        assert built
+        built.clear()
+        for path in ("/nothing", "/v1/nothing", "/index.html"):
+            await http.get(path)
+        assert not built
 
 
 async def test_me_answers_only_a_good_key() -> None:

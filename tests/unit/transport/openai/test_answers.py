@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
+from starlette.requests import ClientDisconnect
 
 from sessions.model import commands as cm
 from sessions.model import events as ev
@@ -133,6 +134,36 @@ async def test_choices_that_were_begun_are_cancelled_where_a_later_one_is_refuse
     else:
         await starter.gateway.tasks.close()
         assert not any(isinstance(each, cm.ResponseCancel) for each in sessions.executed), "its repeat finds them"
+
+
+@pytest.mark.parametrize("choices", [0, 2])
+async def test_for_a_client_that_has_left_no_further_choice_is_begun(choices: int) -> None:
+    """Sixteen choices of a client that left at once were all begun, and then all cancelled."""
+    sessions = await memory_sessions()
+    answering(sessions)
+    begin, cancelled = sessions.answer, asyncio.Event()
+
+    def answer(principal: Principal, command: ActorCommand) -> Any:
+        if not isinstance(command, cm.ResponseCancel):
+            return begin(principal, command)
+        if sum(isinstance(each, cm.ResponseCancel) for each in sessions.executed) == choices:
+            cancelled.set()
+        return cm.Ok(id=command.id, session=command.session)
+
+    def turns() -> int:
+        return sum(isinstance(each, cm.TurnCreate) for each in sessions.executed)
+
+    async def has_left() -> bool:
+        return turns() == choices
+
+    sessions.answer = answer
+    starter = TurnStarter(gateway_over(sessions))
+    given = TurnInput("m", None, None, (), [ASK], Sampling(), 4, request={ATTENDED: True})
+    with pytest.raises(ClientDisconnect):
+        await starter.start(TurnRequest(LOCAL_PRINCIPAL, "chat", given, b"x", has_left=has_left))
+    if choices:
+        await asyncio.wait_for(cancelled.wait(), 60)
+    assert turns() == choices
 
 
 class SharedHistory(MemoryHistory):
