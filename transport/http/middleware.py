@@ -118,7 +118,7 @@ class RequestContextMiddleware:
         arrived: tuple[Principal, Arrival] | None = None
         rate_limits = RateLimitState()
         RATE_LIMIT_STATE.set(rate_limits)  # for this request: tasks that it starts inherit it
-        caller = _caller(scope, principal)
+        caller, tenant = _caller(scope, principal), None if principal is None else principal.tenant
         await self._turns.turn(caller)
 
         async def limited_receive() -> Message:
@@ -135,7 +135,7 @@ class RequestContextMiddleware:
 
         def let_body_go() -> None:
             nonlocal kept
-            self.bodies.give_back(caller, kept)
+            self.bodies.give_back(caller, tenant, kept)
             kept = 0
 
         state[LET_BODY_GO] = let_body_go
@@ -144,7 +144,7 @@ class RequestContextMiddleware:
             nonlocal kept
             message = await receive()
             if size := len(message.get("body", b"")):
-                self.bodies.take(caller, size)
+                self.bodies.take(caller, tenant, size)
                 kept += size
             return message
 

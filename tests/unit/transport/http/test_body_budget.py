@@ -16,18 +16,21 @@ from transport.http.middleware import LET_BODY_GO, Message, Receive, RequestCont
 HALF = b"x" * 50
 
 
-def test_a_caller_has_its_share_and_all_have_the_whole() -> None:
+def test_callers_and_tenants_have_their_shares_and_all_have_the_whole() -> None:
     budget = BodyBudget(400)
-    budget.take("a", 100)
-    with pytest.raises(Limited) as limited:
-        budget.take("a", 1)
+    budget.take("a", "acme", 100)
+    with pytest.raises(Limited, match="this key") as limited:
+        budget.take("a", "acme", 1)
     assert limited.value.code == "rate_limited" and limited.value.retry_after_ms
-    for other in "bcd":
-        budget.take(other, 100)
+    budget.take("b", "acme", 100)
+    with pytest.raises(Limited, match="this tenant"):
+        budget.take("c", "acme", 1)
+    for other in "de":
+        budget.take(other, "globex", 100)
     with pytest.raises(Overloaded):
-        budget.take("e", 1)
-    for each in "abcd":
-        budget.give_back(each, 100)
+        budget.take("f", "initech", 1)
+    for caller, tenant in zip("abde", ("acme", "acme", "globex", "globex"), strict=True):
+        budget.give_back(caller, tenant, 100)
     assert not budget._of and not budget._in_all
 
 
