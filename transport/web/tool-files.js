@@ -6,7 +6,7 @@ import { number, t } from "./texts.js";
 /** @typedef {{ file_id: string, path: string, size: number }} ToolFile */
 
 /** What the browser shows in place, by its name's ending. A file's own bytes never become a page. */
-const IMAGES = /** @type {Record<string, string>} */ ({ png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", webp: "image/webp", gif: "image/gif" });
+const IMAGES = new Map([["png", "image/png"], ["jpg", "image/jpeg"], ["jpeg", "image/jpeg"], ["webp", "image/webp"], ["gif", "image/gif"]]);
 const SHOWN_BYTES_MAX = 4 << 20;
 /** @type {WeakMap<Element, () => void>} */
 const unseen = new WeakMap();
@@ -31,7 +31,7 @@ function entryOf({ file_id, path, size }, tell) {
   const click = () => void content().then((blob) => save(blob, name), (error) => tell(t("{name} was not saved: {why}", { name: path, why: sentence(error) })));
   const button = el("button", { class: "quiet", type: "button", "aria-label": label, title: label, click }, icon("save"));
   const chip = el("li", { class: "file" }, el("span", { class: "name", dir: "auto" }, path), el("span", { class: "sent" }, sizeOf(size)), button);
-  const type = IMAGES[path.slice(path.lastIndexOf(".") + 1).toLowerCase()];
+  const type = IMAGES.get(path.slice(path.lastIndexOf(".") + 1).toLowerCase());
   if (type === undefined || size > SHOWN_BYTES_MAX) return chip;
   const show = async () => {
     const src = await content().then((blob) => dataUrl(blob.slice(0, blob.size, type))).catch(() => null);
