@@ -195,14 +195,14 @@ def _add_routes(
     app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
     if files is not None:  # last: its route matches every path
         app.include_router(page.router(files, methods))
-    _build_routes(app)
     return methods
 
 
-def _build_routes(app: FastAPI) -> None:
-    """Has every route match once. FastAPI builds the routes of an included router at its first match, and all of them
-    at once would take a request a tenth of a second on the loop."""
-    for route in app.router.routes:
+def build_routes(app: App) -> None:
+    """Has every route of an application match once. FastAPI builds the routes of an included router at its first match,
+    and all of them at once would hold the loop for a tenth of a second. Blocking."""
+    assert isinstance(app, RequestContextMiddleware) and isinstance(app.app, FastAPI)
+    for route in app.app.router.routes:
         route.matches({"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []})
 
 

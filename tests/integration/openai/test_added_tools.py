@@ -199,7 +199,7 @@ async def test_the_file_has_precedence(world: World, service: ToolService) -> No
 
     with capture_logs() as logs:
         world.file.write_text(text + '[servers.town]\nurl = "https://town.example/mcp"\n')
-        await until(lambda: url() == f"{service.url}/filed")
+        await until(lambda: url() == f"{service.url}/filed" and "weather" in world.rules.file.tools)
         assert list(world.tools.offered(LOCAL)) == []
         await world.put("other", url=f"{service.url}/other")
     left_out = [each for each in logs if each["event"] == "added_tool_left_out"]
