@@ -221,6 +221,7 @@ class HttpConnection(HttpToolsProtocol):
     _answered = False  # by the gate; the body, if any, is still to be discarded
     _refused = False
     _declined = False  # the upgrade that the head requests; the head is parsed again without it
+    _answering: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest that was read, maybe one behind it
 
     def __init__(self, shared: Listening, place: Place | None) -> None:
         super().__init__(shared.config, shared.state, {}, shared.loop)
@@ -237,6 +238,9 @@ class HttpConnection(HttpToolsProtocol):
         self._taken()
         self._leave_place()
         self._unset_keepalive_if_required()  # uvicorn keeps it after a reset, and it would refer to the request
+        if self._answering is not None and self._answering is not self.cycle:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -361,6 +365,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
         super()._start_asgi_task(cycle, app if cycle.scope["http_version"] == "1.1" else _unframed(cycle, app))
 
     def on_body(self, body: bytes) -> None:

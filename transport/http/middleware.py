@@ -125,7 +125,8 @@ class RequestContextMiddleware:
             nonlocal taken
             message = await receive()
             if size := len(message.get("body", b"")):
-                await self._turns.turn(caller, ROUND_BYTES if packed else taken + size)  # the last is parsed with all
+                weight = size if uploads else taken + size  # another body's last piece is parsed with all of it
+                await self._turns.turn(caller, ROUND_BYTES if packed else weight)
             taken += size
             if taken > bytes_max:
                 raise _too_large(bytes_max, uploads)

@@ -261,6 +261,22 @@ async def test_nothing_is_begun_for_a_request_with_a_reset_behind_it(
     assert statuses[0] == 499 and not server.engine.asked and not server.sessions
 
 
+async def test_an_answer_is_cancelled_that_has_another_request_behind_it(server: Serving) -> None:
+    """The next request on the connection had been read, and only that one learned that the client was gone."""
+    server.engine.script.append(ENDLESS)
+    asked = msgspec.json.encode({"model": SIMULATED, "messages": ASK, "stream": True})
+    lines = ["POST /v1/chat/completions HTTP/1.1", "host: localhost", "content-type: application/json"]
+    request = "\r\n".join([*lines, f"content-length: {len(asked)}", "", ""]).encode() + asked
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.server.port)
+    writer.write(request + b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    await asyncio.wait_for(reader.readuntil(b'"content"'), 60)
+    writer.transport.abort()
+    (created,) = [
+        record.event for record in server.log(server.sessions[0]) if isinstance(record.event, ResponseCreated)
+    ]
+    assert (await asyncio.wait_for(end(server, str(created.response_id)), 60)).incomplete_details == CANCELLED
+
+
 @pytest.mark.parametrize("reading", [a_websocket, the_sessions_events])
 async def test_whoever_reads_the_session_reads_every_answer(
     client: openai.AsyncOpenAI, server: Serving, reading: Any

@@ -11,7 +11,8 @@ from sessions.model.errors import Limited, Overloaded, SessileError
 from sessions.model.types import Principal, TenantId, UnixMs
 from transport.auth.authenticator import Authenticator
 from transport.http.body_budget import BodyBudget
-from transport.http.middleware import LET_BODY_GO, Message, Receive, RequestContextMiddleware, Scope, Send
+from transport.http.middleware import LET_BODY_GO, UPLOADS, Message, Receive, RequestContextMiddleware, Scope, Send
+from transport.loop_turns import LoopTurns
 
 HALF = b"x" * 50
 
@@ -118,3 +119,34 @@ async def test_a_body_counts_until_the_route_lets_it_go_or_answers(lets_go: bool
     door.answer.set()
     await asyncio.wait_for(asking, 60)
     assert not door.refused and not door.budget._of
+
+
+async def test_a_piece_of_an_upload_weighs_on_the_loop_what_it_has_and_one_of_another_body_all_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last piece of another body is parsed with all of it, an upload goes to its file piece by piece. Each 64 KiB
+    of a long upload took a round of the loop from everyone."""
+    sizes = list[int]()
+
+    async def noted(_: LoopTurns, caller: object, size: int = 0) -> None:
+        sizes.append(size)
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def unused(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(LoopTurns, "turn", noted)
+    access = Authenticator({}, clock=lambda: 0.0, now_ms=lambda: UnixMs(0))
+    door = RequestContextMiddleware(app, access, 1_000, lambda: "1", unused, upload_bytes_max=1_000)
+    for path in (UPLOADS, "/"):
+        left = [HALF, HALF, HALF]
+
+        async def receive(left: list[bytes] = left) -> Message:
+            return {"type": "http.request", "body": left.pop(), "more_body": bool(left)}
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"127.0.0.1")]}
+        await door(scope, receive, unused)
+    assert sizes == [0, 50, 50, 50, 0, 50, 100, 150]
