@@ -77,10 +77,8 @@ class RemoteEngine:
             what = f"engine_url: the servers have several models, {' and '.join(names)}: name those of one model."
             raise BadInput("invalid_setting", what, param="engine_url")
         self._model = names[0]
-        windows, wanted = (
-            [model.context_window for model in served if model.context_window],
-            self.options.context_window,
-        )
+        windows = [model.context_window for model in served if model.context_window]
+        wanted = self.options.context_window
         if not windows and not wanted:
             raise BadInput("invalid_setting", "The servers do not say their window: give --context.", param="context")
         if windows and wanted > min(windows):

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -100,7 +101,7 @@ class SqlPassageIndex:
         self._codec = codec
         self._dialect = database.dialect
         self._signs = SignCache()
-        self._loading = asyncio.Lock()
+        self._loading = WeakValueDictionary[TenantId, asyncio.Lock]()
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
@@ -409,11 +410,11 @@ class SqlPassageIndex:
 
     async def _loaded_signs(self, row: _StoreRow) -> StoreSigns:
         """Returns the signs of a store, of this version or a later one. If cancelled it keeps what it has read, for the
-        next call."""
+        next call. Stores of a tenant are loaded one after the other, and nobody waits for those of another tenant."""
         store_signs = self._signs.get(row.num)
         if store_signs.version >= row.version:
             return store_signs
-        async with self._loading:
+        async with self._loading.setdefault(row.store.tenant, asyncio.Lock()):
             store_signs = self._signs.get(row.num)
             if store_signs.version >= row.version:
                 return store_signs

@@ -96,16 +96,25 @@ class SignCache:
 
     def __init__(self) -> None:
         self._kept: dict[int, StoreSigns] = {}  # the store that was searched last comes last
+        self._size = 0  # of all of them, in bytes
 
     def get(self, store: int) -> StoreSigns:
         """Returns what is kept of a store: of any version, of version -1 if it is not complete."""
-        return self.put(store, self._kept[store]) if store in self._kept else _NONE
+        store_signs = self._kept.pop(store, None)
+        if store_signs is None:
+            return _NONE
+        self._kept[store] = store_signs
+        return store_signs
 
     def put(self, store: int, store_signs: StoreSigns) -> StoreSigns:
         """Keeps the signs of a store, and returns them. The signs of others make room."""
-        self._kept.pop(store, None)
+        self._drop(store)
         self._kept[store] = store_signs
-        total = sum(each.size for each in self._kept.values())
-        while total > KEPT_BYTES_MAX and len(self._kept) > 1:
-            total -= self._kept.pop(next(iter(self._kept))).size
+        self._size += store_signs.size
+        while self._size > KEPT_BYTES_MAX and len(self._kept) > 1:
+            self._drop(next(iter(self._kept)))
         return store_signs
+
+    def _drop(self, store: int) -> None:
+        before = self._kept.pop(store, None)
+        self._size -= before.size if before is not None else 0

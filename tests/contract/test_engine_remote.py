@@ -207,7 +207,7 @@ async def test_a_folder_is_no_tokenizer_of_llama_server(servers: Servers, tmp_pa
 
 @pytest.mark.parametrize("page", [b"<html>", b"[]", b"{}", b'{"data": []}', b"\xff", b"[" * 9999])
 @pytest.mark.parametrize("own", [Path("model.gguf"), Path("folder")])
-async def test_what_is_no_server_of_a_model_is_said(page: bytes, own: Path) -> None:
+async def test_an_address_of_something_else_is_named_in_the_error(page: bytes, own: Path) -> None:
     async def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(page), page))
 

@@ -171,7 +171,29 @@ async def test_what_is_not_whole_is_not_found_and_what_is_removed_is_gone(index:
     assert await found(index, "fox") == [] and await index.file(ACME, StoreId("vs_1"), DocumentId("f2")) is None
 
 
-async def test_what_another_process_adds_or_removes_is_found_or_gone_at_once(
+async def test_a_store_that_is_being_loaded_holds_up_no_other_tenant(
+    index: SqlPassageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in (ACME, BETA):
+        await index.create(a_store("vs_1", tenant))
+        await filled(index, a_file("f1", tenant=tenant))
+    read, begun, goes_on = index._database.rows, asyncio.Event(), asyncio.Event()
+
+    async def slow(text: str, values: Any = ()) -> list[Any]:
+        if "packed_signs" in text and ACME in values:
+            begun.set()
+            await goes_on.wait()
+        return await read(text, values)
+
+    monkeypatch.setattr(index._database, "rows", slow)
+    loading = asyncio.create_task(found(index, ANIMALS[0]))
+    await asyncio.wait_for(begun.wait(), 60)
+    assert (await asyncio.wait_for(found(index, ANIMALS[1], tenant=BETA), 60))[0] == ANIMALS[1]
+    goes_on.set()
+    assert (await asyncio.wait_for(loading, 60))[0] == ANIMALS[0]
+
+
+async def test_a_search_sees_at_once_what_another_process_adds_or_removes(
     index: SqlPassageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "OVERSAMPLED", 1)

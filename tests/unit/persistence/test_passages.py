@@ -184,7 +184,7 @@ def test_the_nearest_signs_are_those_with_the_fewest_other_bits(dimensions: int)
     assert rest.nearest(query.tobytes(), None, 60) == [number for _, number in order if number >= 200]
 
 
-def test_the_store_that_was_searched_last_is_kept_and_others_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_signs_drops_the_store_that_was_not_searched_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, one = SignCache(), some_signs(SignCache().get(1), 1, numpy.ones((4, 64), "<f4"))
     monkeypatch.setattr(signs_module, "KEPT_BYTES_MAX", 2 * one.size)
     for store in (1, 2):
@@ -194,7 +194,8 @@ def test_the_store_that_was_searched_last_is_kept_and_others_make_room(monkeypat
     assert [len(cache.get(store).rows) for store in (2, 1, 3)] == [0, 1, 1]
     monkeypatch.setattr(signs_module, "KEPT_BYTES_MAX", 0)
     cache.put(4, one)
-    assert cache.get(4) is one
+    cache.put(4, one)
+    assert cache.get(4) is one and cache._size == one.size
 
 
 def test_rare_words_find_chunks_and_common_ones_only_together() -> None:

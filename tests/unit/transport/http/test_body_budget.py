@@ -90,7 +90,7 @@ class Door:
         return asyncio.create_task(self._app({**scope, "state": {"principal": by}}, receive, send))
 
 
-async def test_bodies_that_lack_their_end_count_and_others_are_refused_meanwhile() -> None:
+async def test_bodies_that_lack_their_end_count_and_the_next_is_refused_meanwhile() -> None:
     """Seven hundred connections of one key could hold four megabytes each for a minute."""
     door = Door(lets_go=False)
     waiting = [door.request(HALF), door.request(HALF)]
