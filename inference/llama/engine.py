@@ -38,7 +38,7 @@ from inference.llama.guided_completion import make_completion
 from inference.llama.options import LlamaOptions
 from inference.llama.prefill import SlotPrefill, SlotRun
 from inference.llama.projector import read_projector, with_projector
-from inference.llama.sampling import check_stop_tokens, completion_parameters, tokens_until_end
+from inference.llama.sampling import bans_tokens, check_stop_tokens, completion_parameters, tokens_until_end
 from inference.llama.scheduling import EngineRun, Scheduler
 from inference.llama.schema_probe import IMPOSSIBLE, SchemaProbe
 from inference.llama.scorer import PromptScorer
@@ -331,7 +331,7 @@ class LlamaEngine:
         await self._warmings.settled(request.key, prompt)  # what it brings up, and the slot, are this run's
         pauses = "json_schema" not in parameters  # what is left of a constrained answer costs a request a token
         guide: Guide | None = None
-        if not pauses and (request.emitted or not await self._has_grammars()):
+        if not pauses and (request.emitted or bans_tokens(parameters) or not await self._has_grammars()):
             guide = await self._up.guides.guide(parameters, request.emitted)
         scope = request.cache_scope
         run = EngineRun(request.key, prompt, request.priority, request.weight, pauses=pauses, scope=scope, shown=shown)

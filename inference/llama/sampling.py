@@ -84,6 +84,12 @@ def completion_parameters(
     return parameters
 
 
+def bans_tokens(parameters: dict[str, Json]) -> bool:
+    """Returns whether a token is banned. A ban of all that a grammar allows makes llama-server leave the format, which
+    `GrammarGuide` keeps."""
+    return any(bias is False for _, bias in parameters.get("logit_bias", ()))
+
+
 def _separated(schema: Json) -> Json:
     """Returns a schema whose grammar allows one space behind `,` and `:` and no other blank between values. Where any
     number of them is allowed, a model that likes blanks best writes nothing else until its limit."""

@@ -263,6 +263,15 @@ async def test_json_does_not_run_in_white_space_to_the_limit(start: Start) -> No
     assert "  " not in answer.text and "\n" not in answer.text
 
 
+async def test_a_format_is_kept_where_all_that_it_allows_is_banned(start: Start) -> None:
+    engine = await start()
+    (seven,) = await engine.tokenizer.text("7")
+    format = {"type": "json_schema", "name": "x", "schema": {"const": 7}}
+    sampling = Sampling(temperature=0, logit_bias={str(seven): -100}, text=TextOptions(format=format))
+    answer = await ask(engine, key("a"), await prompt_of(engine, "A number?"), sampling=sampling)
+    assert answer.text == "7"
+
+
 async def test_a_format_is_kept_and_a_schema_that_is_none_is_refused(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Describe a person as JSON.")
