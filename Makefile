@@ -22,7 +22,7 @@ STAGE = @printf '\n== %s ==\n' "$@"
 # Containers set it for their images' sake. Here each of a thousand processes would compile all its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: default-model test-proxies test-backups test-sdks test-clients quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
+.PHONY: bytecode default-model test-proxies test-backups test-sdks test-clients quick quick-tests gate test-all load typescript audit resolve withdrawn sbom fuzz help setup setup-dev setup-safety setup-retrieval model serve cluster chat test simulate static lint format types imports pytest node browser fmt check lock lock-vllm setup-files setup-kafka setup-traces setup-replicate setup-vllm test-vllm containers image test-containers soak jvm setup-code
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,7 +64,7 @@ setup-dev:
 
 # What .ci/run runs: at most ten minutes on two cores. Everything else is `make test-all`.
 test: setup-dev ## what must be green before a change lands, in ten minutes: static checks, tests, one walk through each door
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target browser model
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target browser model bytecode
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target static typescript
 	@$(MAKE) --no-print-directory gate
 
@@ -109,6 +109,11 @@ ELSEWHERE := slow or browser or chaos or containers or vllm
 GATE := tests/unit tests/golden tests/contract tests/integration tests/simulation tests/walk clients/python/tests
 # A selection (`make test ARGS="-k journal"`) may match nothing.
 MAYBE_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
+
+# Compiles the tests once, while browser and model are fetched; otherwise every worker of the gate does it anew. What
+# cannot be collected is shown by the gate.
+bytecode: setup-dev
+	@$(PY) -m pytest -qqq --collect-only $(GATE) >/dev/null 2>&1 || true
 
 gate: setup-dev
 	$(STAGE)
