@@ -84,6 +84,7 @@ def _runtime_limits(limited: LimitServices | None, engine: Engine, measures: Met
     """As `app.py` makes them of a file of limits."""
     return RuntimeLimits(
         actor=ActorLimits(
+            prepare_s=60.0,  # only what hangs: beside other work ten seconds can pass
             share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         )
