@@ -40,8 +40,8 @@ class UploadForm:
 
     def __init__(self, content_type: str) -> None:
         kind, options = parse_options_header(content_type)
-        boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
+        self._boundary = options.get(b"boundary", b"")
+        if kind != b"multipart/form-data" or not self._boundary:
             raise BadInput("invalid_request", "This request needs a form: Content-Type multipart/form-data.")
         self.fields: dict[str, str] = {}
         self.file: FormFile | None = None
@@ -51,9 +51,26 @@ class UploadForm:
         self._data = bytearray()
         self._pieces: list[bytes] = []
         self._ended = False
+
+    async def read(self, body: AsyncIterator[bytes], feed: Feed) -> None:
+        """Reads the whole form from `body` and calls `feed` with the file's bytes as they come. Raises BadInput for a
+        broken form."""
+        parser = self._new_parser()  # of this call alone: the two would keep each other in memory
+        async for piece in body:
+            try:
+                parser.write(piece)
+            except FormParserError as exc:
+                raise _broken() from exc
+            for data in self._pieces:
+                await feed(data)
+            self._pieces.clear()
+        if not self._ended:
+            raise BadInput("invalid_request", "The form of this request is cut off.")
+
+    def _new_parser(self) -> MultipartParser:
         try:
-            self._parser = MultipartParser(
-                boundary,
+            return MultipartParser(
+                self._boundary,
                 {
                     "on_part_begin": self._part_begin,
                     "on_header_field": self._header_name,
@@ -67,20 +84,6 @@ class UploadForm:
             )
         except FormParserError as exc:
             raise _broken() from exc
-
-    async def read(self, body: AsyncIterator[bytes], feed: Feed) -> None:
-        """Reads the whole form from `body` and calls `feed` with the file's bytes as they come. Raises BadInput for a
-        broken form."""
-        async for piece in body:
-            try:
-                self._parser.write(piece)
-            except FormParserError as exc:
-                raise _broken() from exc
-            for data in self._pieces:
-                await feed(data)
-            self._pieces.clear()
-        if not self._ended:
-            raise BadInput("invalid_request", "The form of this request is cut off.")
 
     # -- the parser's calls -------------------------------------------------------------------------------------------
 

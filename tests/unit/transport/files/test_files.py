@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import hashlib
 import itertools
+import weakref
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -382,6 +386,25 @@ async def test_a_broken_form_writes_no_line_into_the_log(caplog: pytest.LogCaptu
     with pytest.raises(BadInput):
         await taken(b"xx" + FIELD + FILE + END)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("body", [FIELD + FILE + END, FIELD + FILE, b"xx" + FILE])
+async def test_a_form_is_freed_when_it_was_read(body: bytes) -> None:
+    """It waited for a full collection of garbage, with what had come of its file."""
+    form, nothing = UploadForm(KIND), AsyncMock()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body
+
+    gc.disable()
+    try:
+        with contextlib.suppress(BadInput):
+            await form.read(pieces(), nothing)
+        freed = weakref.ref(form)
+        del form
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["", "application/json", "multipart/form-data", "multipart/form-data; boundary="])

@@ -467,9 +467,12 @@ class Process:
     def __init__(self) -> None:
         self.share = 0.0
         self.collections = 0
+        self._used_s = self._until = 0.0
 
     def cpu_s(self) -> float:
-        return self.share * asyncio.get_running_loop().time()
+        before, self._until = self._until, asyncio.get_running_loop().time()
+        self._used_s += self.share * (self._until - before)
+        return self._used_s
 
     def collect(self) -> None:
         self.collections += 1
@@ -487,6 +490,19 @@ async def test_a_process_collects_once_after_it_was_busy() -> None:
     process.share = 0.0
     await advance(20 * LOOK_S)
     assert process.collections == 1
+    task.cancel()
+
+
+@virtual
+async def test_a_process_that_is_never_busy_collects_after_so_much_work() -> None:
+    """It kept its garbage for ever: while workers read documents, it uses too little at a time to be busy."""
+    process = Process()
+    process.share = 0.03
+    task = asyncio.create_task(collect_when_idle(process.cpu_s, process.collect))
+    await advance(13 * LOOK_S)
+    assert process.collections == 0, "it has used 1.95 s"
+    await advance(127 * LOOK_S)
+    assert process.collections == 10, "it has used 21 s"
     task.cancel()
 
 
