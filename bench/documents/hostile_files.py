@@ -3,10 +3,10 @@
     python -m bench.documents.hostile_files --count 2000 --seed 1 --at-once 2
     python -m bench.documents.hostile_files --kind images --plain 100
 
-A server of its own with the simulated engine. After `--plain` ordinary files (100 images fill what the server remembers
-of results) and half a quiet minute its memory is looked at; then hostile ones are uploaded to `/v1/files` and sent to
-`/v1/responses`, so many at once, and then ordinary ones again: `tests.support.documents.hostile` (bombs, broken PDFs,
-XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: it
+A server of its own with the simulated engine. After `--plain` ordinary files, what fills its memory of results (long
+texts; 100 images) and half a quiet minute its memory is looked at; then hostile ones are uploaded to `/v1/files` and
+sent to `/v1/responses`, so many at once, and then ordinary ones again: `tests.support.documents.hostile` (bombs, broken
+PDFs, XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: it
 answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
 by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
 """
@@ -19,12 +19,14 @@ import gc
 import itertools
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import httpx
 import psutil
 
 from bench.support import is_faultless, percentile, report, run_bench
+from inference.file_workers.pool import RESULTS_BYTES_MAX
 from tests.support.documents.hostile import SECRET, Hostile, hostile_documents
 from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
 from tests.support.doors.server_process import ServerProcess
@@ -34,6 +36,7 @@ from tests.support.images.made import encoded, noise
 GROWTH_MAX: Final = 0.05
 IDLE_S: Final = 5.0  # after which a session leaves memory
 QUIET_S: Final = 30.0  # before memory is read
+LONG_BYTES: Final = 900_000  # of a text that is remembered
 EXPECTED: Final = frozenset(
     {
         *("file_type_unsupported", "file_unreadable", "file_too_complex", "content_too_large"),
@@ -73,7 +76,7 @@ class Uploads:
         self.seconds.append(time.monotonic() - began)
         await self._http.delete(f"/v1/files/{made.json()['id']}")
 
-    async def all(self, documents: list[Hostile], at_once: int) -> None:
+    async def all(self, documents: Iterable[Hostile], at_once: int) -> None:
         waiting = iter(documents)
 
         async def lane() -> None:
@@ -87,6 +90,12 @@ def ordinary(count: int, *, images: bool) -> list[Hostile]:
     if images:
         return [("ordinary", "a.png", encoded(noise((400, 290), seed=number))) for number in range(count)]
     return [("ordinary", *_ordinary(number)) for number in range(count)]
+
+
+def long_texts() -> Iterator[Hostile]:
+    """Yields texts that fill what the server remembers of results."""
+    for number in range(RESULTS_BYTES_MAX // LONG_BYTES + 1):
+        yield "ordinary", "a.txt", f"{number:<20}".encode() * (LONG_BYTES // 20)
 
 
 def _ordinary(number: int) -> tuple[str, bytes]:
@@ -108,8 +117,10 @@ async def main(given: argparse.Namespace) -> bool:
         process = psutil.Process(server.pid)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=180) as http:
             part = "input_image" if images else "input_file"
-            plain, hostile = Uploads(http, part), Uploads(http, part)
+            plain, filling, hostile = (Uploads(http, part) for _ in range(3))
             await plain.all(ordinary(given.plain, images=images), given.at_once)
+            if not images:
+                await filling.all(long_texts(), given.at_once)
             await asyncio.sleep(QUIET_S)
             before = process.memory_info().rss
             began = time.monotonic()
@@ -126,7 +137,7 @@ async def main(given: argparse.Namespace) -> bool:
             await plain.all(ordinary(given.plain, images=images), given.at_once)
             children = sum(child.memory_info().rss for child in process.children(recursive=True))
         alive = process.is_running() and server.pid == process.pid
-    faults = [*plain.faults, *hostile.faults]
+    faults = [*plain.faults, *filling.faults, *hostile.faults]
     growth = after / before - 1
     if not alive:
         faults.append("the server ended")

@@ -1,7 +1,8 @@
 """Has files read for the server: from memory where their result is known, else in worker processes.
 
 Bounded: `WORKERS` files at once, `WAITING_MAX` may wait (`worker_pool`); results are remembered by the hash of their
-content, `RESULTS_BYTES_MAX` of them. A large file is hashed in a thread.
+content, `RESULTS_BYTES_MAX` of them, for clients that send a file again with each question. A large file is hashed in a
+thread.
 
 An image that was decoded here stays as it is when a client sends it back: compressed again, it would be another one,
 and a history with it would not be known again.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections import OrderedDict
 from types import TracebackType
 from typing import Final
@@ -40,7 +42,8 @@ CPU_S: Final = 15
 WALL_S: Final = 30
 MEMORY_MIB: Final = 512
 GRACE_S: Final = 10.0  # over a child's own deadline
-RESULTS_BYTES_MAX: Final = 32 << 20
+RESULTS_BYTES_MAX: Final = 16 << 20
+RESULT_BYTES_MAX: Final = 1 << 20  # of one; a longer text does not fit into a message
 OWN_MAX: Final = 20_000  # decoded images that are known again when a client sends them back
 INLINE_BYTES: Final = 64 << 10  # that are hashed on the event loop
 _ResultKey = tuple[str | int, ...]
@@ -139,7 +142,7 @@ class FileWorkers:
 
     def _remember(self, key: _ResultKey, reply: FileReply) -> None:
         size = _size(reply)
-        if size > RESULTS_BYTES_MAX // 4 or key in self._results:
+        if size > RESULT_BYTES_MAX or key in self._results:
             return
         self._results[key] = reply
         self._results_bytes += size
@@ -177,9 +180,11 @@ def _image_key(sha256: str, edge_max: int, bytes_max: int) -> _ResultKey:
 
 
 def _size(reply: FileReply) -> int:
+    """Returns about how many bytes of memory a result takes."""
     size = 256
     if reply.document is not None:
-        size += 4 * len(reply.document.text) + 128 * len(reply.document.sections)
+        size += sys.getsizeof(reply.document.text)
+        size += sum(128 + sys.getsizeof(section.title) for section in reply.document.sections)
     if reply.image is not None:
         size += len(reply.image.data)
     return size

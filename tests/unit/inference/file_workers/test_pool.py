@@ -51,11 +51,30 @@ async def test_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RESULTS_BYTES_MAX", 4_000)
+    monkeypatch.setattr(module, "RESULTS_BYTES_MAX", 2_000)
+    monkeypatch.setattr(module, "RESULT_BYTES_MAX", 1_000)
     async with FileWorkers(workers=1) as workers:
         for number in range(9):
             await workers.extract(b"%d" % number * 60)
-        assert len(workers._results) < 9 and workers._results_bytes <= 4_000
+        assert 0 < len(workers._results) < 9 and 1_000 < workers._results_bytes <= 2_000
+        known = list(workers._results)
+        await workers.extract(b"x" * 1_000)
+        assert list(workers._results) == known, "one that is too large is not remembered"
+
+
+@pytest.mark.parametrize(
+    ("content", "size"),
+    [
+        (b"x" * 10_000, 10_000),
+        ("\N{EARTH GLOBE EUROPE-AFRICA}".encode() * 1_000, 4_000),
+        (b"# " + b"x" * 100 + b"\n" + b"".join(b"# %150d\n" % number for number in range(99)), 99 * (152 + 128 + 49)),
+    ],
+)
+async def test_memory_of_texts_counts_the_bytes_that_they_take(content: bytes, size: int) -> None:
+    """It counted four bytes for each character of a text, and none for the titles of its sections."""
+    async with FileWorkers(workers=1) as workers:
+        await workers.extract(content, filename="a.md")
+        assert workers._results_bytes == pytest.approx(size, abs=1_000)
 
 
 async def test_images_are_decoded_and_remembered() -> None:
