@@ -55,7 +55,7 @@ from sessions.model.types import (
     UnixMs,
 )
 from sessions.model.verdicts import Verdict
-from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 
 # == journal =====================================================================================================
 
@@ -501,11 +501,6 @@ class ServerTools(Protocol):
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
         """Sends a call, reports its progress, and waits for its result, within the tool's limits. A tool that takes
         keys is retried within the call. Raises nothing but CancelledError; then the call may have been sent."""
-        ...
-
-    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """Runs a program to its next call, which is not sent, or to its end. Raises nothing but CancelledError; then
-        the program can be run again from the same point."""
         ...
 
 

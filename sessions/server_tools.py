@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sessions.model.types import CallId, Principal, ProgramPoint, ResponseId, RunFile, SearchScope, SessionKey, Tool
+from sessions.model.types import CallId, Principal, ResponseId, RunFile, SearchScope, SessionKey, Tool
 
 
 class ToolProgress(NamedTuple):
@@ -37,9 +37,6 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool
     takes_keys: bool = False
     approval: bool = False  # whether somebody has to approve each call
-    program: bool = False  # whether it runs programs, which call other tools
-    calls: tuple[str, ...] | None = None  # the tools that its programs may call; None: all of the session's
-    calls_max: int = 0  # at most, by one program
     unavailable: str = ""  # why this replica cannot call it; "": it can
     read_only: bool = False  # whether it says that it changes nothing
     check_search: SearchCheck | None = None  # checks the scope that a client gives its calls; None: it takes none
@@ -70,36 +67,6 @@ class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     user: str | None = None  # the session's, whoever works in it, for a tool that takes files; else the caller's
     search: SearchScope | None = None  # of a call of `file_search`, where its client has narrowed it
     files: tuple[CallFile, ...] = ()  # of a call of a tool that takes files, oldest first
-    keeps_files: bool = False  # whether files that the call writes become files of the user
-
-
-class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a program has made, with its output."""
-
-    name: str
-    arguments: str  # JSON
-    output: str
-    is_error: bool = False
-
-
-class ProgramStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to be run: from `point`, or from its beginning if that is None, with the outputs of its calls so
-    far."""
-
-    request: ToolRequest
-    functions: dict[str, tuple[str, ...]]  # names of functions that it may call, with their parameters' names in order
-    done: tuple[ProgramCall, ...] = ()
-    point: ProgramPoint | None = None
-
-
-class ProgramSuspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that has come to a call and waits for its output."""
-
-    name: str
-    arguments: str
-    version: str
-    snapshot: bytes
-    printed: str
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):

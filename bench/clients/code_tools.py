@@ -1,36 +1,25 @@
-"""How long code waits before its first line runs, in a sandbox that is begun for it and in one that stands ready; and
-how long a program needs to go on in a process that has never seen it.
+"""How long code waits before its first line runs, in a sandbox that is begun for it and in one that stands ready.
 
-    python -m bench.clients.code_tools --starts 60 --rounds 20
+    python -m bench.clients.code_tools --starts 60
 
-A start is from the moment when a sandbox is asked for until the code reads the clock, which all processes share. A
-round is a program with 5 calls; before each step all workers of its interpreter go, as they do when their server is
-killed, and what is measured is a new pool, the snapshot out of the log, and the run to the next call. In each second
-round the version is another, so that the program is run anew on the recorded answers.
+A start is from the moment when a sandbox is asked for until the code reads the clock, which all processes share.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
 from typing import Any
 
 import structlog
 
-from bench.support import is_faultless, report, run_bench, spread
-from inference.tools.code.programs import open_interpreter
+from bench.support import report, run_bench, spread
 from inference.tools.code.sandbox_pool import SandboxBounds, SandboxPool, find_kind
 from inference.tools.code.scratch import ScratchFolders
-from inference.tools.tools_file import CodeTool
-from sessions.model.types import CallId, ProgramPoint, ResponseId, SessionId, SessionKey, TenantId
-from sessions.server_tools import ProgramCall, ProgramStep, ProgramSuspended, ToolRequest
 
 CLOCK = "import time\nprint(time.clock_gettime(time.CLOCK_MONOTONIC))"
-PROGRAM = "total = 0\nfor at in range(5):\n    total += look(at=at)['n']\ntotal"
-CALLS = 5
 
 
 async def starts(count: int) -> dict[str, Any]:
@@ -63,54 +52,9 @@ async def _start(pool: SandboxPool, bounds: SandboxBounds) -> float:
     return (float(result.output) - begun_at) * 1000
 
 
-async def programs(rounds: int) -> dict[str, Any]:
-    """Milliseconds of going on, from snapshots and anew; what came out otherwise is in `findings`."""
-    on: list[float] = []
-    anew: list[float] = []
-    findings, asked = list[str](), 0
-    for number in range(rounds):
-        done: tuple[ProgramCall, ...] = ()
-        point: ProgramPoint | None = None
-        while True:
-            begun_at = time.monotonic()
-            async with open_interpreter() as interpreter:
-                came_to = await interpreter.advance(_step(done, point), CodeTool(interpreter="program"))
-                if done:
-                    (anew if number % 2 else on).append((time.monotonic() - begun_at) * 1000)
-            if not isinstance(came_to, ProgramSuspended):
-                break
-            asked += 1
-            done += (ProgramCall(name="look", arguments=came_to.arguments, output=json.dumps({"n": len(done)})),)
-            version = "another" if number % 2 else came_to.version
-            point = ProgramPoint(version=version, chain=b"", digest=b"", snapshot=came_to.snapshot)
-        if came_to.output != "10" or [json.loads(each.arguments)["at"] for each in done] != list(range(CALLS)):
-            findings.append(f"round {number}: {came_to}")
-    repeated = asked - rounds * CALLS
-    return {
-        **spread("go_on_ms_{}", on, "p50 max"),
-        **spread("run_anew_ms_{}", anew, "p50 max"),
-        "calls_repeated": repeated,
-        "findings": findings,
-    }
-
-
-def _step(done: tuple[ProgramCall, ...], point: ProgramPoint | None) -> ProgramStep:
-    request = ToolRequest(
-        key=SessionKey(TenantId("bench"), SessionId("bench")),
-        response_id=ResponseId("r"),
-        call_id=CallId("c"),
-        name="program",
-        arguments=json.dumps({"code": PROGRAM}),
-        execution_id="call",
-    )
-    return ProgramStep(request=request, functions={"look": ("at",)}, done=done, point=point)
-
-
-async def main(arguments: argparse.Namespace) -> bool:
+async def main(arguments: argparse.Namespace) -> None:
     structlog.configure(processors=[_drop])
-    started, ran = await starts(arguments.starts), await programs(arguments.rounds)
-    report("code_tools", {**started, **ran, "findings": len(ran["findings"])})
-    return is_faultless(ran["findings"])
+    report("code_tools", await starts(arguments.starts))
 
 
 def _drop(logger: Any, method: str, event: Any) -> Any:
@@ -118,4 +62,4 @@ def _drop(logger: Any, method: str, event: Any) -> Any:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, starts=60, rounds=20)
+    run_bench(main, __doc__, starts=60)

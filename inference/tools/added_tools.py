@@ -1,8 +1,8 @@
 """The tools that administrators add over the API: how their tables are read, and how they stand beside the file's.
 
 A table is read as one of the tools file is, and has the same bounds and errors. What would reach into the server itself
-(programs, code, networks, files and variables with secrets) is the operator's alone. The file has precedence: a name
-that it has cannot be added, and one that it gets later hides what was added.
+(code, networks, files and variables with secrets) is the operator's alone. The file has precedence: a name that it has
+cannot be added, and one that it gets later hides what was added.
 """
 
 from __future__ import annotations

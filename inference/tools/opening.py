@@ -67,7 +67,6 @@ async def open_tools(
         return
     from inference.tools.added_tools import ToolSources
     from inference.tools.code.code_tools import open_code_tools
-    from inference.tools.code.programs import open_interpreter
     from inference.tools.code.run_files import RunFiles
     from inference.tools.gates import ToolGates
     from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
@@ -90,7 +89,6 @@ async def open_tools(
     async with (
         ToolHttpClient() as client,
         open_code_tools(run_files) as code,
-        open_interpreter() as programs,
         McpTools(world, gates) as servers,
     ):
 
@@ -99,7 +97,7 @@ async def open_tools(
 
         watcher, first = await _first_reading(settings.tools, take)
         http = HttpTools(first, client, environment, gates=gates)
-        tools = ToolSet(first, http, code, programs, servers, call_s=call_s)
+        tools = ToolSet(first, http, code, servers, call_s=call_s)
         sources = ToolSources(first, tools.put)
         await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
         works = [watcher.run()] if stored is None else [watcher.run(), stored.follow(servers.look_again)]

@@ -12,7 +12,6 @@ import structlog
 from msgspec.structs import replace
 
 from inference.tools.code.code_tools import CodeTools, bounds_of
-from inference.tools.code.programs import ProgramInterpreter
 from inference.tools.code.sandbox_pool import SandboxBounds
 from inference.tools.gates import not_sent
 from inference.tools.http_tools import HttpTools
@@ -21,8 +20,6 @@ from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile, code_tools
 from sessions.metrics import Histograms
 from sessions.model.types import McpSource, TenantId
 from sessions.server_tools import (
-    ProgramStep,
-    ProgramSuspended,
     ReportProgress,
     ServerTool,
     ToolRequest,
@@ -40,14 +37,12 @@ class ToolSet:
         file: ToolsFile,
         http: HttpTools,
         code: CodeTools,
-        programs: ProgramInterpreter,
         servers: McpTools,
         *,
         call_s: Histograms,
     ) -> None:
         self._http = http
         self._code = code
-        self._programs = programs
         self.servers = servers
         self._call_s = call_s
         self._rooms: dict[tuple[TenantId, str, int], asyncio.Semaphore] = {}
@@ -66,7 +61,7 @@ class ToolSet:
                 refused.add(place)
                 if place not in self._refused:
                     log.error("code_tool_refused", tool=place, reason=missing)
-            elif tool.interpreter == "cpython":
+            else:
                 bounds = bounds_of(tool)
                 warm[bounds] = max(warm.get(bounds, 0), tool.warm)
         self._refused = refused
@@ -78,7 +73,7 @@ class ToolSet:
             return self.servers.find(tenant, name)
         made = tool.server_tool(name, self._missing(tool))
         files = self._code.files
-        if files is None or not isinstance(tool, CodeTool) or tool.interpreter != "cpython":
+        if files is None or not isinstance(tool, CodeTool):
             return made
         return replace(made, check_file=files.check)
 
@@ -92,9 +87,7 @@ class ToolSet:
 
     def _missing(self, tool: AnyTool) -> str:
         """Returns why a tool cannot be carried out here; "" if it can."""
-        if not isinstance(tool, CodeTool):
-            return ""
-        return self._programs.missing if tool.interpreter == "program" else self._code.missing(tool)
+        return self._code.missing(tool) if isinstance(tool, CodeTool) else ""
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
         tool = self._file.find(request.key.tenant, request.name)
@@ -114,23 +107,6 @@ class ToolSet:
         finally:
             room.release()
             self._call_s.of(request.name).observe(clock() - begun_at)
-
-    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """Continues a program to its next call or its end."""
-        request = step.request
-        tool = self._file.find(request.key.tenant, request.name)
-        if not isinstance(tool, CodeTool) or tool.interpreter != "program":
-            return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
-        room = self._room(request, tool)
-        try:
-            async with asyncio.timeout(tool.timeout_s):
-                await room.acquire()
-        except TimeoutError:
-            return not_sent("too many calls of it are under way")
-        try:
-            return await self._programs.advance(step, tool)
-        finally:
-            room.release()
 
     def _room(self, request: ToolRequest, tool: CodeTool) -> asyncio.Semaphore:
         name = request.key.tenant, request.name, tool.concurrency

@@ -57,13 +57,13 @@ NOT_PERMITTED: Final = (
     "it is neither https:// to a public name or address, nor http:// or https:// to an address (not a name) of"
     " `networks`"
 )
+_NO_PROGRAMS: Final = (
+    'code that calls other tools (`interpreter = "program"`) is no longer run: remove this table and its name from'
+    " `allow` and `offer`; models call the tools themselves"
+)
 _ABOUT_CODE: Final = (
     "Runs Python code and returns what it prints, and the value of its last expression. The user's files are in its"
     " working directory. Files that it writes there go to the user, and are there at the next call. It has no network."
-)
-_ABOUT_PROGRAMS: Final = (
-    "Runs a small Python program that can call the other tools as functions, with keyword arguments: name(argument="
-    "value). Returns what it prints, and the value of its last expression. It has no files, no network, no packages."
 )
 
 
@@ -116,12 +116,10 @@ Endpoint = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]{1,253}:[0-9]{1,5}$(?!\n)
 
 
 class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="code"):
-    """Runs Python that the model writes: on CPython in a sandbox, or as a program that may call the session's other
-    server tools, on an interpreter that has nothing else."""
+    """Runs Python that the model writes, in a sandbox."""
 
-    interpreter: Literal["cpython", "program"] = "cpython"
     description: Annotated[str, Meta(max_length=4_096)] = ""
-    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0  # of a program: counted while it runs, not while it waits
+    timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     cpu_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     memory_mb: Annotated[int, Meta(ge=16, le=65_536)] = 512
     processes: Annotated[int, Meta(ge=1, le=256)] = 8
@@ -132,22 +130,12 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
     network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
-    calls: tuple[Name, ...] | None = None  # of a program: which tools it may call; absent: all that its session has
-    calls_max: Annotated[int, Meta(ge=0, le=256)] = 64  # how many calls one program may make
     approval: Literal["never", "always"] = "never"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
     warm: Annotated[int, Meta(ge=0, le=16)] = 1  # sandboxes that stand ready
 
-    def __post_init__(self) -> None:
-        if self.interpreter == "program" and (self.network or self.python):
-            raise ValueError("a program has no network and no packages: it calls tools")
-        if self.interpreter == "cpython" and self.calls is not None:
-            raise ValueError('`calls` is for interpreter = "program"')
-
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
         """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
-        program = self.interpreter == "program"
-        about = self.description or (_ABOUT_PROGRAMS if program else _ABOUT_CODE)
         code = {"type": "string", "description": "The Python code.", "minLength": 1, "maxLength": CODE_MAX}
         parameters = {
             "type": "object",
@@ -155,14 +143,11 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "required": ["code"],
             "additionalProperties": False,
         }
-        tool = Tool(name=name, description=about, parameters=parameters, server=True)
+        tool = Tool(name=name, description=self.description or _ABOUT_CODE, parameters=parameters, server=True)
         return ServerTool(
             tool=tool,
             takes_keys=not self.network,
             approval=self.approval == "always",
-            program=program,
-            calls=self.calls,
-            calls_max=self.calls_max,
             unavailable=unavailable,
         )
 
@@ -192,8 +177,8 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         own = {f"tenants.{tenant}.tools": table.tools for tenant, table in self.tenants.items()}
         for place, tools in {"tools": self.tools, **own}.items():
             for name, tool in tools.items():
-                if name == CODE_INTERPRETER and not (isinstance(tool, CodeTool) and tool.interpreter == "cpython"):
-                    raise ValueError(f'{place}.{name}: this name is for kind = "code" on CPython')
+                if name == CODE_INTERPRETER and not isinstance(tool, CodeTool):
+                    raise ValueError(f'{place}.{name}: this name is for kind = "code"')
                 if isinstance(tool, HttpTool) and not rules.permits_url(tool.url):
                     raise ValueError(f"{place}.{name}.url: {NOT_PERMITTED}")
         for (owner, label), server in self.all_servers():
@@ -268,13 +253,16 @@ def read_tools(path: Path) -> ToolsFile:
 
 
 def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
-    """Adds a `kind` to each tool that names none: "http"."""
+    """Adds a `kind` to each tool that names none: "http". Raises ValueError for an interpreter that is gone."""
     tenants = given.get("tenants")
     for table in [given, *(tenants.values() if isinstance(tenants, dict) else ())]:
         tools = table.get("tools") if isinstance(table, dict) else None
-        for tool in tools.values() if isinstance(tools, dict) else ():
-            if isinstance(tool, dict):
-                tool.setdefault("kind", "http")
+        for name, tool in tools.items() if isinstance(tools, dict) else ():
+            if not isinstance(tool, dict):
+                continue
+            tool.setdefault("kind", "http")
+            if tool.pop("interpreter", "cpython") != "cpython":
+                raise ValueError(f"[tools.{name}]: {_NO_PROGRAMS}")
     return given
 
 

@@ -21,7 +21,6 @@ import structlog
 
 from sessions.actor.actor_context import ActorContext
 from sessions.actor.input_pipeline import InputPreparation
-from sessions.actor.program_steps import callable_tools, next_point, program_step
 from sessions.actor.progress_reports import ProgressReports, Report
 from sessions.actor.session_files import session_files
 from sessions.actor.weak_calls import WeakCall
@@ -29,7 +28,6 @@ from sessions.machine.inputs_and_effects import (
     ArmToolDeadline,
     Input,
     Prepared,
-    ProgramCalling,
     ToolAnswered,
     ToolApprovalNeeded,
     ToolDeadline,
@@ -43,7 +41,7 @@ from sessions.machine.state import Awaiting, State
 from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
-from sessions.model.types import CallId, CommandId, McpSource, ResponseId, RunFile, SearchScope
+from sessions.model.types import CallId, CommandId, ResponseId, RunFile, SearchScope
 from sessions.server_tools import CallFile, ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
 
@@ -131,8 +129,6 @@ class ToolRunner:
 
     def _go_on(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
         tool, response_id = self._find(call), waiting.response_id
-        if any(each.output is None for each in server.made_by(call.call_id)):
-            return  # a program, which waits for a call of its own
         if call.execution_id and (tool is None or not tool.takes_keys):
             self._count(call, "unknown")
             self._post(
@@ -151,22 +147,14 @@ class ToolRunner:
             self._answer_gone(response_id, call)
         elif call.execution_id:
             self._spawn(response_id, call.call_id, self._send(waiting, server, call))
-        elif (tool.approval or call.must_ask or self._asked_of_programs(call)) and call.approval != "approved":
+        elif (tool.approval or call.must_ask) and call.approval != "approved":
             if not call.approval:
                 self._post(ToolApprovalNeeded(response_id, call.call_id))
         else:
             self._spawn(response_id, call.call_id, self._begin(waiting, call, tool))
 
-    def _asked_of_programs(self, call: ServerCall) -> bool:
-        """Returns whether a call was made by a program, and the session's client wants to approve calls of its tool."""
-        info = self._state.info
-        if call.program is None or info is None:
-            return False
-        named = next((tool for tool in info.tools if tool.name == call.name), None)
-        return named is not None and isinstance(named.mcp, McpSource) and named.mcp.approval is True
-
     async def _begin(self, waiting: Awaiting, call: ServerCall, tool: ServerTool) -> None:
-        arguments = self._arguments(waiting, call) or ""
+        arguments = arguments_of(self._state, waiting.response_id, call.call_id) or ""
         try:
             plain = canonical(arguments)
             wrong = None
@@ -186,7 +174,7 @@ class ToolRunner:
     async def _send(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
         tools, tool = self._context.tools, self._find(call)
         assert tools is not None
-        arguments = self._arguments(waiting, call)
+        arguments = arguments_of(self._state, waiting.response_id, call.call_id)
         if arguments is None:  # deleted behind the intent, before anything was sent by this process
             await self._answer(waiting, call, ToolResult(outcome="unknown", output=""))
             return
@@ -201,36 +189,10 @@ class ToolRunner:
             user=self._state.user if takes_files else server.principal.user,
             search=self._search_scope(call),
             files=self._files(waiting, call) if takes_files else (),
-            keeps_files=call.program is None,
         )
-        if tool is not None and tool.program:
-            await self._run_program(waiting, server, call, tool, request)
-        else:
-            async with ProgressReports(self._reported(waiting, server, call), self._context.spawn) as reports:
-                result = await tools.call(request, reports.put)
-            await self._answer(waiting, call, result)
-
-    async def _run_program(
-        self, waiting: Awaiting, server: ServerCalls, call: ServerCall, tool: ServerTool, request: ToolRequest
-    ) -> None:
-        """Runs a program to its end or to its next call. That call is written to the log before it is sent."""
-        tools, info, tenant = self._context.tools, self._state.info, self._state.key.tenant
-        assert tools is not None
-        named, find = (info.tools if info is not None else ()), partial(tools.find, tenant)
-        came_to = await tools.advance(program_step(request, server, tool, named, find))
-        if isinstance(came_to, ToolResult):
-            await self._answer(waiting, call, came_to)
-            return
-        name = callable_tools(tool, named, find)[came_to.name]
-        self._post(
-            ProgramCalling(
-                response_id=waiting.response_id,
-                call_id=call.call_id,
-                name=name,
-                arguments=came_to.arguments,
-                point=next_point(request.arguments, server.made_by(call.call_id), came_to, name),
-            )
-        )
+        async with ProgressReports(self._reported(waiting, server, call), self._context.spawn) as reports:
+            result = await tools.call(request, reports.put)
+        await self._answer(waiting, call, result)
 
     def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
         """Returns a function that posts a call's progress with its message filtered. A message that filters refuse is
@@ -315,11 +277,6 @@ class ToolRunner:
         info, answer = self._state.info, self._state.answers.get(waiting.response_id)
         named = next((tool for tool in (() if info is None else info.tools) if tool.name == call.name), None)
         return session_files(self._state, answer.items[-1] if answer is not None and answer.items else None, named)
-
-    def _arguments(self, waiting: Awaiting, call: ServerCall) -> str | None:
-        if call.program is not None:
-            return call.arguments
-        return arguments_of(self._state, waiting.response_id, call.call_id)
 
     def _count(self, call: ServerCall, outcome: str) -> None:
         self._calls.add(call.name, outcome)

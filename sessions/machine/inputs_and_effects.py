@@ -23,7 +23,6 @@ from sessions.model.types import (
     ItemId,
     Json,
     Principal,
-    ProgramPoint,
     ResponseId,
     RunFile,
     UnixMs,
@@ -162,16 +161,6 @@ class ToolAnswered(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[RunFile, ...] = ()
 
 
-class ProgramCalling(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that a program (the call `call_id`) has come to a call of its own, to the tool `name`."""
-
-    response_id: ResponseId
-    call_id: CallId
-    name: str
-    arguments: str
-    point: ProgramPoint
-
-
 class Orphaned(msgspec.Struct, frozen=True):
     """Reports that nobody has read the open responses for as long as the policy allows, so that they are to end. With
     `attended_only`, only those end whose clients wait for them."""
@@ -245,7 +234,6 @@ Input = (
     | ToolStarting
     | ToolApprovalNeeded
     | ToolAnswered
-    | ProgramCalling
     | ToolProgressed
     | Orphaned
     | ResponsesPaused

@@ -26,7 +26,6 @@ from sessions.machine import (
     feedback,
     message_commands,
     model_routing,
-    programs,
     responses,
     server_tools,
     session_commands,
@@ -47,7 +46,6 @@ from sessions.machine.inputs_and_effects import (
     ModelChosen,
     Orphaned,
     Output,
-    ProgramCalling,
     ResponsesPaused,
     ResponsesResumed,
     Step,
@@ -145,8 +143,6 @@ class Machine:
                 server_tools.request_approval(build, input)
             case ToolAnswered():
                 server_tools.answer_call(build, input)
-            case ProgramCalling():
-                programs.call_tool(build, input)
             case ToolProgressed():
                 server_tools.note_progress(build, input)
             case Orphaned():

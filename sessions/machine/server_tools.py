@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from sessions.machine import programs
 from sessions.machine.inputs_and_effects import (
     RunTools,
     SendToolCall,
@@ -79,8 +78,6 @@ def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolAppro
     denied = "approval_denied: the user did not agree to this call."
     if command.approved:
         build.out.effects.append(RunTools(response_id))
-    elif call.program is not None:
-        programs.put_answer(build, response_id, call_id, denied, is_error=True)
     else:
         put_missing_output(build, waiting, call_id, denied)
         if not waiting.missing:
@@ -110,9 +107,6 @@ def answer_call(build: StepBuilder, input: ToolAnswered) -> None:
     waiting = build.state.awaiting.get(input.response_id)
     call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
     if waiting is None or call is None or not waiting.is_due(call):
-        return
-    if call.program is not None:
-        programs.put_answer(build, waiting.response_id, call.call_id, input.output, is_error=input.is_error)
         return
     item = FunctionCallOutput(
         id=ItemId(derive("fco", build.state.key.session, waiting.response_id, input.call_id)),

@@ -40,7 +40,7 @@ from sessions.model.types import (
 )
 from sessions.model.verdicts import Finding
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 FINDINGS_MAX = 32  # findings of one answer that are kept, at most
 COMPACTIONS_MAX = 64  # of one session, on all its branches
 
@@ -202,9 +202,7 @@ class Awaiting(msgspec.Struct, kw_only=True):
     server: tool_turns.ServerCalls | None = None  # the calls that the server carries out; None: no call
 
     def is_due(self, call: tool_turns.ServerCall) -> bool:
-        """Returns whether a server tool's call has no output yet, and the model or a program waits for it."""
-        if call.program is not None:
-            return call.output is None and call.program in self.missing
+        """Returns whether a server tool's call has no output yet."""
         return call.call_id in self.missing
 
 
@@ -305,15 +303,9 @@ def apply(state: State, record: ev.Record) -> None:
             review.outcome, review.decision = event.outcome, event.decision
         case ev.FeedbackUpdated():
             _update_feedback(state, event)
-        case (
-            ev.ToolCallStarted()
-            | ev.ToolApprovalRequested()
-            | ev.ToolApprovalDecided()
-            | ev.ProgramCalled()
-            | ev.ProgramReturned()
-        ):
+        case ev.ToolCallStarted() | ev.ToolApprovalRequested() | ev.ToolApprovalDecided():
             waiting = state.awaiting.get(event.response_id)
-            tool_turns.apply_tool_event(waiting.server if waiting is not None else None, event, private)
+            tool_turns.apply_tool_event(waiting.server if waiting is not None else None, event)
 
 
 def _compact(state: State, event: ev.ContextCompacted, private: ev.Private | None) -> None:

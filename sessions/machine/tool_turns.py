@@ -8,30 +8,17 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
 
-from sessions.model.events import (
-    Private,
-    ProgramCalled,
-    ProgramReturned,
-    ResponseBody,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallStarted,
-)
+from sessions.model.events import ResponseBody, ToolApprovalDecided, ToolApprovalRequested, ToolCallStarted
 from sessions.model.generation import TOOL_CALLS_MADE
-from sessions.model.types import CallId, FunctionCall, Json, McpSource, Principal, ProgramPoint
+from sessions.model.types import CallId, FunctionCall, Json, McpSource, Principal
 
-ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided | ProgramCalled | ProgramReturned
+ToolEvent = ToolCallStarted | ToolApprovalRequested | ToolApprovalDecided
 
 
 class ServerCall(Struct, kw_only=True):
     """One call of a server tool. If it has an `execution_id` it was about to be sent; only an output proves that it
-    was.
-
-    A call that a program made names it in `program` and has its own `arguments` and `output` (those of the model's
-    calls are in items). `point` is the state in which the program waits for the call.
-    """
+    was."""
 
     call_id: CallId
     name: str
@@ -39,19 +26,10 @@ class ServerCall(Struct, kw_only=True):
     execution_id: str = ""
     is_excess: bool = False  # beyond the request's `max_tool_calls`: it is not made
     approval: Literal["", "asked", "approved"] = ""
-    program: CallId | None = None
-    arguments: str = ""
-    output: str | None = None
-    is_error: bool = False
-    point: ProgramPoint | None = None
 
 
-def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Private | None = None) -> None:
-    """Updates a call's state by an event: it was sent, waits for approval, was approved or denied, or was answered."""
-    if isinstance(event, ProgramCalled):
-        if server is not None and event.program_call_id in server.calls:
-            _add_programs(server, event, private)
-        return
+def apply_tool_event(server: ServerCalls | None, event: ToolEvent) -> None:
+    """Updates a call's state by an event: it was sent, waits for approval, or was approved or denied."""
     call = server.calls.get(event.call_id) if server is not None else None
     if call is None:
         return
@@ -62,22 +40,6 @@ def apply_tool_event(server: ServerCalls | None, event: ToolEvent, private: Priv
             call.approval = "asked"
         case ToolApprovalDecided():
             call.approval = "approved" if event.approved else "asked"
-        case ProgramReturned():
-            call.output, call.is_error = private.output if private is not None else "", event.is_error
-
-
-def _add_programs(server: ServerCalls, event: ProgramCalled, private: Private | None) -> None:
-    """Adds a call that a program has made, and drops the snapshots of its earlier calls."""
-    for call in server.made_by(event.program_call_id):
-        if call.point is not None and call.point.snapshot:
-            call.point = replace(call.point, snapshot=b"", printed="")
-    server.calls[event.call_id] = ServerCall(
-        call_id=event.call_id,
-        name=event.name,
-        program=event.program_call_id,
-        arguments=event.arguments,
-        point=private.program if private is not None else None,
-    )
 
 
 class ServerCalls(Struct, kw_only=True):
@@ -88,10 +50,6 @@ class ServerCalls(Struct, kw_only=True):
     round: int = 0
     request: dict[str, Json] | UnsetType = UNSET
     metadata: dict[str, Json] = {}
-
-    def made_by(self, call_id: CallId) -> list[ServerCall]:
-        """Returns the calls that a program has made, in order."""
-        return [each for each in self.calls.values() if each.program == call_id]
 
 
 def _without_listings(request: dict[str, Json]) -> dict[str, Json]:

@@ -24,7 +24,6 @@ from sessions.model.types import (
     Json,
     Message,
     Principal,
-    ProgramPoint,
     ResponseId,
     Sampling,
     SearchScope,
@@ -361,8 +360,8 @@ class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="tool_call.appro
 
 
 class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
-    """A program that the server runs (the call `program_call_id`, in item `item_id`) makes a call of its own. It is
-    carried out like the model's calls, but is on no branch; its output goes to the program."""
+    """Only in journals of releases that ran programs: the program of the call `program_call_id`, in item `item_id`,
+    made a call of its own, which is on no branch."""
 
     response_id: ResponseId
     call_id: CallId
@@ -373,7 +372,7 @@ class ProgramCalled(Event, frozen=True, kw_only=True, tag="program.called"):
 
 
 class ProgramReturned(Event, frozen=True, kw_only=True, tag="program.returned"):
-    """A program's call was answered, and the program goes on."""
+    """Only in journals of releases that ran programs: a program's call was answered."""
 
     response_id: ResponseId
     call_id: CallId
@@ -450,8 +449,6 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     context.compacted    `tokens`: the summary as prompts have it, under `fingerprint`
     ..compaction_failed  `spent`: how many tokens were read and written in vain
     response.created     `round`: how often server tools have been called before it in its turn
-    program.called       `program`: where the program waits, and what its interpreter needs to go on
-    program.returned     `output`: what the program was answered
     any of a response    `findings`: what filters found in its text up to here and no earlier record has
     """
 
@@ -465,8 +462,6 @@ class Private(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     findings: tuple[Finding, ...] = ()
     spent: int = 0
     round: int = 0
-    program: ProgramPoint | None = None
-    output: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -354,20 +354,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     file_ids: ToolFileIds | UnsetType = UNSET  # of a code tool of the server: uploads that stand in each run's folder
 
 
-class ProgramPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a program that waits for a call of its own: what its interpreter needs to go on, and a proof of it.
-
-    `chain` is a hash over everything that led here: the program, its calls with their answers, and its snapshots. A
-    snapshot works only in the version that made it; another version runs the program anew on the recorded answers.
-    """
-
-    version: str
-    chain: bytes
-    digest: bytes  # of the snapshot
-    snapshot: bytes = b""  # only at the newest point
-    printed: str = ""  # what the program has printed so far
-
-
 # -- sampling ------------------------------------------------------------------------------------------------
 
 MaxTokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]

@@ -27,15 +27,7 @@ from sessions.ports import ServerTools
 from sessions.retrieval.scoped_search import DEADLINES, RESULTS, RESULTS_MAX, ScopedSearch, StoreChoice
 from sessions.retrieval.search import Deadlines, PassageSearch, SkipReason, Stage
 from sessions.retrieval.vector_stores import Passage, PassageIndex
-from sessions.server_tools import (
-    FILE_SEARCH,
-    ProgramStep,
-    ProgramSuspended,
-    ReportProgress,
-    ServerTool,
-    ToolRequest,
-    ToolResult,
-)
+from sessions.server_tools import FILE_SEARCH, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 NAME: Final = FILE_SEARCH
 STORES_MAX: Final = 16  # that one call may search
@@ -115,11 +107,6 @@ class FileSearch:
         skipped = (retrieved.error,) if retrieved.error else tuple(retrieved.reasons)
         output = _output(retrieved.passages, (RETRIEVAL_SKIPPED, *skipped) if skipped else (), retrieved.reasons)
         return ToolResult(outcome="failed" if retrieved.error else "done", output=output)
-
-    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        if self._others is None:
-            return ToolResult(outcome="failed", output="tool_not_found: there is no such tool any more.")
-        return await self._others.advance(step)
 
     async def _stores(self, request: ToolRequest, arguments: _Arguments) -> StoreChoice:
         """Returns the stores of the session's owner: those that the client names, if it does; and whether some that the

@@ -134,12 +134,12 @@ class CodeTools:
         return result_of(result, filled, kept, tool)
 
     async def _keep(self, request: ToolRequest, tool: CodeTool, sandbox: Sandbox, filled: FilledFolder) -> KeptFiles:
-        if self.files is not None and request.keeps_files:
+        if self.files is not None:
             bounds = FolderBounds(tool.kept_files, tool.kept_mb * 2**20)
             return await self.files.keep(sandbox.folder, request, filled, tool.files, bounds)
         left = await asyncio.to_thread(plain_files, sandbox.folder, tool.files)
-        reason = "this server stores none" if self.files is None else "a call that a program makes keeps none"
-        return KeptFiles(missing=tuple(file.path for file in left if file.path not in filled.files), reason=reason)
+        missing = tuple(file.path for file in left if file.path not in filled.files)
+        return KeptFiles(missing=missing, reason="this server stores none")
 
 
 @contextlib.asynccontextmanager

@@ -42,29 +42,6 @@ async def test_each_effect_happens_once_wherever_the_owner_breaks(fault: Fault, 
         assert unknown, "and into a call"
 
 
-@pytest.mark.parametrize("first", [1, 2, 3, 4])
-@virtual
-async def test_a_program_with_5_calls_is_killed_at_each_step_and_repeats_none(first: int) -> None:
-    """At each word that its owner says to the journal, the directory and the service: each call has its effect once,
-    and the program comes to the same end."""
-    words = (await turn_with_tools("kill", 1 << 30, takes_keys=True, calls=5, program=True)).words
-    expected = " and ".join(f'booked {{"n": {n}}}' for n in range(5))
-    for at in range(first, words + 1, 4):
-        verdict = await turn_with_tools("kill", at, takes_keys=True, calls=5, program=True, seed=at)
-        assert verdict.ended and verdict.outputs == (expected,), (at, verdict)
-        assert sorted(verdict.effects.values()) == [1] * 5, (at, verdict)
-
-
-@pytest.mark.parametrize("fault", ["kill", "stop", "hand_off"])
-@virtual
-async def test_no_call_of_a_program_whose_tool_takes_no_keys_happens_twice(fault: Fault) -> None:
-    words = (await turn_with_tools(fault, 1 << 30, takes_keys=False, calls=3, program=True)).words
-    for at in range(1, words + 1, 3):
-        verdict = await turn_with_tools(fault, at, takes_keys=False, calls=3, program=True, seed=at)
-        assert verdict.ended and all(count == 1 for count in verdict.effects.values()), (at, verdict)
-        assert len(verdict.effects) == 3 or "outcome_unknown" in verdict.outputs[0], (at, verdict)
-
-
 @pytest.mark.parametrize("fault", ["kill", "stop", "hand_off"])
 @pytest.mark.parametrize("takes_keys", [True, False])
 @virtual

@@ -33,9 +33,8 @@ files = 40
 kept_files = 3
 kept_mb = 1
 
-[tools.program]
-kind = "code"
-interpreter = "program"
+[tools.weather]
+url = "https://weather.example.com/now"
 """
 LIST = "import os\nprint(sorted(os.listdir()))"
 
@@ -110,7 +109,7 @@ async def test_files_that_a_user_may_not_read_are_refused_where_they_are_named(
         part = {"type": "input_file", "file_id": mine}
         with pytest.raises(openai.NotFoundError):
             await run(other, server, "1", input=[{"role": "user", "content": [part]}])
-    weather = {"type": "function", "name": "program", "server": True}
+    weather = {"type": "function", "name": "weather", "server": True}
     create = {"type": "session.create", "id": "c", "tools": [{**weather, "file_ids": [mine]}]}
     answer = await http.post("/v1/commands", json=create, headers={"authorization": "Bearer anna"})
     assert answer.status_code == 400 and "takes no `file_ids`" in answer.text
@@ -265,23 +264,6 @@ async def test_after_a_restart_a_run_finds_the_files_of_earlier_ones(tmp_path: P
             done = await run(client, server, code, previous_response_id=last)
             last = done.id
     assert logs(done) == "'kept'"
-
-
-@pytest.mark.slow
-async def test_a_call_that_a_program_makes_reads_files_and_keeps_none(
-    client: openai.AsyncOpenAI, server: Serving
-) -> None:
-    first = await run(client, server, "open('a.txt', 'w').write('kept')")
-    code = "code_interpreter(code=\"print(open('a.txt').read())\\nopen('b.txt', 'w').write('b')\")"
-    call = {"name": "program", "arguments": {"code": code}}
-    server.engine.script += [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", "Done."]
-    tools: Any = [CODE, {"type": "function", "name": "program", "server": True}]
-    done = await client.responses.create(model=SIMULATED, input="x", tools=tools, previous_response_id=first.id)
-    (output,) = [item for item in done.output if item.type == "function_call_output"]
-    assert "kept" in str(output.output) and "not kept: b.txt; a call that a program makes keeps none" in str(
-        output.output
-    )
-    assert [file.filename for file in (await client.files.list()).data] == ["a.txt"]
 
 
 async def test_a_service_in_a_users_session_reads_and_makes_that_users_files(

@@ -6,7 +6,6 @@ process says to it passes its `Power`, before and after, like what it says to th
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -25,17 +24,13 @@ from sessions.model.knowledge.files import FileQuotas, StoredFile
 from sessions.model.request import request_of
 from sessions.model.types import FunctionCallOutput, ResponseId, RunFile, SessionId, SessionKey, TenantId, Tool, UnixMs
 from sessions.ports import Engine
-from sessions.server_tools import ProgramStep, ProgramSuspended, ReportProgress, ServerTool, ToolRequest, ToolResult
+from sessions.server_tools import ReportProgress, ServerTool, ToolRequest, ToolResult
 from tests.support.cluster.harness import ALICE, Cluster, Power, ReplicaNode, advance, cluster, until
 from tests.support.scripted import Scripted
 
 TRAVEL_S: Final = 0.003
 Fault = Literal["kill", "stop", "hand_off"]
 _CALL: Final = '<tool_call>{"name": "book", "arguments": {"n": %d}}</tool_call>'
-_RUN: Final = '<tool_call>{"name": "program", "arguments": {"n": %d}}</tool_call>'
-_PROGRAM: Final = Tool(
-    name="program", parameters={"type": "object", "properties": {"n": {"type": "integer"}}}, server=True
-)
 _BOOK: Final = Tool(name="book", parameters={"type": "object", "properties": {"n": {"type": "integer"}}}, server=True)
 
 
@@ -77,8 +72,6 @@ class StandInTools:
         service.powers.setdefault(power.name, 0)
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
-        if name == "program":
-            return ServerTool(tool=_PROGRAM, takes_keys=True, program=True)
         return ServerTool(tool=_BOOK, takes_keys=self._service.takes_keys) if name == "book" else None
 
     def offered(self, tenant: TenantId) -> tuple[str, ...]:
@@ -94,19 +87,6 @@ class StandInTools:
             return ToolResult(outcome="done", output=output)
         kept = await self._files.keep(name, request)
         return ToolResult(outcome="done", output=files_line(kept), files=kept)
-
-    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        """A program that books as often as its argument says, and says what it was answered. Of what was computed
-        before a call, a snapshot keeps all; without it the program is run anew."""
-        await self._power.passing(TRAVEL_S)
-        made = len(step.done)
-        assert step.point is None or step.point.snapshot == f"at {made - 1}".encode()
-        if made == json.loads(step.request.arguments)["n"]:
-            return ToolResult(outcome="done", output=" and ".join(each.output for each in step.done))
-        arguments = json.dumps({"n": made})
-        return ProgramSuspended(
-            name="book", arguments=arguments, version="1", snapshot=f"at {made}".encode(), printed=""
-        )
 
 
 class CallFolder(NamedTuple):
@@ -157,13 +137,11 @@ async def turn_with_tools(
     takes_keys: bool,
     calls: int = 1,
     seed: int = 0,
-    program: bool = False,
     folder: Path | None = None,
 ) -> Verdict:
-    """A turn that calls a tool `calls` times at once, or a program that calls it so often, whose owner suffers `fault`
-    at its `at`-th word to the world behind the user's message. With a `folder` each call leaves files."""
-    words_of_model = _RUN % calls if program else "".join(_CALL % n for n in range(calls))
-    scripts, given = [words_of_model, "Done."], dict[ResponseId, str]()
+    """A turn that calls a tool `calls` times at once, whose owner suffers `fault` at its `at`-th word to the world
+    behind the user's message. With a `folder` each call leaves files."""
+    scripts, given = ["".join(_CALL % n for n in range(calls)), "Done."], dict[ResponseId, str]()
     service, keys, database = EffectService(takes_keys=takes_keys), set[str](), MemoryDatabase()
 
     def tools(power: Power) -> StandInTools:
@@ -178,8 +156,8 @@ async def turn_with_tools(
             await made.add_replica(name, engine=_engine(scripts, given))
         gateway = made.gateways["g1"]
         key = SessionKey(ALICE.tenant, SessionId("trip"))
-        named = tuple(Tool(name=name, server=True) for name in (("book", "program") if program else ("book",)))
-        create = cm.SessionCreate(id=made.command_id(), session=key.session, tools=named)
+        book = Tool(name="book", server=True)
+        create = cm.SessionCreate(id=made.command_id(), session=key.session, tools=(book,))
         await gateway.router.execute(request_of(ALICE, create))
         owner = made.replicas[made.owner(key)]
         begun, broke = owner.power.passed, False
@@ -201,7 +179,7 @@ async def turn_with_tools(
         given_back = [item for item in state.items.values() if isinstance(item, FunctionCallOutput)]
         outputs = tuple(item.output for item in given_back)
         files = tuple(file for item in given_back for file in (item.files if isinstance(item.files, tuple) else ()))
-        whole = len(outputs) == (1 if program else calls)
+        whole = len(outputs) == calls
         sent_at = max(0, service.powers[owner.power.name] - begun)
         stored = tuple(file_id for _, file_id in database.files)
         return Verdict(broke, sent_at, words, dict(service.effects), outputs, whole and not state.busy, files, stored)

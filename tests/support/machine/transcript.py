@@ -35,7 +35,6 @@ from sessions.model.types import (
     ItemId,
     Message,
     OutputText,
-    ProgramPoint,
     Refusal,
     ResponseId,
     Tool,
@@ -255,26 +254,6 @@ class Player:
             self.ground.input(inputs_and_effects.ToolAnswered(response_id=response_id, call_id=call_id, output=output))
         )
 
-    def do_calling(self, response: str, program: str, tool: str, snapshot: str) -> list[str]:
-        """Reports that a program has come to a call of its own."""
-        response_id, call_id = self._call(response, program)
-        point = ProgramPoint(version="1", chain=b"c", digest=b"d", snapshot=snapshot.encode(), printed="so far")
-        calling = inputs_and_effects.ProgramCalling(
-            response_id=response_id, call_id=call_id, name=tool, arguments="{}", point=point
-        )
-        return self._told(self.ground.input(calling))
-
-    def do_made_by(self, response: str, program: str) -> list[str]:
-        """Which calls a program has made, with their outputs and what it needs to go on."""
-        response_id, call_id = self._call(response, program)
-        server = self.ground.state.awaiting[response_id].server
-        assert server is not None
-        return [
-            f"{self.names.short(call.call_id)} {_text(call.output)} {call.point.snapshot.decode() or '-'}"
-            for call in server.made_by(call_id)
-            if call.point is not None
-        ]
-
     def do_needs_approval(self, response: str, call: str) -> list[str]:
         return self._told(self.ground.input(inputs_and_effects.ToolApprovalNeeded(*self._call(response, call))))
 
@@ -437,12 +416,6 @@ class Player:
                 words.append(f"{short(event.item_id)}/{event.content_index} {_text(event.refusal)}")
             case ev.ToolCallStarted():
                 words.append(f"{short(event.response_id)} {short(event.call_id)} {event.name} {event.execution_id}")
-            case ev.ProgramCalled():
-                words.append(
-                    f"{short(event.program_call_id)} makes {short(event.call_id)} {event.name} {event.arguments}"
-                )
-            case ev.ProgramReturned():
-                words.append(f"{short(event.call_id)}{' (error)' if event.is_error else ''}")
             case ev.ToolApprovalRequested():
                 words.append(f"{short(event.response_id)} {short(event.call_id)}")
             case ev.ToolApprovalDecided():

@@ -33,7 +33,7 @@ from persistence.write_batch import AppendWrite, GrantWrite
 from sessions.model.audit import Sealer
 from sessions.model.commands import Ok
 from sessions.model.errors import BadInput, Internal, OutcomeUnknown, Overloaded, TooLarge, Unavailable
-from sessions.model.events import OutputTextDelta, Private, Record
+from sessions.model.events import OutputTextDelta, Private, ProgramCalled, ProgramReturned, Record
 from sessions.model.journal_types import Append
 from sessions.model.reviews import Case, ReviewId
 from sessions.model.types import CommandId, Epoch, ItemId, ResponseId, Sampling, SessionId, SessionKey, TenantId, UnixMs
@@ -74,6 +74,23 @@ def test_version_1_is_still_readable() -> None:
         response_id=ResponseId("r"), sequence_number=7, item_id=ItemId("i"), output_index=0, content_index=0, delta="hi"
     )
     assert record == Record(9, UnixMs(1000), event, Private(tokens=b"\x01\0\0\0"))
+
+
+def test_records_of_programs_are_still_readable_without_their_snapshots() -> None:
+    """Written by a release that ran programs; what only their interpreter needed is left out."""
+    called = (
+        b"\x01\x93\xcd\x03\xe8\x87\xa4type\xaeprogram.called\xabresponse_id\xa1r\xa7call_id\xa3c.1\xafprogram_call_id"
+        b"\xa1c\xa7item_id\xa1i\xa4name\xa4look\xa9arguments\xa2{}\x81\xa7program\x85\xa7version\xa7monty 1\xa5chain"
+        b"\xc4\x01c\xa6digest\xc4\x01d\xa8snapshot\xc4\x01s\xa7printed\xa1p"
+    )
+    returned = (
+        b"\x01\x93\xcd\x03\xe8\x84\xa4type\xb0program.returned\xabresponse_id\xa1r\xa7call_id\xa3c.1\xa8is_error\xc2"
+        b"\x81\xa6output\xa4blue"
+    )
+    record = decode_record(9, called)
+    assert isinstance(record.event, ProgramCalled) and record.event.name == "look" and record.private == Private()
+    record = decode_record(9, returned)
+    assert isinstance(record.event, ProgramReturned) and record.private == Private()
 
 
 @pytest.mark.parametrize(

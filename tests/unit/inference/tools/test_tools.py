@@ -27,7 +27,7 @@ from sessions.metrics import Metrics
 from sessions.model.errors import BadInput
 from sessions.model.types import CallId, McpSource, ResponseId, SessionId, SessionKey, TenantId
 from sessions.schemas import InlineSchemaChecker
-from sessions.server_tools import ProgramStep, ToolRequest, ToolResult
+from sessions.server_tools import ToolRequest
 from tests.support.doors.tool_service import ToolService, opened_tools, tools_toml
 from tests.support.mcp.opened import request_of, stdio_table
 
@@ -125,7 +125,7 @@ def test_code_tools_have_bounds_of_their_own(tmp_path: Path) -> None:
     tool = file.find(ACME, "code_interpreter")
     assert isinstance(tool, CodeTool) and tool.memory_mb == 64
     given = tool.server_tool("code_interpreter", "no sandbox")
-    assert given.takes_keys and given.unavailable == "no sandbox" and not given.program
+    assert given.takes_keys and given.unavailable == "no sandbox"
     assert (given.tool.parameters or {})["required"] == ["code"]
 
 
@@ -133,9 +133,9 @@ def test_code_tools_have_bounds_of_their_own(tmp_path: Path) -> None:
     ("wrong", "why"),
     [
         ('[tools.code_interpreter]\nurl = "https://a.example/"', 'is for kind = "code"'),
-        ('[tools.code_interpreter]\nkind = "code"\ninterpreter = "program"', "on CPython"),
-        ('[tools.x]\nkind = "code"\ncalls = ["y"]', "interpreter"),
-        ('[tools.x]\nkind = "code"\ninterpreter = "program"\nnetwork = ["a.example:1"]', "no network"),
+        ('[tools.code_interpreter]\nkind = "code"\ncalls = ["y"]', "calls"),
+        ('[tools.x]\ncalls = ["y"]\nkind = "code"\ninterpreter = "program"', "tools.x.*is no longer run: remove"),
+        ('[tenants.acme.tools.x]\nkind = "code"\ninterpreter = "program"', "tools.x.*is no longer run: remove"),
         ('[tools.x]\nkind = "code"\nnetwork = ["everywhere"]', "network"),
         ('[tools.x]\nkind = "shell"', "kind"),
         ('[tools.x]\nkind = "code"\nmemory_mb = 1', "memory_mb"),
@@ -260,12 +260,6 @@ def request(name: str, arguments: dict[str, str]) -> ToolRequest:
         arguments=json.dumps(arguments),
         execution_id=f"{name}{arguments}",
     )
-
-
-async def test_a_program_of_a_tool_that_is_gone_ends(tmp_path: Path) -> None:
-    async with ToolService() as service, opened_tools(tmp_path / "t", tools_toml(service, weather="")) as tools:
-        end = await tools.advance(ProgramStep(request=request("program", {"code": "1"}), functions={}))
-        assert isinstance(end, ToolResult) and end.outcome == "failed"
 
 
 async def test_tools_of_the_file_and_of_mcp_servers_are_found_offered_and_called(tmp_path: Path) -> None:

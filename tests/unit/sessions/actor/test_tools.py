@@ -12,18 +12,17 @@ from msgspec import UNSET
 
 from actors.hosting.runtime import RuntimeLimits
 from sessions.actor.actor_context import ActorLimits
-from sessions.actor.program_steps import callable_tools, next_point, program_step
 from sessions.actor.progress_reports import MESSAGE_LENGTH_MAX, PAUSE_S, REPORTS_MAX, ProgressReports
 from sessions.actor.prompt_filter import Neighbours, PromptFilter
 from sessions.actor.session_files import session_files
 from sessions.actor.tool_naming import with_server_tools
 from sessions.machine.scrubbing import files_line, with_output
 from sessions.machine.state import State, apply, empty
-from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.metrics import Histogram
 from sessions.model import commands as cm
 from sessions.model import events as ev
 from sessions.model.errors import BadInput, NotFound
+from sessions.model.journal_types import Append
 from sessions.model.types import (
     LOCAL_PRINCIPAL,
     CallId,
@@ -41,7 +40,6 @@ from sessions.model.types import (
     RunFile,
     SearchScope,
     SessionId,
-    SessionKey,
     TenantId,
     TextOptions,
     Tool,
@@ -51,8 +49,6 @@ from sessions.model.verdicts import PASS, Finding, Verdict
 from sessions.ports import FilterSet
 from sessions.server_tools import (
     CallFile,
-    ProgramStep,
-    ProgramSuspended,
     ReportProgress,
     ServerTool,
     ToolProgress,
@@ -96,9 +92,6 @@ class Books:
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
         raise AssertionError("nothing is called here")
-
-    async def advance(self, step: ProgramStep) -> ProgramSuspended | ToolResult:
-        raise AssertionError("no program is run here")
 
 
 def create(*tools: Tool) -> cm.SessionCreate:
@@ -298,83 +291,38 @@ async def test_a_call_that_somebody_has_to_agree_to_waits_over_a_death() -> None
         assert kinds.count(ev.ToolApprovalRequested) == 1
 
 
-ARGUMENTS = '{"code": "look-it(1)"}'
-SEARCHED = Tool(name="look-it", parameters={"type": "object", "properties": {"at": {}}}, server=True)
-PROGRAM, CLIENTS = Tool(name="program", server=True), Tool(name="theirs")
-NAMED = (SEARCHED, PROGRAM, CLIENTS, Tool(name="gone", server=True))
-RUNS = ServerTool(tool=PROGRAM, program=True)
-
-
-def find(name: str) -> ServerTool | None:
-    return {"look-it": ServerTool(tool=SEARCHED), "program": RUNS}.get(name)
-
-
-def request() -> ToolRequest:
-    return ToolRequest(
-        key=SessionKey(TenantId("t"), SessionId("s")),
-        response_id=ResponseId("r"),
-        call_id=CallId("c"),
-        name="program",
-        arguments=ARGUMENTS,
-        execution_id="e",
-    )
-
-
-def calls(count: int) -> ServerCalls:
-    """A program that has made so many calls, all but the last with their outputs."""
-    server = ServerCalls(
-        calls={CallId("c"): ServerCall(call_id=CallId("c"), name="program")}, principal=LOCAL_PRINCIPAL
-    )
-    for number in range(count):
-        made = server.made_by(CallId("c"))
-        for each in made:
-            each.output = "blue"
-        came_to = ProgramSuspended(
-            name="look_it", arguments=f'{{"at": {number}}}', version="1", snapshot=b"%d" % number, printed=""
+@virtual
+async def test_a_program_of_a_release_that_ran_them_ends_as_unknown_and_its_turn_goes_on() -> None:
+    """In its journal the program's own calls stand, one of them sent and not answered."""
+    async with Place() as place:
+        looks = Looks()
+        looks.hold = asyncio.Event()
+        replica, _, response_id = await begun(place, looks, CALL, "It is blue.")
+        await advance(5.0)
+        (call_id,) = place.state().awaiting[response_id].missing
+        replica.crash()
+        called = ev.ProgramCalled(
+            response_id=response_id,
+            call_id=CallId(f"{call_id}.1"),
+            program_call_id=call_id,
+            item_id=ItemId("i"),
+            name="book",
+            arguments="{}",
         )
-        name = CallId(f"c.{number + 1}")
-        server.calls[name] = ServerCall(
-            call_id=name,
-            name="look-it",
-            program=CallId("c"),
-            arguments=came_to.arguments,
-            point=next_point(ARGUMENTS, made, came_to, "look-it"),
+        sent = ev.ToolCallStarted(
+            response_id=response_id, call_id=called.call_id, name="book", execution_id="derived-from-that"
         )
-    return server
-
-
-def test_a_program_may_call_the_sessions_other_tools_of_the_server() -> None:
-    assert callable_tools(RUNS, NAMED, find) == {"look_it": "look-it"}
-    assert callable_tools(msgspec.structs.replace(RUNS, calls=()), NAMED, find) == {}
-
-
-def test_a_step_has_what_the_calls_were_answered() -> None:
-    step = program_step(request(), calls(3), RUNS, NAMED, find)
-    assert step.functions == {"look_it": ("at",)} and step.point is not None and step.point.snapshot == b"2"
-    assert [(each.name, each.output) for each in step.done] == [("look_it", "blue")] * 2 + [("look_it", "")]
-    assert program_step(request(), calls(0), RUNS, NAMED, find).point is None
-
-
-@pytest.mark.parametrize("damage", ["snapshot", "output", "arguments", "version", "chain", "none"])
-def test_a_chain_that_does_not_hold_has_the_program_run_anew(damage: str) -> None:
-    server = calls(3)
-    first, second, third = server.made_by(CallId("c"))
-    assert first.point is not None and third.point is not None
-    match damage:
-        case "snapshot":
-            third.point = msgspec.structs.replace(third.point, snapshot=b"other")
-        case "output":
-            first.output = "green"
-        case "arguments":
-            second.arguments = "{}"
-        case "version":
-            first.point = msgspec.structs.replace(first.point, version="2")
-        case "chain":
-            third.point = msgspec.structs.replace(third.point, chain=b"")
-        case _:
-            second.point = None
-    step = program_step(request(), server, RUNS, NAMED, find)
-    assert step.point is None and len(step.done) == 3
+        head = place.head()
+        records = [ev.Record(head.top + 1 + at, head.updated_at, event) for at, event in enumerate((called, sent))]
+        place.store.append(Append(key=KEY, fence=head.fence, top=head.top, records=tuple(records), at=head.updated_at))
+        looks.there = False
+        heir = await place.replica("r2", engine=replica.engine, tools=looks)
+        await advance(7.0)
+        await heir.runtime.recover(KEY)
+        await advance(5.0)
+        (output,) = outputs(place)
+        assert output.call_id == call_id and output.output.startswith("outcome_unknown")
+        assert not place.head().open and len(looks.asked) == 1
 
 
 class Redact(InputFilterSet):

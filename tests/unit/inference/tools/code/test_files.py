@@ -72,7 +72,6 @@ def request(*given: CallFile, user: str | None = "ü", name: str = "e") -> ToolR
         execution_id=name,
         user=user,
         files=given,
-        keeps_files=True,
     )
 
 
