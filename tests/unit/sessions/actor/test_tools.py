@@ -313,8 +313,11 @@ async def test_a_program_of_a_release_that_ran_them_ends_as_unknown_and_its_turn
             response_id=response_id, call_id=called.call_id, name="book", execution_id="derived-from-that"
         )
         head = place.head()
-        records = [ev.Record(head.top + 1 + at, head.updated_at, event) for at, event in enumerate((called, sent))]
-        place.store.append(Append(key=KEY, fence=head.fence, top=head.top, records=tuple(records), at=head.updated_at))
+        records = (
+            ev.Record(head.top + 1, head.updated_at, called),
+            ev.Record(head.top + 2, head.updated_at, sent),
+        )
+        place.store.append(Append(key=KEY, fence=head.fence, top=head.top, records=records, at=head.updated_at))
         looks.there = False
         heir = await place.replica("r2", engine=replica.engine, tools=looks)
         await advance(7.0)
