@@ -289,7 +289,7 @@ async def serve(settings: Settings) -> int:
         ) as replication_lag_s,
         open_added_tool_check(settings) as added_tools,
         open_limits(settings.limits, "", store.tallies, default=default_limits(settings)) as limited,
-        open_tools(settings, measures, os.environ, schemas, store, now_ms, quotas=file_quotas(limited)) as tools,
+        open_tools(settings, measures, os.environ, schemas, store, now_ms, file_quotas(limited)) as tools,
         open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited) as retrieval,
         Runtime(
             Identity(ReplicaId("local"), new_id()),
@@ -441,7 +441,7 @@ async def replica_role(settings: Settings) -> int:
         # A gateway that demands keys has these where no file is named: what it reserved is settled here.
         settled = open_limits(settings.limits, settings.directory, store.tallies, default=DEFAULT_LIMITS)
         limited = await stack.enter_async_context(settled)
-        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, breakers, file_quotas(limited))
+        opened = open_tools(settings, measures, os.environ, schemas, store, now_ms, file_quotas(limited), breakers)
         tools = await stack.enter_async_context(opened)
         await startup.reach("journal", lambda: audit_policies(filters, store.audit, now_ms))
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from ipaddress import ip_network
-from types import TracebackType
 from typing import Final
 
 from inference.tools.outbound import ToolHttpClient, ToolUnanswered, ToolUnreached
@@ -46,9 +45,7 @@ class ImageFetcher:
             self._client = await self._stack.enter_async_context(ToolHttpClient())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def fetch(self, url: str) -> bytes:

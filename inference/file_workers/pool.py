@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 import sys
 from collections import OrderedDict
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -84,9 +83,7 @@ class FileWorkers:
             )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -58,11 +58,15 @@ class ToolGates:
     ) -> ToolResult:
         """Waits for room, runs `work` and returns its result. If there is no room within `timeout_s` seconds, or the
         circuit breaker is open, returns a result that says so, without running `work`."""
-        gate, clock = self._gate(request, concurrency), asyncio.get_running_loop().time
+        tenant, clock = request.key.tenant, asyncio.get_running_loop().time
+        gate = self._gates.setdefault(
+            (tenant, request.name, concurrency), _Gate(CircuitBreaker(), asyncio.Semaphore(concurrency))
+        )
+        tenant_room = self._tenant_rooms.setdefault(tenant, asyncio.Semaphore(TENANT_CALLS_MAX))
         async with AsyncExitStack() as rooms:
             try:
                 async with asyncio.timeout(timeout_s):
-                    for room in (gate.room, self._tenant_room(request.key.tenant), self._room):
+                    for room in (gate.room, tenant_room, self._room):
                         await rooms.enter_async_context(room)
             except TimeoutError:
                 return not_sent("too many calls are under way")
@@ -71,9 +75,10 @@ class ToolGates:
                 return not_sent("it has failed too often; it is tried again in a while")
             try:
                 result = await work()
-                gate.breaker.record(success=not _is_failure(result), now=clock())
-                if self._shared is not None and result.outcome != "not_sent":
-                    self._note(self._share(request, success=not _is_tools_fault(result)))
+                success, was_sent = not _is_tools_fault(result), result.outcome != "not_sent"
+                gate.breaker.record(success=success and was_sent, now=clock())
+                if was_sent and self._shared is not None:
+                    self._note(self._share(request, success=success))
                 return result
             finally:
                 self._call_s.of(request.name).observe(clock() - begun_at)
@@ -113,24 +118,9 @@ class ToolGates:
         self._shared_again_at = now + SHARED_PAUSE_S
         log.warning("shared_breakers_lost", error=error.code if isinstance(error, Unavailable) else "late")
 
-    def _tenant_room(self, tenant: TenantId) -> asyncio.Semaphore:
-        return self._tenant_rooms.setdefault(tenant, asyncio.Semaphore(TENANT_CALLS_MAX))
-
-    def _gate(self, request: ToolRequest, concurrency: int) -> _Gate:
-        name = request.key.tenant, request.name, concurrency
-        gate = self._gates.get(name)
-        if gate is None:
-            gate = self._gates[name] = _Gate(CircuitBreaker(), asyncio.Semaphore(concurrency))
-        return gate
-
 
 def not_sent(reason: str) -> ToolResult:
     return ToolResult(outcome="not_sent", output=f"tool_unavailable: {reason}.")
-
-
-def _is_failure(result: ToolResult) -> bool:
-    """Returns whether a call failed by the tool's fault or by this replica's."""
-    return result.outcome == "not_sent" or _is_tools_fault(result)
 
 
 def _is_tools_fault(result: ToolResult) -> bool:

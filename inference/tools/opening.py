@@ -43,34 +43,30 @@ class ToolStore(Protocol):
     def files(self) -> FileStore: ...
 
 
-def _no_quotas(tenant: TenantId) -> FileQuotas:
-    return FileQuotas()
-
-
 @contextlib.asynccontextmanager
 async def open_tools(
     settings: ToolSettings,
     measures: Metrics,
     environment: Mapping[str, str],
     schemas: SchemaChecker,
-    store: ToolStore | None = None,
-    now_ms: Callable[[], UnixMs] | None = None,
+    store: ToolStore,
+    now_ms: Callable[[], UnixMs],
+    quotas: Callable[[TenantId], FileQuotas],
     breakers: SharedBreakers | None = None,
-    quotas: Callable[[TenantId], FileQuotas] = _no_quotas,
 ) -> AsyncIterator[ServerTools | None]:
     """Opens the server's tools; yields None if no tools file is named. Raises BadInput for a file that is wrong at the
     start; a later wrong version changes nothing. `store` is an open store: in it are agreements to MCP servers' tools,
-    the tools that administrators add, and files that code leaves, within `quotas`. Without `store` and `now_ms`
-    agreements last as long as the process, and no files are kept. `breakers` are those of the cluster, if it is one."""
+    the tools that administrators add, and files that code leaves, within `quotas`. `breakers` are those of the
+    cluster, if it is one."""
     if not settings.tools:
         yield None
         return
     from inference.tools.added_tools import ToolSources
-    from inference.tools.code.code_tools import open_code_tools
+    from inference.tools.code.code_tools import CodeTools
     from inference.tools.code.run_files import RunFiles
     from inference.tools.gates import ToolGates
     from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
-    from inference.tools.mcp.agreements import MemoryPins, StoredPins
+    from inference.tools.mcp.agreements import StoredPins
     from inference.tools.mcp.mcp_tools import McpTools, McpWorld
     from inference.tools.outbound import ToolHttpClient
     from inference.tools.tool_set import ToolSet
@@ -79,17 +75,16 @@ async def open_tools(
     gates = ToolGates(call_s, breakers)
 
     async def exists(owner: str, label: str) -> bool:
-        return store is None or await sources.has_server(store.added_tools, owner, label)
+        return await sources.has_server(store.added_tools, owner, label)
 
-    stored = StoredPins(store.tool_records, now_ms, exists) if store is not None and now_ms is not None else None
+    pins = StoredPins(store.tool_records, now_ms, exists)
     run_files = None
-    if store is not None and now_ms is not None and settings.file_bytes:
+    if settings.file_bytes:
         run_files = RunFiles(store.files, quotas, now_ms, bytes_max=settings.file_bytes)
-    world = McpWorld(environment, schemas, stored or MemoryPins())
     async with (
         ToolHttpClient() as client,
-        open_code_tools(run_files) as code,
-        McpTools(world, gates) as servers,
+        contextlib.aclosing(CodeTools(run_files)) as code,
+        McpTools(McpWorld(environment, schemas, pins), gates) as servers,
     ):
 
         async def take(file: ToolsFile) -> None:
@@ -100,10 +95,8 @@ async def open_tools(
         tools = ToolSet(first, http, code, servers, call_s=call_s)
         sources = ToolSources(first, tools.put)
         await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
-        works = [watcher.run()] if stored is None else [watcher.run(), stored.follow(servers.look_again)]
-        if store is not None:
-            await sources.look(store.added_tools)
-            works.append(sources.follow(store.added_tools))
+        await sources.look(store.added_tools)
+        works = (watcher.run(), pins.follow(servers.look_again), sources.follow(store.added_tools))
         watching = [asyncio.create_task(work) for work in works]
         try:
             yield tools

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 import httpcore2  # noqa: F401 - httpx2 loads it, and truststore, with its first client, which is made on the loop
@@ -77,9 +76,7 @@ class ToolHttpClient:
     async def __aenter__(self) -> ToolHttpClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def send(

@@ -95,7 +95,8 @@ class ToolSet:
             return await self.servers.call(request, report)
         if not isinstance(tool, CodeTool):
             return await self._http.call(request)
-        room, clock = self._room(request, tool), asyncio.get_running_loop().time
+        name, clock = (request.key.tenant, request.name, tool.concurrency), asyncio.get_running_loop().time
+        room = self._rooms.setdefault(name, asyncio.Semaphore(tool.concurrency))
         try:
             async with asyncio.timeout(tool.timeout_s):
                 await room.acquire()
@@ -107,10 +108,3 @@ class ToolSet:
         finally:
             room.release()
             self._call_s.of(request.name).observe(clock() - begun_at)
-
-    def _room(self, request: ToolRequest, tool: CodeTool) -> asyncio.Semaphore:
-        name = request.key.tenant, request.name, tool.concurrency
-        room = self._rooms.get(name)
-        if room is None:
-            room = self._rooms[name] = asyncio.Semaphore(tool.concurrency)
-        return room

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import structlog
@@ -16,7 +17,7 @@ import structlog
 from sessions.model.errors import SessileError
 from sessions.model.knowledge.files import FILE_ID_PREFIX, FileId, FileStore
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.vector_stores import DocumentKey, PassageIndex
+from sessions.retrieval.vector_stores import PassageIndex
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ async def remove_deleted_uploads(
     removed, after = 0, None
     while page := await index.documents(tenant, FILE_ID_PREFIX, after, PAGE):
         after = page[-1]
-        for owner, documents in groupby(page, key=_tenant_of):
+        for owner, documents in groupby(page, key=attrgetter("tenant")):
             ids = [document.id for document in documents]
             existing = await files.existing(owner, [FileId(name) for name in ids], now_ms())
             for name in ids:
@@ -52,7 +53,3 @@ async def sweep_deleted_uploads(
         except SessileError as error:  # the index or the journal is away: the next sweep tries again
             log.warning("upload_sweep_failed", error=error.code)
         await asyncio.sleep(every_s)
-
-
-def _tenant_of(document: DocumentKey) -> TenantId:
-    return document.tenant

@@ -6,7 +6,7 @@ cosine and a count of words, cannot be added up; places in a list can. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 FUSION_K: Final = 60
@@ -22,9 +22,3 @@ def fuse(lists: Sequence[tuple[float, Sequence[int]]]) -> list[tuple[int, float]
             scores[each] = scores.get(each, 0.0) + weight / (FUSION_K + rank)
     order = sorted(scores, key=lambda each: (-scores[each], each))
     return [(each, scores[each] / best if best else 0.0) for each in order]
-
-
-def rescored(order: Sequence[int], scores: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Returns the ids in the order of new scores, with these; ids without a score come last, in their old order."""
-    known = sorted((each for each in order if each in scores), key=lambda each: -scores[each])
-    return [(each, scores[each]) for each in known] + [(each, 0.0) for each in order if each not in scores]

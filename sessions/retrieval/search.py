@@ -20,7 +20,7 @@ from sessions.metrics import Counter, Histograms, Metrics
 from sessions.model.errors import SessileError, Unavailable
 from sessions.retrieval.embedding import Embedder
 from sessions.retrieval.filters import AttributeFilter
-from sessions.retrieval.ranking import fuse, rescored
+from sessions.retrieval.ranking import fuse
 from sessions.retrieval.vector_stores import Passage, PassageIndex, VectorStore
 
 Ranker = Literal["auto", "none", "words", "maxsim"]
@@ -190,8 +190,9 @@ class PassageSearch:
             async with asyncio.timeout(limits.seconds_for("ranking")):
                 texts = [each.text for each in best]
                 ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
-            order = rescored(range(len(best)), dict(enumerate(ranking.scores)))
-            return [msgspec.structs.replace(best[at], score=score) for at, score in order], ranking.tokens
+            pairs = zip(best, ranking.scores, strict=True)
+            scored = [msgspec.structs.replace(passage, score=score) for passage, score in pairs]
+            return sorted(scored, key=lambda passage: -passage.score), ranking.tokens
         except TimeoutError:
             self._leave_out("ranking", "late", skipped)
         except SessileError:

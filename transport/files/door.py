@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-import msgspec
-
 from sessions.clock import Clock
 from sessions.limits import TenantLimits
 from sessions.model.authorization import demand
@@ -293,4 +291,4 @@ class Upload:
         )
         made = await self._files.finish(file, self._door.quotas(self._principal))
         self._finished = True
-        return msgspec.structs.replace(made)
+        return made

@@ -8,10 +8,9 @@ that it leaves are stored under ids of the call, so that no attempt stores them 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -84,7 +83,7 @@ class CodeTools:
                 self._reason = str(error)
         return self._pool
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Removes every sandbox and every folder."""
         if self._pool is not None:
             await self._pool.close()
@@ -140,16 +139,6 @@ class CodeTools:
         left = await asyncio.to_thread(plain_files, sandbox.folder, tool.files)
         missing = tuple(file.path for file in left if file.path not in filled.files)
         return KeptFiles(missing=missing, reason="this server stores none")
-
-
-@contextlib.asynccontextmanager
-async def open_code_tools(files: RunFiles | None = None) -> AsyncIterator[CodeTools]:
-    """Opens code tools, and closes them at the end."""
-    tools = CodeTools(files)
-    try:
-        yield tools
-    finally:
-        await tools.close()
 
 
 def bounds_of(tool: CodeTool) -> SandboxBounds:

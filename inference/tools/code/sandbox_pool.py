@@ -342,6 +342,7 @@ def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder:
     }
     program = filter_program(platform.machine(), network=bool(bounds.network))
     return {
+        **msgspec.structs.asdict(bounds),
         "kind": kind,
         "bubblewrap": bubblewrap_path() or "",
         "python": interpreter.path,
@@ -351,13 +352,6 @@ def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder:
         "readable": [*interpreter.readable, str(_HERE / "bootstrap.py"), *_DEVICES],
         "folder": os.fspath(folder),
         "memory_bytes": bounds.memory_bytes + ADDRESS_ROOM,
-        "processes": bounds.processes,
-        "threads": bounds.threads,
-        "cpu_s": bounds.cpu_s,
-        "disk_bytes": bounds.disk_bytes,
-        "files": bounds.files,
-        "output_bytes": bounds.output_bytes,
-        "network": list(bounds.network),
         "network_denied": list(PRIVATE_NETWORKS),
         "start_s": START_S,
     }

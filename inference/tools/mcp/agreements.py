@@ -1,5 +1,5 @@
-"""What was agreed to of MCP servers' tools: in the journal's store, so that it holds over restarts and for all
-replicas, or in memory. The port is `connection.Pins`.
+"""What was agreed to of MCP servers' tools, in the journal's store, so that it holds over restarts and for all
+replicas. The port is `connection.Pins`.
 
 What somebody agrees to over the API stands in the store too, and is in force within `LOOK_S`.
 """
@@ -29,21 +29,6 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 2.0
 _WORDS_MAX: Final = 512  # of a tool's description where people read it
-
-
-class MemoryPins:
-    def __init__(self) -> None:
-        self._agreed: dict[tuple[str, str], dict[str, str]] = {}
-        self.listings: dict[tuple[str, str], Listing] = {}
-
-    async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None:
-        return self._agreed.get((owner, label))
-
-    async def remember(self, owner: str, label: str, digests: Mapping[str, str]) -> None:
-        self._agreed.setdefault((owner, label), {}).update(digests)
-
-    async def listed(self, owner: str, label: str, listing: Listing) -> None:
-        self.listings[owner, label] = listing
 
 
 class StoredPins:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Final
 
 import httpx2
@@ -66,14 +65,6 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         assert isinstance(answer.stream, httpx2.AsyncByteStream)
         body = _Bounded(answer.stream, STREAM_BYTES_MAX if streamed else BODY_BYTES_MAX)
         return httpx2.Response(answer.status_code, headers=kept, stream=body, extensions=answer.extensions)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from persistence.memory.database import MemoryDatabase
 from persistence.memory.journal import MemoryJournal
 from persistence.memory.store import MemoryStore
 from sessions.metrics import Metrics
+from sessions.model.knowledge.files import FileQuotas
+from sessions.ports import ServerTools
 from sessions.schemas import InlineSchemaChecker
 from sessions.store import Store
 from tests.support.doors.assembly import strict_clock
@@ -117,14 +119,20 @@ def tools_toml(service: ToolService, **tools: str) -> str:
 async def opened_tools(
     path: Path, text: str, store: Store | MemoryDatabase | None = None, **more: Any
 ) -> AsyncIterator[ToolSet]:
-    """`store`: that of the server, where files of code and added tools are; None: none are kept."""
+    """`store`: that of the server, where files of code and added tools are; None: another one, and no files are
+    kept."""
     path.write_text(text)
-    settings = SimpleNamespace(tools=str(path), file_bytes=8 << 20)
+    settings = SimpleNamespace(tools=str(path), file_bytes=0 if store is None else 8 << 20)
     environment = {"TOOL_SECRET": "from the environment"}
-    if isinstance(store, MemoryDatabase):
-        store = MemoryStore(journal=MemoryJournal(store))
-    if store is not None:
-        more |= {"store": store, "now_ms": strict_clock()}
-    async with open_tools(settings, Metrics(), environment, InlineSchemaChecker(), **more) as tools:
+    async with open_tools_of(settings, store or MemoryDatabase(), environment, **more) as tools:
         assert isinstance(tools, ToolSet)
         yield tools
+
+
+def open_tools_of(
+    settings: Any, store: Store | MemoryDatabase, environment: Mapping[str, str], **more: Any
+) -> AbstractAsyncContextManager[ServerTools | None]:
+    if isinstance(store, MemoryDatabase):
+        store = MemoryStore(journal=MemoryJournal(store))
+    given: dict[str, Any] = {"store": store, "now_ms": strict_clock(), "quotas": lambda _: FileQuotas(), **more}
+    return open_tools(settings, Metrics(), environment, InlineSchemaChecker(), **given)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from inference.tools.gates import ToolGates
-from inference.tools.mcp.agreements import MemoryPins
+from inference.tools.mcp.connection import Listing
 from inference.tools.mcp.mcp_tools import McpTools, McpWorld
 from inference.tools.opening import CALL_S
 from inference.tools.tools_file import ToolsFile, read_tools
@@ -22,6 +22,22 @@ from sessions.server_tools import ToolRequest
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ACME: Final = TenantId("acme")
+
+
+class MemoryPins:
+    """The port `Pins`, for as long as a test lasts."""
+
+    def __init__(self) -> None:
+        self._agreed: dict[tuple[str, str], dict[str, str]] = {}
+
+    async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None:
+        return self._agreed.get((owner, label))
+
+    async def remember(self, owner: str, label: str, digests: Mapping[str, str]) -> None:
+        self._agreed.setdefault((owner, label), {}).update(digests)
+
+    async def listed(self, owner: str, label: str, listing: Listing) -> None:
+        pass
 
 
 def stdio_table(folder: Path, *, label: str = "town", mode: str | None = None, more: str = "") -> str:

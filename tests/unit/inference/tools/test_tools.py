@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from inference.tools.opening import open_tools
 from inference.tools.secrets import (
     PARTS_MAX,
     SENT_MAX,
@@ -23,12 +22,11 @@ from inference.tools.secrets import (
     without_secrets,
 )
 from inference.tools.tools_file import CodeTool, ToolsFile, code_tools, read_tools
-from sessions.metrics import Metrics
+from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput
 from sessions.model.types import CallId, McpSource, ResponseId, SessionId, SessionKey, TenantId
-from sessions.schemas import InlineSchemaChecker
 from sessions.server_tools import ToolRequest
-from tests.support.doors.tool_service import ToolService, opened_tools, tools_toml
+from tests.support.doors.tool_service import ToolService, open_tools_of, opened_tools, tools_toml
 from tests.support.mcp.opened import request_of, stdio_table
 
 # -- tools file
@@ -220,7 +218,7 @@ ONE = '[tools.%s]\nurl = "https://a.example/"\n'
 
 
 async def test_none_where_no_file_is_named() -> None:
-    async with open_tools(SimpleNamespace(tools=""), Metrics(), {}, InlineSchemaChecker()) as tools:
+    async with open_tools_of(SimpleNamespace(tools=""), MemoryDatabase(), {}) as tools:
         assert tools is None
 
 
@@ -230,14 +228,14 @@ async def test_a_file_that_is_wrong_from_the_start_ends_the_start(tmp_path: Path
     if text is not None:
         path.write_text(text)
     with pytest.raises(BadInput, match="tools"):
-        async with open_tools(SimpleNamespace(tools=str(path)), Metrics(), {}, InlineSchemaChecker()):
+        async with open_tools_of(SimpleNamespace(tools=str(path), file_bytes=0), MemoryDatabase(), {}):
             raise AssertionError("it started")
 
 
 async def test_the_file_is_read_again_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
     path, acme = tmp_path / "tools.toml", TenantId("acme")
     path.write_text(ONE % "first")
-    async with open_tools(SimpleNamespace(tools=str(path)), Metrics(), {}, InlineSchemaChecker()) as tools:
+    async with open_tools_of(SimpleNamespace(tools=str(path), file_bytes=0), MemoryDatabase(), {}) as tools:
         assert tools is not None and tools.find(acme, "first") is not None
         path.write_text("[tools.x]")
         path.write_text(ONE % "second" + "\n# longer")

@@ -80,7 +80,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[SandboxPool]:
 
 def test_a_spec_names_bounds_and_no_secret(tmp_path: Path) -> None:
     spec = spec_of(BOUNDS, "sandlock", find_interpreter(""), tmp_path)
-    assert spec["network"] == [] and "RLIMIT_CORE=0" in str(spec["bounds"])
+    assert spec["network"] == () and "RLIMIT_CORE=0" in str(spec["bounds"])
     assert str(tmp_path) == spec["folder"] and "site-packages" not in str(spec["readable"])
 
 
@@ -245,13 +245,13 @@ async def test_without_a_sandbox_the_tool_says_why() -> None:
     assert tools.missing(TOOL) == "there is no bubblewrap (bwrap)"
     assert (await tools.call(request("1"), TOOL)).outcome == "not_sent"
     tools.keep_ready({bounds_of(TOOL): 1})
-    await tools.close()
+    await tools.aclose()
 
 
 async def test_a_network_needs_the_sandbox_that_can_bound_it() -> None:
     tools = CodeTools(find=lambda: "bubblewrap")
     assert "sandlock" in tools.missing(CodeTool(network=("example.com:443",))) and not tools.missing(TOOL)
-    await tools.close()
+    await tools.aclose()
 
 
 async def test_a_call_that_is_made_again_is_not_run_again() -> None:
@@ -272,4 +272,4 @@ async def test_a_call_that_is_made_again_is_not_run_again() -> None:
         await asyncio.gather(running, return_exceptions=True)
         assert (await tools.call(request("1", "fourth"), TOOL)).output == "1"
     finally:
-        await tools.close()
+        await tools.aclose()

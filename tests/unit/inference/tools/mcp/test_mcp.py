@@ -20,7 +20,6 @@ from mcp.types import CallToolResult, ImageContent, TextContent
 from structlog.testing import capture_logs
 
 from inference.tools.mcp import launcher
-from inference.tools.mcp.agreements import MemoryPins
 from inference.tools.mcp.catalogue import (
     NAME_LENGTH_MAX,
     SCHEMA_DEPTH_MAX,
@@ -43,7 +42,7 @@ from sessions.name_lookup import NameLookup
 from sessions.public_addresses import AddressRules
 from sessions.schemas import InlineSchemaChecker
 from tests.support.doors.tool_service import ToolService, reply
-from tests.support.mcp.opened import ACME, opened_servers, request_of, stdio_table, tools_file, until
+from tests.support.mcp.opened import ACME, MemoryPins, opened_servers, request_of, stdio_table, tools_file, until
 
 # -- catalogue
 PLAIN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "description": "An \x1b[1ma\u202e."}}}
