@@ -11,9 +11,10 @@ A caller that leaves takes its waiting batches along; the one that runs is finis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import accumulate
+from typing import Final, TypeVar
 
 from inference.embedding.frames import DecodeTokens, EmbedBatch, EmbeddingReply, RankBatch, SplitText, WorkerRequest
 from inference.embedding.packaged import MODEL
@@ -34,6 +35,7 @@ CHARACTERS_PER_TOKEN: Final = 4
 SPLIT_CHARACTERS_PER_TOKEN: Final = 400  # tokenising costs a hundredth of running the model
 
 Weight = Callable[[TenantId], float]
+Input = TypeVar("Input", str, EmbeddingInput)
 
 
 @dataclass(slots=True, eq=False)
@@ -147,12 +149,9 @@ class PackagedEmbedder:
                 f"{MODEL.name} makes vectors of {MODEL.dimensions} dimensions and no others.",
                 param="dimensions",
             )
-        work, firsts = self._batches(inputs), list[int]()
-        first = 0
-        for request, _ in work:
-            assert isinstance(request, EmbedBatch)
-            firsts.append(first)
-            first += len(request.inputs)
+        batches = list(_batches(inputs))
+        firsts = accumulate((len(batch) for batch, _ in batches[:-1]), initial=0)
+        work = [(EmbedBatch(batch), tokens) for batch, tokens in batches]
         replies = await self._lane(inputs).run(tenant, self._weight(tenant), work)
         for at, reply in zip(firsts, replies, strict=True):
             _raise_refusal(reply, "input", at)
@@ -161,17 +160,7 @@ class PackagedEmbedder:
 
     async def rank(self, tenant: TenantId, query: str, documents: Sequence[str]) -> Ranking:
         asked = estimated_tokens(query)
-        work: list[tuple[WorkerRequest, int]] = []
-        batch: list[str] = []
-        size = 0
-        for document in documents:
-            tokens = estimated_tokens(document)
-            if batch and size + tokens > BATCH_TOKENS:
-                work.append((RankBatch(query, tuple(batch)), size + asked))
-                batch, size = [], 0
-            batch.append(document)
-            size += tokens
-        work.append((RankBatch(query, tuple(batch)), size + asked))
+        work = [(RankBatch(query, batch), asked + tokens) for batch, tokens in _batches(documents)]
         replies = await self._lane((query, *documents)).run(tenant, self._weight(tenant), work)
         for reply in replies:
             _raise_refusal(reply, "query", None)
@@ -199,19 +188,19 @@ class PackagedEmbedder:
         is_quick = len(inputs) <= QUICK_INPUTS and sum(map(len, inputs)) <= QUICK_CHARACTERS
         return self.quick if is_quick else self.bulk
 
-    @staticmethod
-    def _batches(inputs: Sequence[EmbeddingInput]) -> list[tuple[WorkerRequest, int]]:
-        work: list[tuple[WorkerRequest, int]] = []
-        batch: list[EmbeddingInput] = []
-        size = 0
-        for given in inputs:
-            tokens = estimated_tokens(given)
-            if batch and size + tokens > BATCH_TOKENS:
-                work.append((EmbedBatch(tuple(batch)), size))
-                batch, size = [], 0
-            batch.append(given)
-            size += tokens
-        return [*work, (EmbedBatch(tuple(batch)), size)]
+
+def _batches(inputs: Sequence[Input]) -> Iterator[tuple[tuple[Input, ...], int]]:
+    """Yields the inputs in batches of about `BATCH_TOKENS`, each with its tokens as they are estimated."""
+    batch: list[Input] = []
+    size = 0
+    for given in inputs:
+        tokens = estimated_tokens(given)
+        if batch and size + tokens > BATCH_TOKENS:
+            yield tuple(batch), size
+            batch, size = [], 0
+        batch.append(given)
+        size += tokens
+    yield tuple(batch), size
 
 
 def _raise_refusal(reply: EmbeddingReply, param: str, first: int | None) -> None:

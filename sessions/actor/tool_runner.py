@@ -72,14 +72,14 @@ class ToolRunner:
         if self._closed or waiting is None or waiting.server is None:
             return
         for call in list(waiting.server.calls.values()):
-            if waiting.is_due(call) and (response_id, call.call_id) not in self._tasks:
+            if call.call_id in waiting.missing and (response_id, call.call_id) not in self._tasks:
                 self._go_on(waiting, waiting.server, call)
 
     def send(self, response_id: ResponseId, call_id: CallId) -> None:
         """Sends a call whose intent is durable."""
         waiting = self._state.awaiting.get(response_id)
-        call = waiting.server.calls.get(call_id) if waiting is not None and waiting.server is not None else None
-        if waiting is None or waiting.server is None or call is None or not waiting.is_due(call):
+        call = waiting.due_call(call_id) if waiting is not None else None
+        if waiting is None or waiting.server is None or call is None:
             return
         tool = self._find(call)
         if tool is None:  # the file has changed meanwhile, and nothing was sent

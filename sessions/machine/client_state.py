@@ -18,7 +18,7 @@ def _approvals(waiting: Awaiting) -> dict[str, Any]:
     """Returns the ids of calls that wait for approval, as a part of the client's `state` object; an empty object if
     there are none."""
     calls = waiting.server.calls.values() if waiting.server is not None else ()
-    pending = [call.call_id for call in calls if call.approval == "asked" and waiting.is_due(call)]
+    pending = [call.call_id for call in calls if call.approval == "asked" and call.call_id in waiting.missing]
     return {"approval": pending} if pending else {}
 
 

@@ -39,8 +39,8 @@ from sessions.model.types import CallId, FunctionCall, FunctionCallOutput, ItemI
 def start_call(build: StepBuilder, input: ToolStarting) -> None:
     """Writes that a call is about to be sent, and asks to send it. A repeat of the input does nothing."""
     waiting = build.state.awaiting.get(input.response_id)
-    call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
-    if waiting is None or call is None or call.execution_id or not waiting.is_due(call):
+    call = waiting.due_call(input.call_id) if waiting is not None else None
+    if call is None or call.execution_id:
         return
     build.put(
         ev.ToolCallStarted(
@@ -53,8 +53,8 @@ def start_call(build: StepBuilder, input: ToolStarting) -> None:
 def request_approval(build: StepBuilder, input: ToolApprovalNeeded) -> None:
     """Writes that a call waits for somebody's approval. A repeat of the input writes nothing."""
     waiting = build.state.awaiting.get(input.response_id)
-    call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
-    if waiting is None or call is None or call.approval or call.execution_id or not waiting.is_due(call):
+    call = waiting.due_call(input.call_id) if waiting is not None else None
+    if call is None or call.approval or call.execution_id:
         return
     build.put(ev.ToolApprovalRequested(response_id=input.response_id, call_id=call.call_id, name=call.name))
 
@@ -63,9 +63,8 @@ def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolAppro
     """Approves a call that waits for approval, which is then carried out, or denies it, which answers it with a
     refusal. Raises NotFound, Conflict."""
     state, call_id = build.state, command.call_id
-    of = (each for each in state.awaiting.values() if each.server is not None and call_id in each.server.calls)
-    waiting = next((each for each in of if each.server is not None and each.is_due(each.server.calls[call_id])), None)
-    call = waiting.server.calls[call_id] if waiting is not None and waiting.server is not None else None
+    waiting = next((each for each in state.awaiting.values() if each.due_call(call_id) is not None), None)
+    call = waiting.due_call(call_id) if waiting is not None else None
     if waiting is None or call is None or not call.approval:
         raise NotFound("call_not_found", f"No call {call_id!r} waits for an approval.", param="call_id")
     if call.approval == "approved":
@@ -88,8 +87,8 @@ def approve_call(build: StepBuilder, principal: Principal, command: cm.ToolAppro
 def note_progress(build: StepBuilder, input: ToolProgressed) -> None:
     """Writes how far a running call has come."""
     waiting = build.state.awaiting.get(input.response_id)
-    call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
-    if waiting is None or call is None or not call.execution_id or input.call_id not in waiting.missing:
+    call = waiting.due_call(input.call_id) if waiting is not None else None
+    if call is None or not call.execution_id:
         return
     build.put(
         ev.ToolCallProgress(
@@ -105,8 +104,8 @@ def note_progress(build: StepBuilder, input: ToolProgressed) -> None:
 def answer_call(build: StepBuilder, input: ToolAnswered) -> None:
     """Writes a call's output; the last missing one begins the turn's next response."""
     waiting = build.state.awaiting.get(input.response_id)
-    call = waiting.server.calls.get(input.call_id) if waiting is not None and waiting.server is not None else None
-    if waiting is None or call is None or not waiting.is_due(call):
+    call = waiting.due_call(input.call_id) if waiting is not None else None
+    if waiting is None or call is None:
         return
     item = FunctionCallOutput(
         id=ItemId(derive("fco", build.state.key.session, waiting.response_id, input.call_id)),

@@ -201,9 +201,9 @@ class Awaiting(msgspec.Struct, kw_only=True):
     model: str = ""  # the model that wrote the response, and goes on with the turn
     server: tool_turns.ServerCalls | None = None  # the calls that the server carries out; None: no call
 
-    def is_due(self, call: tool_turns.ServerCall) -> bool:
-        """Returns whether a server tool's call has no output yet."""
-        return call.call_id in self.missing
+    def due_call(self, call_id: CallId) -> tool_turns.ServerCall | None:
+        """Returns a call of a server tool that has no output yet; None if it is none, or has one."""
+        return self.server.calls.get(call_id) if self.server is not None and call_id in self.missing else None
 
 
 class State(msgspec.Struct, kw_only=True):

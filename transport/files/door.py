@@ -73,7 +73,7 @@ class FileDoor:
         self._fetch = fetch
         self._clock = clock
         self._table = table
-        self._under_way: Counter[tuple[str, str]] = Counter()
+        self.under_way: Counter[tuple[str, str]] = Counter()
         self._reads = asyncio.Semaphore(READS_MAX)
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
@@ -85,11 +85,11 @@ class FileDoor:
             raise TooLarge("file_too_large", "This server takes no files.", param="file")
         if principal.role == "user" and principal.user is None:
             raise BadInput("user_required", "Files are an end user's: use a key of theirs.", param="user")
-        if self._under_way.total() >= UPLOADS_MAX:
+        if self.under_way.total() >= UPLOADS_MAX:
             raise Overloaded("overloaded", "Too many files are uploaded here at once.", retry_after_ms=1_000)
-        if self._under_way[key_of(principal)] >= UPLOADS_PER_KEY_MAX:
+        if self.under_way[key_of(principal)] >= UPLOADS_PER_KEY_MAX:
             raise Limited("rate_limited", "Too many files of this key are uploaded at once.", retry_after_ms=1_000)
-        return Upload(self, self._files, principal, self._clock, self._under_way)
+        return Upload(self, self._files, principal, self._clock)
 
     def quotas(self, principal: Principal) -> FileQuotas:
         table = self._table(principal.tenant)
@@ -208,19 +208,11 @@ class Upload:
     """One upload, as a context manager: `feed` takes bytes, then `finish` makes the file. Leaving the block before
     `finish` discards the bytes."""
 
-    def __init__(
-        self,
-        door: FileDoor,
-        files: FileStore,
-        principal: Principal,
-        clock: Clock,
-        under_way: Counter[tuple[str, str]],
-    ) -> None:
+    def __init__(self, door: FileDoor, files: FileStore, principal: Principal, clock: Clock) -> None:
         self._door = door
         self._files = files
         self._principal = principal
         self._clock = clock
-        self._under_way = under_way
         self._hash = hashlib.sha256()
         self._buffer = bytearray()
         self._size = self._chunks = 0
@@ -229,7 +221,7 @@ class Upload:
 
     async def __aenter__(self) -> Upload:
         who = key_of(self._principal)
-        self._under_way[who] += 1
+        self._door.under_way[who] += 1
         try:
             self._blob = await self._files.begin(
                 self._principal.tenant, owner_of(self._principal), self._clock.now_ms()
@@ -246,9 +238,9 @@ class Upload:
 
     def _leave(self) -> None:
         who = key_of(self._principal)
-        self._under_way[who] -= 1
-        if not self._under_way[who]:
-            del self._under_way[who]
+        self._door.under_way[who] -= 1
+        if not self._door.under_way[who]:
+            del self._door.under_way[who]
 
     async def feed(self, data: bytes) -> None:
         """Takes the next bytes of the file. Raises TooLarge if the file has more than the largest allowed size."""

@@ -18,9 +18,10 @@ from persistence.passages.databases import PassageDatabase, PostgresPassages, Sq
 from persistence.passages.index import SqlPassageIndex
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
-from sessions.retrieval.filters import Attributes, check_attributes, matches, parse_filter
+from sessions.retrieval.filters import Attributes, check_attributes, parse_filter
 from sessions.retrieval.vector_stores import DocumentId, ListSlice, NewChunk, StoreFile, StoreId, VectorStore
 from tests.support.engines.made_up_embedder import MADE_UP, vector_of
+from tests.support.stores.attribute_filters import matches
 from tests.support.stores.journals import postgres
 
 ACME, BETA = TenantId("acme"), TenantId("beta")

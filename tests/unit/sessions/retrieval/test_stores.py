@@ -20,11 +20,12 @@ from sessions.retrieval import deleted_uploads
 from sessions.retrieval.chunking import Chunking, chunks
 from sessions.retrieval.deleted_uploads import remove_deleted_uploads, sweep_deleted_uploads
 from sessions.retrieval.embedding import TokenSpans
-from sessions.retrieval.filters import COMPARISONS_MAX, check_attributes, matches, parse_filter
+from sessions.retrieval.filters import COMPARISONS_MAX, check_attributes, parse_filter
 from sessions.retrieval.search import Deadlines, PassageSearch, SearchOutcome, SearchTooLate
 from sessions.retrieval.services import Retrieval, VectorStores
 from sessions.retrieval.vector_stores import DocumentId, Passage, StoreFile, StoreId, VectorStore, may_see_store
 from tests.support.engines.made_up_embedder import MADE_UP, MadeUpEmbedder, made_up_retrieval
+from tests.support.stores.attribute_filters import matches
 from tests.support.virtual_time import run
 
 PLAIN = st.text(alphabet="ab .\n#é漢!?", max_size=400)

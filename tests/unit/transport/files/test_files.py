@@ -272,7 +272,7 @@ async def test_what_is_left_halfway_leaves_nothing() -> None:
     with pytest.raises(KeyError):
         async with door.upload(ANA):
             raise KeyError
-    assert not database.files and not database.file_blobs and not door._under_way
+    assert not database.files and not database.file_blobs and not door.under_way
 
 
 async def test_quotas_of_the_limits_file() -> None:
