@@ -38,13 +38,14 @@ class WorkerEnded(Exception):
 
 
 class WorkerCommand(NamedTuple, Generic[Reply]):
-    """Describes a worker: its module with the arguments, how its replies are read, and in how many seconds one must
-    have come. The module writes one reply when it is ready."""
+    """Describes a worker: its module with the arguments, how its replies are read, in how many seconds one must have
+    come, and in how many it must have started. The module writes one reply when it is ready."""
 
     module: str
     arguments: tuple[str, ...]
     read_reply: Callable[[asyncio.StreamReader], Awaitable[Reply]]
     answer_s: float
+    start_s: float = START_S
 
 
 class PoolErrors(NamedTuple):
@@ -161,7 +162,7 @@ class _Worker(Generic[Request, Reply]):
 
     async def _start(self) -> asyncio.subprocess.Process:
         try:
-            async with asyncio.timeout(START_S):
+            async with asyncio.timeout(self._command.start_s):
                 process = await start_worker(self._command.module, *self._command.arguments)
                 self.process = process
                 assert process.stdout is not None

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from inference.embedding.frames import embeddings_unavailable
 from inference.embedding.models_file import EndpointModel
-from inference.embedding.worker_client import embeddings_unavailable
 from inference.tools.outbound import ToolHttpClient, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import header_values
 from sessions.model.errors import BadInput, Overloaded

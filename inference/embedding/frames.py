@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from inference.worker_process import read_frame, receive_frame
+from sessions.model.errors import Unavailable
 
 FRAME_BYTES_MAX: Final = 64 << 20
 
@@ -54,6 +55,10 @@ class EmbeddingReply(msgspec.Struct, frozen=True, array_like=True):
 
 _requests: msgspec.msgpack.Decoder[WorkerRequest] = msgspec.msgpack.Decoder(WorkerRequest)
 _replies = msgspec.msgpack.Decoder(EmbeddingReply)
+
+
+def embeddings_unavailable(message: str) -> Unavailable:
+    return Unavailable("embeddings_unavailable", message, retry_after_ms=1_000)
 
 
 def read_request(stream: BinaryIO) -> WorkerRequest | None:

@@ -16,12 +16,23 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeVar
 
-from inference.embedding.frames import DecodeTokens, EmbedBatch, EmbeddingReply, RankBatch, SplitText, WorkerRequest
+import structlog
+
+from inference.embedding.frames import (
+    DecodeTokens,
+    EmbedBatch,
+    EmbeddingReply,
+    RankBatch,
+    SplitText,
+    WorkerRequest,
+    embeddings_unavailable,
+    read_reply,
+)
 from inference.embedding.packaged import MODEL
-from inference.embedding.worker_client import EmbeddingWorker, embeddings_unavailable
 from inference.fair_queue import FairQueue, SlotClaim
+from inference.worker_pool import PoolErrors, WorkerCommand, WorkerEnded, WorkerPool
 from sessions.metrics import Histogram
-from sessions.model.errors import BadInput, Overloaded, SessileError
+from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
 from sessions.model.types import TenantId
 from sessions.retrieval.embedding import EmbeddingInput, EmbeddingModel, Embeddings, Ranking, TokenSpans
 
@@ -30,9 +41,13 @@ QUICK_INPUTS: Final = 4
 QUICK_NICENESS: Final = 5
 BULK_NICENESS: Final = 19
 BATCH_TOKENS: Final = 256
+HANG_S: Final = 120.0  # until a worker is ended that has not answered
+START_S: Final = 120.0  # at the lowest priority, on a machine that is busy
 WAITING_MAX: Final = 2_048  # batches of a lane
 CHARACTERS_PER_TOKEN: Final = 4
 SPLIT_CHARACTERS_PER_TOKEN: Final = 400  # tokenising costs a hundredth of running the model
+
+log = structlog.get_logger(__name__)
 
 Weight = Callable[[TenantId], float]
 Input = TypeVar("Input", str, EmbeddingInput)
@@ -52,7 +67,10 @@ class _Lane:
     """One embedding process, and the queue of requests for it."""
 
     def __init__(self, name: str, niceness: int, waiting_max: int, batch_s: Histogram) -> None:
-        self.worker = EmbeddingWorker(name, niceness)
+        command = WorkerCommand("inference.embedding.worker", (str(niceness),), read_reply, HANG_S, START_S)
+        errors = PoolErrors(_overloaded, self._unavailable)
+        self.worker = WorkerPool[WorkerRequest, EmbeddingReply](command, errors, workers=1, waiting_max=1)
+        self._log = log.bind(worker=name)
         self.queue: FairQueue[_Batch] = FairQueue(1, waiting_max)
         self._batch_s = batch_s
         self._wakeup = asyncio.Event()
@@ -65,7 +83,7 @@ class _Lane:
         tokens. Raises SessileError."""
         queue, loop = self.queue, asyncio.get_running_loop()
         if queue.num_waiting + len(work) > queue.waiting_max or queue.is_full(tenant):
-            raise Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
+            raise _overloaded()
         claims: list[SlotClaim[_Batch]] = []
         replies: list[asyncio.Future[EmbeddingReply]] = []
         for request, tokens in work:
@@ -90,7 +108,14 @@ class _Lane:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.worker.end()
+        await self.worker.close()
+
+    def _note_end(self, ended: WorkerEnded) -> None:
+        self._log.warning("embedding_worker_lost", reason=str(ended))
+
+    def _unavailable(self) -> Unavailable:
+        self._log.error("embedding_worker_failed")
+        return embeddings_unavailable("The embedding model does not start, or ended twice under this request.")
 
     async def _serve(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -104,7 +129,7 @@ class _Lane:
                 self.queue.start(claim)
                 batch, begun_at = claim.holder, clock()
                 try:
-                    _resolve(batch.reply, await self.worker.exchange(batch.request))
+                    _resolve(batch.reply, await self.worker.exchange(batch.request, self._note_end))
                     self._batch_s.observe(clock() - begun_at)
                 except SessileError as error:
                     if not batch.reply.done():
@@ -116,6 +141,10 @@ class _Lane:
             for claim in self.queue.waiting:
                 if not claim.holder.reply.done():
                     claim.holder.reply.set_exception(closing)
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
 
 
 def _resolve(reply: asyncio.Future[EmbeddingReply], result: EmbeddingReply) -> None:

@@ -61,9 +61,8 @@ def main() -> None:
     try:
         model = PackagedModel()
         model.embed(("ready",))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the server is to say it
-        answers.write(encode_frame(EmbeddingReply(error=f"{type(error).__name__}: {error}")))
-        return
+    except Exception as error:  # noqa: BLE001 - whatever it is, the server's log has it
+        sys.exit(f"the embedding model cannot be loaded: {type(error).__name__}: {error}")
     answers.write(encode_frame(EmbeddingReply()))
     while True:
         try:

@@ -10,6 +10,7 @@ the shared one is told what the tool itself has done. While the shared one canno
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from inference.tools.breaker import FAILURES_MAX, PAUSE_S, CircuitBreaker, SharedBreakers
+from sessions.backoff import Backoff
 from sessions.metrics import Histograms
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId
@@ -26,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 SHARED_S: Final = 0.25  # for an answer of the shared breakers
 SHARED_PAUSE_S: Final = 1.0  # after the shared breakers could not be reached
+FIRST_PAUSE_S: Final = 0.2  # between two attempts of a call
+PAUSE_MAX_S: Final = 5.0
+UNANSWERED: Final = ToolResult(outcome="unknown", output="(it did not answer)")
 CALLS_MAX: Final = 256  # calls in progress of all tenants
 TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
 
@@ -117,6 +122,21 @@ class ToolGates:
     def _shared_lost(self, error: Exception, now: float) -> None:
         self._shared_again_at = now + SHARED_PAUSE_S
         log.warning("shared_breakers_lost", error=error.code if isinstance(error, Unavailable) else "late")
+
+
+async def retried(attempts: int, once: Callable[[], Awaitable[tuple[ToolResult, bool]]]) -> ToolResult:
+    """Sends a call by `once`, up to so many times with growing pauses, until its result is final. Returns the last
+    result; without a final one the outcome is unknown if any attempt's was."""
+    pauses, doubtful = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random()), False
+    result = not_sent("it cannot be reached")
+    for attempt in range(attempts):
+        if attempt:
+            await asyncio.sleep(pauses.next_s())
+        result, is_final = await once()
+        if is_final:
+            return result
+        doubtful = doubtful or result.outcome == "unknown"
+    return UNANSWERED if doubtful else result
 
 
 def not_sent(reason: str) -> ToolResult:

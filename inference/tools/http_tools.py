@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
 import structlog
 
-from inference.tools.gates import ToolGates, not_sent
+from inference.tools.gates import UNANSWERED, ToolGates, not_sent, retried
 from inference.tools.outbound import ToolAnswer, ToolHttpClient, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import header_values, without_secrets
 from inference.tools.tools_file import HttpTool, ToolsFile
-from sessions.backoff import Backoff
 from sessions.public_addresses import AddressRules
 from sessions.server_tools import ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE_S: Final = 0.2
-PAUSE_MAX_S: Final = 5.0
 URL_BYTES_MAX: Final = 8_192  # the length that servers accept at least
 _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -42,13 +38,11 @@ class HttpTools:
         environment: Mapping[str, str],
         *,
         gates: ToolGates,
-        rng: random.Random | None = None,
     ) -> None:
         """`environment`: the variables in which secrets of the file may stand."""
         self._client = client
         self._environment = environment
         self._gates = gates
-        self._rng = rng or random.Random()
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
@@ -60,35 +54,23 @@ class HttpTools:
         tool = self._file.find(request.key.tenant, request.name)
         if not isinstance(tool, HttpTool):
             return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
-        rules = self._rules
+        rules, attempts = self._rules, 1 + (tool.retries if tool.idempotency == "key" else 0)
         return await self._gates.through(
             request,
             concurrency=tool.concurrency,
             timeout_s=tool.timeout_s,
-            work=lambda: self._tried(request, tool, rules),
+            work=lambda: retried(attempts, lambda: self._once(request, tool, rules)),
         )
 
-    async def _tried(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolResult:
-        takes_keys = tool.idempotency == "key"
-        pauses = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng)
-        result, doubtful = not_sent("it cannot be reached"), False
-        for attempt in range(1 + (tool.retries if takes_keys else 0)):
-            if attempt:
-                await asyncio.sleep(pauses.next_s())
-            try:
-                answer = await self._send(request, tool, rules)
-            except ToolUnreached as error:
-                result = not_sent(str(error))
-                continue
-            except ToolUnanswered as error:
-                result, doubtful = ToolResult(outcome="unknown", output=f"({error})"), True
-                continue
-            if answer.status not in _TRY_AGAIN:
-                return _result(answer)
-            result = _result(answer)
-        if doubtful and result.outcome != "done":
-            return ToolResult(outcome="unknown", output="(it did not answer)")
-        return result
+    async def _once(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> tuple[ToolResult, bool]:
+        """Sends a call; returns its result, and whether it is final."""
+        try:
+            answer = await self._send(request, tool, rules)
+        except ToolUnreached as error:
+            return not_sent(str(error)), False
+        except ToolUnanswered:
+            return UNANSWERED, False
+        return _result(answer), answer.status not in _TRY_AGAIN
 
     async def _send(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolAnswer:
         try:

@@ -138,24 +138,29 @@ class Dialect(Protocol):
         """Returns the expression for the cosine of the vectors of `c` and of a query."""
         ...
 
-    def attribute(self, statement: Parameters, given: Comparison) -> str: ...
+    def attributes(self, key: str) -> str:
+        """Returns the FROM and WHERE clauses for the attribute `a` of `f` whose name is the parameter `key`."""
+        ...
+
+    def compared(self, statement: Parameters, op: str, value: Value) -> str:
+        """Returns the expression that compares the attribute `a` with a value; `ne` and `nin` as `eq`."""
+        ...
 
 
 def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -> str:
     """Returns the SQL condition of an attribute filter on `f`, a row of `files`."""
-    if isinstance(given, Comparison):
-        return dialect.attribute(statement, given)
-    inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
-    return f"({inner})"
+    if not isinstance(given, Comparison):
+        inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
+        return f"({inner})"
+    there = dialect.attributes(statement.put(given.key))
+    values = given.value if isinstance(given.value, tuple) else (given.value,)
+    some = " OR ".join(f"({dialect.compared(statement, given.op, value)})" for value in values)
+    return f"{'NOT ' if given.op in ('ne', 'nin') else ''}EXISTS (SELECT 1 {there} AND ({some}))"
 
 
 def halved(vector: bytes) -> bytes:
     half: bytes = numpy.frombuffer(vector, "<f4").astype("<f2").tobytes()
     return half
-
-
-def _values(given: Comparison) -> tuple[Value, ...]:
-    return given.value if isinstance(given.value, tuple) else (given.value,)
 
 
 _SIGN: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -200,19 +205,14 @@ class SqliteDialect:
         ranked = f"SELECT rowid AS num, rank AS place FROM words WHERE words MATCH {match} LIMIT {RANKED_CHUNKS}"
         return f"FROM (SELECT h.*, w.place FROM ({ranked}) w CROSS JOIN chunks h ON h.num = w.num) c"
 
-    def attribute(self, statement: Parameters, given: Comparison) -> str:
-        key = statement.put(given.key)
+    def attributes(self, key: str) -> str:
+        return f"FROM json_each(f.attributes) a WHERE a.key = {key}"
 
-        def one(value: Value) -> str:
-            sign = _SIGN.get(given.op, "=")
-            if isinstance(value, bool):
-                return f"a.type = '{'true' if value else 'false'}'"
-            kinds = "'text'" if isinstance(value, str) else "'integer', 'real'"
-            return f"a.type IN ({kinds}) AND a.value {sign} {statement.put(value)}"
-
-        some = " OR ".join(f"({one(each)})" for each in _values(given))
-        there = f"EXISTS (SELECT 1 FROM json_each(f.attributes) a WHERE a.key = {key} AND ({some}))"
-        return f"NOT {there}" if given.op in ("ne", "nin") else there
+    def compared(self, statement: Parameters, op: str, value: Value) -> str:
+        if isinstance(value, bool):
+            return f"a.type = '{'true' if value else 'false'}'"
+        kinds = "'text'" if isinstance(value, str) else "'integer', 'real'"
+        return f"a.type IN ({kinds}) AND a.value {_SIGN.get(op, '=')} {statement.put(value)}"
 
 
 class PostgresDialect:
@@ -266,22 +266,18 @@ class PostgresDialect:
         place = f"-ts_rank(words, {_query(statement, ' | '.join(words.ranked_by))}) AS place"
         return f"FROM (SELECT *, {place} FROM chunks WHERE words @@ {has} LIMIT {RANKED_CHUNKS}) c"
 
-    def attribute(self, statement: Parameters, given: Comparison) -> str:
-        key = statement.put(given.key)
+    def attributes(self, key: str) -> str:
+        return f"FROM jsonb_each(f.attributes) a WHERE a.key = {key}"
 
-        def one(value: Value) -> str:
-            sign = _SIGN.get(given.op)
-            if sign is None:
-                return f"a.value = {statement.put(json.dumps(value))}::text::jsonb"
-            if isinstance(value, str):
-                text = f"(a.value #>> '{{}}') COLLATE \"C\" {sign} {statement.put(value)}"
-                return f"jsonb_typeof(a.value) = 'string' AND {text}"
-            number = f"(a.value #>> '{{}}')::float8 {sign} {statement.put(float(value))}::float8"
-            return f"CASE WHEN jsonb_typeof(a.value) = 'number' THEN {number} ELSE false END"
-
-        some = " OR ".join(f"({one(each)})" for each in _values(given))
-        there = f"EXISTS (SELECT 1 FROM jsonb_each(f.attributes) a WHERE a.key = {key} AND ({some}))"
-        return f"NOT {there}" if given.op in ("ne", "nin") else there
+    def compared(self, statement: Parameters, op: str, value: Value) -> str:
+        sign = _SIGN.get(op)
+        if sign is None:
+            return f"a.value = {statement.put(json.dumps(value))}::text::jsonb"
+        if isinstance(value, str):
+            text = f"(a.value #>> '{{}}') COLLATE \"C\" {sign} {statement.put(value)}"
+            return f"jsonb_typeof(a.value) = 'string' AND {text}"
+        number = f"(a.value #>> '{{}}')::float8 {sign} {statement.put(float(value))}::float8"
+        return f"CASE WHEN jsonb_typeof(a.value) = 'number' THEN {number} ELSE false END"
 
 
 def _query(statement: Parameters, words: str) -> str:

@@ -137,8 +137,7 @@ class SqlPassageIndex:
             text += f" AND end_user = {statement.put(user or '')}"
         cursor = f"SELECT created_at, num FROM stores WHERE tenant = {owner}"
         text += _cut(statement, part, "created_at, num", cursor)
-        rows = await self._database.rows(text, statement.values)
-        return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+        return [row.store for row in await self._store_rows(text, statement.values)]
 
     async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
         statement = Parameters()
@@ -147,8 +146,7 @@ class SqlPassageIndex:
         if not ids:
             return []
         text += f" AND id IN ({', '.join(ids)}) ORDER BY created_at DESC, num DESC"
-        rows = await self._database.rows(text, statement.values)
-        return [stored.store for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])]
+        return [row.store for row in await self._store_rows(text, statement.values)]
 
     async def change(self, store: VectorStore) -> None:
         row = await self._row(store.tenant, store.id)
@@ -220,9 +218,7 @@ class SqlPassageIndex:
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None:
         check_text(store_id, file_id)
         text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND f.id = $3"
-        for file in await self._files(text, (tenant, store_id, file_id)):
-            return file
-        return None
+        return next(iter(await self._files(text, (tenant, store_id, file_id))), None)
 
     async def files(
         self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
@@ -500,10 +496,11 @@ class SqlPassageIndex:
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
         check_text(store_id)
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
-        rows = await self._database.rows(text, (tenant, store_id))
-        for stored in await with_keys(self._codec, lambda: [self._store_of(row) for row in rows]):
-            return stored
-        return None
+        return next(iter(await self._store_rows(text, (tenant, store_id))), None)
+
+    async def _store_rows(self, text: str, values: Sequence[Any]) -> list[_StoreRow]:
+        rows = await self._database.rows(text, values)
+        return await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])
 
     async def _files(self, text: str, values: Sequence[Any]) -> list[StoreFile]:
         rows = await self._database.rows(text, values)

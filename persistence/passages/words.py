@@ -11,6 +11,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import Final
 
 SECRET_BYTES: Final = 16
@@ -42,8 +43,8 @@ def hashed(word: str, secret: bytes) -> str:
 
 
 def indexed_text(text: str, secret: bytes) -> str:
-    known: dict[str, str] = {}
-    return " ".join(known.setdefault(word, "") or _put(known, word, secret) for word in words(text))
+    hashed_once = cache(partial(hashed, secret=secret))
+    return " ".join(map(hashed_once, words(text)))
 
 
 def query_words(text: str, secret: bytes) -> list[str]:
@@ -51,11 +52,6 @@ def query_words(text: str, secret: bytes) -> list[str]:
     rarest."""
     longest = sorted(dict.fromkeys(words(text)), key=len, reverse=True)[:QUERY_WORDS_MAX]
     return [hashed(word, secret) for word in longest]
-
-
-def _put(known: dict[str, str], word: str, secret: bytes) -> str:
-    known[word] = hashed(word, secret)
-    return known[word]
 
 
 def _stem(word: str) -> str:

@@ -41,14 +41,15 @@ from sessions.machine.state import Awaiting, State
 from sessions.machine.tool_turns import ServerCall, ServerCalls
 from sessions.model import commands as cm
 from sessions.model.errors import SessileError
-from sessions.model.types import CallId, CommandId, ResponseId, RunFile, SearchScope
-from sessions.server_tools import CallFile, ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
+from sessions.model.types import CallId, CommandId, ResponseId, RunFile, SearchScope, Tool
+from sessions.server_tools import CallFile, Outcome, ServerTool, ToolProgress, ToolRequest, ToolResult, canonical
 from sessions.turn.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
 _REFUSED = "content_filter: what this tool answered was refused."
 _EXCESS = "max_tool_calls: this answer may make no more calls, and this one was not made."
+_GONE = "tool_not_found: the server has no tool {!r} any more."
 _FAILED = "tool_failed: carrying this call out failed on our side."
 
 
@@ -83,7 +84,7 @@ class ToolRunner:
             return
         tool = self._find(call)
         if tool is None:  # the file has changed meanwhile, and nothing was sent
-            self._answer_gone(response_id, call)
+            self._answer_ourselves(response_id, call, "not_sent", _GONE.format(call.name))
             return
         self._spawn(response_id, call_id, self._send(waiting, waiting.server, call))
 
@@ -130,21 +131,11 @@ class ToolRunner:
     def _go_on(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> None:
         tool, response_id = self._find(call), waiting.response_id
         if call.execution_id and (tool is None or not tool.takes_keys):
-            self._count(call, "unknown")
-            self._post(
-                ToolAnswered(
-                    response_id=response_id,
-                    call_id=call.call_id,
-                    output=OUTCOME_UNKNOWN,
-                    is_error=True,
-                    whole=False,
-                )
-            )
+            self._answer_ourselves(response_id, call, "unknown", OUTCOME_UNKNOWN)
         elif call.is_excess:
-            self._count(call, "not_sent")
-            self._post(ToolAnswered(response_id=response_id, call_id=call.call_id, output=_EXCESS, is_error=True))
+            self._answer_ourselves(response_id, call, "not_sent", _EXCESS)
         elif tool is None:
-            self._answer_gone(response_id, call)
+            self._answer_ourselves(response_id, call, "not_sent", _GONE.format(call.name))
         elif call.execution_id:
             self._spawn(response_id, call.call_id, self._send(waiting, server, call))
         elif (tool.approval or call.must_ask) and call.approval != "approved":
@@ -178,7 +169,7 @@ class ToolRunner:
         if arguments is None:  # deleted behind the intent, before anything was sent by this process
             await self._answer(waiting, call, ToolResult(outcome="unknown", output=""))
             return
-        takes_files = tool is not None and tool.check_file is not None
+        takes_files, named = tool is not None and tool.check_file is not None, self._named(call)
         request = ToolRequest(
             key=self._state.key,
             response_id=waiting.response_id,
@@ -187,7 +178,7 @@ class ToolRunner:
             arguments=arguments,
             execution_id=call.execution_id,
             user=self._state.user if takes_files else server.principal.user,
-            search=self._search_scope(call),
+            search=named.search if named is not None and isinstance(named.search, SearchScope) else None,
             files=self._files(waiting, call) if takes_files else (),
         )
         async with ProgressReports(self._reported(waiting, server, call), self._context.spawn) as reports:
@@ -197,11 +188,9 @@ class ToolRunner:
     def _reported(self, waiting: Awaiting, server: ServerCalls, call: ServerCall) -> Report:
         """Returns a function that posts a call's progress with its message filtered. A message that filters refuse is
         left out."""
-        context = self._context
 
         async def report(progress: ToolProgress) -> None:
-            filter_s, bytes_max = context.metrics.filter_s.of("input"), context.limits.content_bytes
-            preparation = InputPreparation(server.principal, self._ledger, context.filters, bytes_max, filter_s)
+            preparation = self._preparation(server)
             message = progress.message
             try:
                 message = await preparation.filter.alone(message) if message else None
@@ -223,12 +212,10 @@ class ToolRunner:
     async def _answer(self, waiting: Awaiting, call: ServerCall, result: ToolResult) -> None:
         """Filters a tool's output like a user's text, tokenises it, and posts it."""
         assert waiting.server is not None
-        output, failed, context = result.output, result.outcome != "done", self._context
+        output, failed = result.output, result.outcome != "done"
         if result.outcome == "unknown":
             output = f"{OUTCOME_UNKNOWN} {output}".rstrip()
-        filter_s = context.metrics.filter_s.of("input")
-        bytes_max = context.limits.content_bytes
-        preparation = InputPreparation(waiting.server.principal, self._ledger, context.filters, bytes_max, filter_s)
+        preparation = self._preparation(waiting.server)
         command_id = CommandId(call.execution_id or "tool")
         original = cm.ToolOutput(id=command_id, session=self._state.key.session, call_id=call.call_id, output=output)
         prepared: Prepared | None = None
@@ -241,7 +228,7 @@ class ToolRunner:
         except SessileError as error:  # refused, or nobody could judge it
             failed = True
             output = _REFUSED if error.code == "content_filter" else f"{error.code}: {error.public_message}"
-        self._count(call, result.outcome)
+        self._calls.add(call.name, result.outcome)
         self._post(
             ToolAnswered(
                 response_id=waiting.response_id,
@@ -255,10 +242,18 @@ class ToolRunner:
             )
         )
 
-    def _answer_gone(self, response_id: ResponseId, call: ServerCall) -> None:
-        self._count(call, "not_sent")
-        gone = f"tool_not_found: the server has no tool {call.name!r} any more."
-        self._post(ToolAnswered(response_id=response_id, call_id=call.call_id, output=gone, is_error=True))
+    def _answer_ourselves(self, response_id: ResponseId, call: ServerCall, outcome: Outcome, output: str) -> None:
+        """Posts an output that its tool has not given, and that no filter needs to see."""
+        self._calls.add(call.name, outcome)
+        self._post(
+            ToolAnswered(
+                response_id=response_id,
+                call_id=call.call_id,
+                output=output,
+                is_error=True,
+                whole=outcome != "unknown",
+            )
+        )
 
     # -- small --------------------------------------------------------------------------------------------------------
 
@@ -266,20 +261,23 @@ class ToolRunner:
         tools = self._context.tools
         return tools.find(self._state.key.tenant, call.name) if tools is not None else None
 
-    def _search_scope(self, call: ServerCall) -> SearchScope | None:
+    def _preparation(self, server: ServerCalls) -> InputPreparation:
+        """Returns what passes words of tools through the filters, as those of the user for whom they are called."""
+        context = self._context
+        filter_s, bytes_max = context.metrics.filter_s.of("input"), context.limits.content_bytes
+        return InputPreparation(server.principal, self._ledger, context.filters, bytes_max, filter_s)
+
+    def _named(self, call: ServerCall) -> Tool | None:
+        """Returns the tool of a call as the session's client has named it."""
         info = self._state.info
-        scopes = (tool.search for tool in (() if info is None else info.tools) if tool.name == call.name)
-        return next((scope for scope in scopes if isinstance(scope, SearchScope)), None)
+        return next((tool for tool in (() if info is None else info.tools) if tool.name == call.name), None)
 
     def _files(self, waiting: Awaiting, call: ServerCall) -> tuple[CallFile, ...]:
         """Returns the files of a call's session: those that its client gave the tool, and those of the branch before
         the response that made it. They are the same each time that the call is sent."""
-        info, answer = self._state.info, self._state.answers.get(waiting.response_id)
-        named = next((tool for tool in (() if info is None else info.tools) if tool.name == call.name), None)
-        return session_files(self._state, answer.items[-1] if answer is not None and answer.items else None, named)
-
-    def _count(self, call: ServerCall, outcome: str) -> None:
-        self._calls.add(call.name, outcome)
+        answer = self._state.answers.get(waiting.response_id)
+        leaf = answer.items[-1] if answer is not None and answer.items else None
+        return session_files(self._state, leaf, self._named(call))
 
     def _spawn(self, response_id: ResponseId, call_id: CallId, work: Coroutine[Any, Any, None]) -> None:
         name = response_id, call_id
@@ -296,14 +294,8 @@ class ToolRunner:
         except Exception:  # a bug here costs this call and spares the session
             log.exception("tool_call_failed", session=self._state.key.session, response=response_id, call=call_id)
             waiting = self._state.awaiting.get(response_id)
-            call = waiting.server.calls.get(call_id) if waiting is not None and waiting.server is not None else None
-            sent = call is not None and bool(call.execution_id)
-            self._post(
-                ToolAnswered(
-                    response_id=response_id,
-                    call_id=call_id,
-                    output=OUTCOME_UNKNOWN if sent else _FAILED,
-                    is_error=True,
-                    whole=not sent,
-                )
-            )
+            call = waiting.due_call(call_id) if waiting is not None else None
+            if call is not None and call.execution_id:
+                self._answer_ourselves(response_id, call, "unknown", OUTCOME_UNKNOWN)
+            elif call is not None:
+                self._answer_ourselves(response_id, call, "failed", _FAILED)

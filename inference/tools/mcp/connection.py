@@ -102,7 +102,6 @@ class McpConnection:
         *,
         schemas: SchemaChecker,
         pins: Pins,
-        rng: random.Random | None = None,
     ) -> None:
         self.owner, self.label, self.table = owner, label, table
         self.listing = Listing()
@@ -116,14 +115,13 @@ class McpConnection:
         self._connect = connect
         self._schemas = schemas
         self._pins = pins
-        self._rng = rng or random.Random()
         self._session: ClientSession | None = None
         self._again = asyncio.Event()
         self._broken = asyncio.Event()
 
     async def run(self) -> None:
         """Keeps the server connected until this is cancelled; then it ends the server."""
-        pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng), asyncio.get_running_loop().time
+        pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random()), asyncio.get_running_loop().time
         while True:
             begun_at = clock()
             try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final, NamedTuple
@@ -19,7 +18,7 @@ import structlog
 from mcp import MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from inference.tools.gates import ToolGates, not_sent
+from inference.tools.gates import UNANSWERED, ToolGates, not_sent, retried
 from inference.tools.mcp.catalogue import McpTool
 from inference.tools.mcp.connection import Away, Connect, Listing, McpConnection, Pins, Unanswered
 from inference.tools.mcp.guarded_http import CONNECT_S, GuardedTransport
@@ -30,7 +29,6 @@ from inference.tools.mcp.stdio import McpStreams, StdioCommand, stdio_streams
 from inference.tools.outbound import Resolve
 from inference.tools.secrets import SentSecrets, header_values, secret_values
 from inference.tools.tools_file import ToolsFile, server_of
-from sessions.backoff import Backoff
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import McpSource, TenantId
 from sessions.name_lookup import NameLookup
@@ -42,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 FIRST_LISTING_S: Final = 10.0  # how many seconds a start waits for servers
 READ_S: Final = 330.0  # time-out of an answer's stream, above what a call may take
-FIRST_PAUSE_S: Final = 0.2
-PAUSE_MAX_S: Final = 5.0
 
 
 class McpWorld(NamedTuple):
@@ -64,11 +60,10 @@ class McpTools:
     """The MCP servers of a replica and their tools; usable inside its `async with`. `put` takes another version of the
     file."""
 
-    def __init__(self, world: McpWorld, gates: ToolGates, *, rng: random.Random | None = None) -> None:
+    def __init__(self, world: McpWorld, gates: ToolGates) -> None:
         self._world = world
         self._gates = gates
         self._resolve = world.resolve or NameLookup().addresses
-        self._rng = rng or random.Random()
         self._file = ToolsFile()
         self._rules = AddressRules()
         self._running: dict[tuple[str, str], _Running] = {}
@@ -105,7 +100,6 @@ class McpTools:
                     self._connect(label, table),
                     schemas=self._world.schemas,
                     pins=self._world.pins,
-                    rng=self._rng,
                 )
                 self._running[owner, label] = _Running(connection, asyncio.create_task(connection.run()))
 
@@ -157,54 +151,41 @@ class McpTools:
         if found is None:
             return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
         connection, tool = found
+        table = connection.table
+        attempts = 1 + (table.retries if table.repeatable(tool.own_name, hinted=tool.idempotent) else 0)
         with connection.in_use():
             return await self._gates.through(
                 request,
-                concurrency=connection.table.concurrency,
-                timeout_s=connection.table.timeout_s,
-                work=lambda: self._tried(request, connection, tool, report),
+                concurrency=table.concurrency,
+                timeout_s=table.timeout_s,
+                work=lambda: retried(attempts, lambda: self._once(request, connection, tool, report)),
             )
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
-    async def _tried(
-        self, request: ToolRequest, connection: McpConnection, tool: McpTool, report: ReportProgress | None
-    ) -> ToolResult:
-        table, pauses = connection.table, Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, self._rng)
-        repeatable = table.repeatable(tool.own_name, hinted=tool.idempotent)
-        result, doubtful = not_sent("it cannot be reached"), False
-        for attempt in range(1 + (table.retries if repeatable else 0)):
-            if attempt:
-                await asyncio.sleep(pauses.next_s())
-            result = await self._once(request, connection, tool, report)
-            if result.outcome not in ("unknown", "not_sent"):
-                return result
-            doubtful = doubtful or result.outcome == "unknown"
-        return ToolResult(outcome="unknown", output="(it did not answer)") if doubtful else result
-
     async def _once(
         self, request: ToolRequest, connection: McpConnection, tool: McpTool, report: ReportProgress | None
-    ) -> ToolResult:
+    ) -> tuple[ToolResult, bool]:
+        """Sends a call; returns its result, and whether it is final."""
         arguments = json.loads(request.arguments)
         if not isinstance(arguments, dict):
-            return ToolResult(outcome="not_sent", output="invalid_arguments: they are no object")
+            return ToolResult(outcome="not_sent", output="invalid_arguments: they are no object"), True
         table = connection.table
         sent = connection.ready.is_set()
         try:
             async with asyncio.timeout(table.timeout_s):
                 answer = await connection.call(tool.own_name, arguments, report)
-            return result_of(answer, table.result_bytes, connection.sent.taken_out)
+            return result_of(answer, table.result_bytes, connection.sent.taken_out), True
         except Away:
-            return not_sent("it cannot be reached")
+            return not_sent("it cannot be reached"), False
         except TimeoutError:
-            if not sent and not connection.ready.is_set():
-                return not_sent("it cannot be reached")
-            return ToolResult(outcome="unknown", output="(it did not answer in time)")
-        except Unanswered as error:
-            return ToolResult(outcome="unknown", output=f"({error})")
+            is_away = not sent and not connection.ready.is_set()
+            return not_sent("it cannot be reached") if is_away else UNANSWERED, False
+        except Unanswered:
+            return UNANSWERED, False
         except MCPError as error:
             words = plain_words(connection.sent.taken_out(error.error.message), 1_024)
-            return ToolResult(outcome="failed", output=f"mcp_error {error.error.code}: {words}")
+            return ToolResult(outcome="failed", output=f"mcp_error {error.error.code}: {words}"), True
 
     # -- small --------------------------------------------------------------------------------------------------------
 

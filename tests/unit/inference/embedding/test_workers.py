@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from inference.embedding import worker_client
+from inference import worker_pool
+from inference.embedding import pool
 from inference.embedding.frames import DecodeTokens, EmbedBatch, EmbeddingReply, RankBatch, WorkerRequest
 from inference.embedding.pool import BATCH_TOKENS, PackagedEmbedder
-from inference.embedding.worker_client import EmbeddingWorker
 from inference.worker_process import encode_frame
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, SessileError, Unavailable
@@ -31,7 +31,7 @@ class Worker:
         self.reply: EmbeddingReply | SessileError | None = None
         self.ended = False
 
-    async def exchange(self, request: WorkerRequest) -> EmbeddingReply:
+    async def exchange(self, request: WorkerRequest, on_end: object) -> EmbeddingReply:
         self.asked.append(request)
         await self.going.wait()
         if isinstance(self.reply, SessileError):
@@ -48,7 +48,7 @@ class Worker:
             case _:
                 return EmbeddingReply(starts=(0,), ends=(1,), tokens=1)
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         self.ended = True
 
 
@@ -136,43 +136,27 @@ async def test_refusals_name_the_input_of_the_request_and_not_of_the_batch() -> 
     await made.close()
 
 
-# -- worker client
-HELLO = EmbedBatch(("hello",))
-
-
-async def test_a_model_that_cannot_be_loaded_says_so_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(process: object) -> EmbeddingReply:
-        return EmbeddingReply(error="FileNotFoundError: x")
-
-    monkeypatch.setattr(worker_client, "read_reply", broken)
-    worker = EmbeddingWorker("test", 0)
-    with pytest.raises(Unavailable, match="cannot be loaded"):
-        await worker.exchange(HELLO)
-    assert worker.pid is None
+# -- worker processes
+async def test_a_model_that_cannot_be_loaded_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "QUICK_NICENESS", "none")  # the worker ends before it has a model
+    made = PackagedEmbedder(Metrics().histogram("x", "", (1.0,)))
+    with pytest.raises(Unavailable, match="does not start"):
+        await made.embed(ACME, ("hello",), None)
+    assert made.quick.worker.workers[0].process is None
+    await made.close()
 
 
 async def test_a_request_under_which_it_ends_twice_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = EmbeddingWorker("test", 0)
+    made = PackagedEmbedder(Metrics().histogram("x", "", (1.0,)))
     whole = encode_frame
 
     def ends(request: WorkerRequest) -> bytes:
         return b"\x01\x00\x00\x00\xc1"  # a frame that no server writes
 
-    monkeypatch.setattr(worker_client, "encode_frame", ends)
+    monkeypatch.setattr(worker_pool, "encode_frame", ends)
     with pytest.raises(Unavailable, match="twice"):
-        await worker.exchange(HELLO)
-    assert worker.restarts == 2 and worker.pid is None
-    monkeypatch.setattr(worker_client, "encode_frame", whole)
-    assert (await worker.exchange(HELLO)).tokens == 3
-    await worker.end()
-
-
-async def test_whoever_leaves_in_the_middle_ends_the_process() -> None:
-    worker = EmbeddingWorker("test", 0)
-    await worker.exchange(HELLO)
-    task = asyncio.create_task(worker.exchange(EmbedBatch(("word " * 200,) * 8)))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert worker.pid is None
+        await made.embed(ACME, ("hello",), None)
+    assert made.quick.worker.workers[0].process is None
+    monkeypatch.setattr(worker_pool, "encode_frame", whole)
+    assert (await made.embed(ACME, ("hello",), None)).tokens == 3
+    await made.close()
