@@ -4,6 +4,8 @@
     value = watched.first()       raises what `read` raises; nothing is in force yet
     await watched.run()           checks the file every `look_s` seconds until it is cancelled
 
+    async with watched_file("limits", path, read, take) as value:      the same, for as long as the block lasts
+
 `read` is plain and may block: it runs in a thread, with whatever is heavy in it (parsing, compiling), so that reading
 does not hold up the event loop. `take` puts what was read in force, on the loop. One reading at a time; a file that
 changes while it is read is read again at the next check. A missing file is reported once, and changes nothing.
@@ -14,11 +16,14 @@ Does not know what the file contains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 import structlog
+
+from sessions.model.errors import BadInput
 
 LOOK_S: Final = 1.0
 
@@ -92,6 +97,30 @@ class FileWatcher(Generic[T]):
     def _mark(self) -> tuple[Mark | None, ...]:
         """Returns marks of the file and of those beside it, which differ if one of them has changed."""
         return tuple(_mark_of(path) for path in (self._path, *self._beside))
+
+
+@contextlib.asynccontextmanager
+async def watched_file(
+    setting: str, path: str, read: Callable[[Path], T], take: Callable[[T], None], *, what: str = ""
+) -> AsyncIterator[T]:
+    """Reads the file that a setting names, yields what it says, and passes each later version to `take` until the
+    context ends. Raises BadInput for a file that is wrong at the start; a later wrong version changes nothing."""
+
+    async def put(value: T) -> None:
+        take(value)
+
+    watcher = FileWatcher(path, read, put, what=what or setting, refused=(ValueError,))
+    try:
+        first = await asyncio.to_thread(watcher.first)
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadInput("invalid_setting", f"{setting} = {path!r}: {why}", param=setting) from error
+    watching = asyncio.create_task(watcher.run())
+    try:
+        yield first
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def _mark_of(path: Path) -> Mark | None:

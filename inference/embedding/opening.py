@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
 from typing import Final, Protocol
 
 from inference.embedding.catalog import EmbeddingCatalog
-from inference.embedding.models_file import EmbeddingFile, read_embedding_file
+from inference.embedding.models_file import read_embedding_file
 from inference.embedding.packaged import installed
 from inference.embedding.pool import PackagedEmbedder
-from sessions.file_watcher import FileWatcher
+from sessions.file_watcher import watched_file
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput
 from sessions.model.types import TenantId
 from sessions.retrieval.embedding import Embedder
 
@@ -57,19 +54,6 @@ async def open_embedder(
         client = await stack.enter_async_context(ToolHttpClient())
         catalog = EmbeddingCatalog(packaged, client, environment)
 
-        async def take(file: EmbeddingFile) -> None:
-            catalog.put(file)
-
-        path = Path(settings.embeddings)
-        watcher = FileWatcher(path, read_embedding_file, take, what="embeddings", refused=(ValueError,))
-        try:
-            catalog.put(await asyncio.to_thread(watcher.first))
-        except (OSError, ValueError) as error:
-            message = f"embeddings = {settings.embeddings!r}: {error}"
-            raise BadInput("invalid_setting", message, param="embeddings") from error
-        watching = asyncio.create_task(watcher.run())
-        try:
-            yield catalog
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        watched = watched_file("embeddings", settings.embeddings, read_embedding_file, catalog.put)
+        catalog.put(await stack.enter_async_context(watched))
+        yield catalog

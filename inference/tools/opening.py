@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, Protocol
 
 from inference.tools.breaker import SharedBreakers
 from inference.tools.tools_file import ToolsFile, read_tools
-from sessions.added_tools import AddedToolCheck, AddedToolStore
-from sessions.file_watcher import FileWatcher
+from sessions.added_tools import AddedToolCheck
+from sessions.file_watcher import watched_file
 from sessions.metrics import Metrics
-from sessions.model.errors import BadInput
-from sessions.model.knowledge.files import FileQuotas, FileStore
+from sessions.model.knowledge.files import FileQuotas
 from sessions.model.types import TenantId, UnixMs
 from sessions.ports import SchemaChecker, ServerTools
-from sessions.tool_records import ToolRecordStore
+from sessions.store import Store
 
 CALL_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -30,26 +28,13 @@ class ToolSettings(Protocol):
     def file_bytes(self) -> int: ...
 
 
-class ToolStore(Protocol):
-    """The parts of a store that tools need."""
-
-    @property
-    def tool_records(self) -> ToolRecordStore: ...
-
-    @property
-    def added_tools(self) -> AddedToolStore: ...
-
-    @property
-    def files(self) -> FileStore: ...
-
-
 @contextlib.asynccontextmanager
 async def open_tools(
     settings: ToolSettings,
     measures: Metrics,
     environment: Mapping[str, str],
     schemas: SchemaChecker,
-    store: ToolStore,
+    store: Store,
     now_ms: Callable[[], UnixMs],
     quotas: Callable[[TenantId], FileQuotas],
     breakers: SharedBreakers | None = None,
@@ -85,25 +70,21 @@ async def open_tools(
         ToolHttpClient() as client,
         contextlib.aclosing(CodeTools(run_files)) as code,
         McpTools(McpWorld(environment, schemas, pins), gates) as servers,
+        watched_file("tools", settings.tools, read_tools, lambda file: sources.put_file(file)) as first,
     ):
-
-        async def take(file: ToolsFile) -> None:
-            sources.put_file(file)
-
-        watcher, first = await _first_reading(settings.tools, take)
         http = HttpTools(first, client, environment, gates=gates)
         tools = ToolSet(first, http, code, servers, call_s=call_s)
         sources = ToolSources(first, tools.put)
         await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
         await sources.look(store.added_tools)
-        works = (watcher.run(), pins.follow(servers.look_again), sources.follow(store.added_tools))
-        watching = [asyncio.create_task(work) for work in works]
+        works = pins.follow(servers.look_again), sources.follow(store.added_tools)
+        following = [asyncio.create_task(work) for work in works]
         try:
             yield tools
         finally:
-            for each in watching:
+            for each in following:
                 each.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            await asyncio.gather(*following, return_exceptions=True)
             await gates.close()
 
 
@@ -116,26 +97,9 @@ async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedTo
         return
     from inference.tools.added_tools import AddedToolRules
 
-    async def take(file: ToolsFile) -> None:
+    def take(file: ToolsFile) -> None:
         rules.file = file
 
-    watcher, first = await _first_reading(settings.tools, take, what="tool_rules")
-    rules = AddedToolRules(first)
-    watching = asyncio.create_task(watcher.run())
-    try:
+    async with watched_file("tools", settings.tools, read_tools, take, what="tool_rules") as first:
+        rules = AddedToolRules(first)
         yield rules
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-
-async def _first_reading(
-    path: str, take: Callable[[ToolsFile], Awaitable[None]], *, what: str = "tools"
-) -> tuple[FileWatcher[ToolsFile], ToolsFile]:
-    """Reads the tools file. Returns what follows it, and what it says now. Raises BadInput."""
-    watcher = FileWatcher(Path(path), read_tools, take, what=what, refused=(ValueError,))
-    try:
-        return watcher, await asyncio.to_thread(watcher.first)
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise BadInput("invalid_setting", f"tools = {path!r}: {why}", param="tools") from error
