@@ -139,7 +139,7 @@ async def foreign_passages(
     for _ in range(count):
         store = rng.choice(stores[1:])
         outcome = await search.search([store], rng.choice(texts), limit=10, deadlines=PATIENT)
-        skipped += len(outcome.skipped)
+        skipped += len(outcome.reasons)
         foreign += sum(
             passage.file != f"f-{store.tenant}" or passage.text not in f"{store.tenant} {text}"
             for passage in outcome.passages

@@ -21,7 +21,7 @@ import site
 import struct
 import sys
 import sysconfig
-from typing import Final
+from typing import Final, NamedTuple
 
 PR_SET_PDEATHSIG: Final = 1
 PR_GET_SECCOMP: Final = 21
@@ -114,15 +114,12 @@ _PATH_BENEATH: Final = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class SandboxLimits:
+class SandboxLimits(NamedTuple):
     """The resources that a process may use once it is in the sandbox, on top of what it uses already."""
 
-    __slots__ = ("cpu_s", "descriptors", "memory_mib")
-
-    def __init__(self, *, memory_mib: int, cpu_s: int, descriptors: int = 16) -> None:
-        self.memory_mib = memory_mib
-        self.cpu_s = cpu_s
-        self.descriptors = descriptors
+    memory_mib: int
+    cpu_s: int
+    descriptors: int = 16
 
 
 def sandbox_layers() -> tuple[str, ...]:

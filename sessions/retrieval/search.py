@@ -9,8 +9,9 @@ All stores must be of one tenant; the caller chooses them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -42,11 +43,10 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class SearchOutcome(NamedTuple):
-    """The result of a search: the passages, the best first; the stages that were skipped; how many tokens were
-    embedded; and why each stage was skipped."""
+    """The result of a search: the passages, the best first; how many tokens were embedded; and why each stage that
+    was skipped was."""
 
     passages: list[Passage]
-    skipped: tuple[Stage, ...] = ()
     tokens: int = 0
     reasons: Mapping[Stage, SkipReason] = MappingProxyType({})
 
@@ -109,25 +109,16 @@ class PassageSearch:
         if ranker == "maxsim" and passages:
             passages, used = await self._ranked(stores[0], query, passages, limits, skipped)
             tokens += used
-        return SearchOutcome(passages[:limit], tuple(skipped), tokens, skipped)
+        return SearchOutcome(passages[:limit], tokens, skipped)
 
     async def _embedded(
         self, store: VectorStore, query: str, ranker: Ranker, limits: _Remaining, skipped: dict[Stage, SkipReason]
     ) -> tuple[bytes | None, int]:
         if ranker == "words":
             return None, 0
-        clock = asyncio.get_running_loop().time
-        begun_at = clock()
-        try:
-            async with asyncio.timeout(limits.seconds_for("embedding")):
-                made = await self._embedder.embed(store.tenant, store.model, [query])
+        async with self._stage("embedding", limits, skipped):  # its model may refuse a query that is too long for it
+            made = await self._embedder.embed(store.tenant, store.model, [query])
             return made.vectors[0], made.tokens
-        except TimeoutError:
-            self._leave_out("embedding", "late", skipped)
-        except SessileError:  # also what its model alone refuses, such as a query that is too long for it
-            self._leave_out("embedding", "failed", skipped)
-        finally:
-            self._stage_s.of("embedding").observe(clock() - begun_at)
         return None, 0
 
     async def _in_store(
@@ -183,23 +174,31 @@ class PassageSearch:
         limits: _Remaining,
         skipped: dict[Stage, SkipReason],
     ) -> tuple[list[Passage], int]:
-        clock = asyncio.get_running_loop().time
-        begun_at = clock()
         best = passages[:RANKED]
-        try:
-            async with asyncio.timeout(limits.seconds_for("ranking")):
-                texts = [each.text for each in best]
-                ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
+        async with self._stage("ranking", limits, skipped):
+            texts = [each.text for each in best]
+            ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
             pairs = zip(best, ranking.scores, strict=True)
             scored = [msgspec.structs.replace(passage, score=score) for passage, score in pairs]
             return sorted(scored, key=lambda passage: -passage.score), ranking.tokens
-        except TimeoutError:
-            self._leave_out("ranking", "late", skipped)
-        except SessileError:
-            self._leave_out("ranking", "failed", skipped)
-        finally:
-            self._stage_s.of("ranking").observe(clock() - begun_at)
         return passages, 0
+
+    @contextlib.asynccontextmanager
+    async def _stage(
+        self, stage: Literal["embedding", "ranking"], limits: _Remaining, skipped: dict[Stage, SkipReason]
+    ) -> AsyncIterator[None]:
+        """Bounds and measures a stage of a search. If it is late or fails, what follows goes on without it."""
+        clock = asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            async with asyncio.timeout(limits.seconds_for(stage)):
+                yield
+        except TimeoutError:
+            self._leave_out(stage, "late", skipped)
+        except SessileError:
+            self._leave_out(stage, "failed", skipped)
+        finally:
+            self._stage_s.of(stage).observe(clock() - begun_at)
 
     def _leave_out(self, stage: Stage, reason: SkipReason, skipped: dict[Stage, SkipReason]) -> None:
         skipped[stage] = reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -24,14 +24,11 @@ Feed = Callable[[bytes], Awaitable[None]]
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it would write a line for every broken form
 
 
-class FormFile:
+class FormFile(NamedTuple):
     """The fields with which a form describes its file."""
 
-    __slots__ = ("filename", "media_type")
-
-    def __init__(self, filename: str, media_type: str) -> None:
-        self.filename = filename
-        self.media_type = media_type
+    filename: str
+    media_type: str
 
 
 class UploadForm:

@@ -182,7 +182,7 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
         for each in result.passages
         if each.score >= ranking.score_threshold
     ]
-    return vm.SearchResults(search_query=queries, data=data, skipped=list(result.skipped))
+    return vm.SearchResults(search_query=queries, data=data, skipped=list(result.reasons))
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ async def test_the_best_passage_is_first_by_every_ranker(filled: Retrieval) -> N
     stores, _ = parts(filled)
     for ranker in ("auto", "none", "words", "maxsim"):
         found = await stores.search.search([STORE], "cats sleep on a roof", limit=2, ranker=ranker)
-        assert found.passages[0].text == TEXTS[1] and not found.skipped and len(found.passages) <= 2
+        assert found.passages[0].text == TEXTS[1] and not found.reasons and len(found.passages) <= 2
         assert (found.tokens == 0) == (ranker == "words")
     assert (await stores.search.search([], "x")).passages == []
 
@@ -262,10 +262,10 @@ async def test_without_its_embedding_a_query_is_looked_for_by_words_and_the_answ
     stores, embedder = parts(filled)
     embedder.away = True
     found = await stores.search.search([STORE], "cat", ranker="maxsim")
-    assert [each.text for each in found.passages] == [TEXTS[1]] and found.skipped == ("embedding", "ranking")
+    assert [each.text for each in found.passages] == [TEXTS[1]] and list(found.reasons) == ["embedding", "ranking"]
     embedder.away, embedder.hold = False, asyncio.Event()
     late = await stores.search.search([STORE], "cat", deadlines=Deadlines(embedding=0.01))
-    assert [each.text for each in late.passages] == [TEXTS[1]] and late.skipped == ("embedding",)
+    assert [each.text for each in late.passages] == [TEXTS[1]] and list(late.reasons) == ["embedding"]
 
 
 def test_stores_are_searched_at_once_and_a_late_one_takes_no_passages_of_the_rest() -> None:
@@ -290,7 +290,7 @@ def test_stores_are_searched_at_once_and_a_late_one_takes_no_passages_of_the_res
 
     outcome, virtual_s = run(searched())
     assert [passage.text for passage in outcome.passages] == ["cat"]
-    assert outcome.skipped == ("vectors",) and outcome.reasons == {"vectors": "late"}
+    assert outcome.reasons == {"vectors": "late"}
     assert virtual_s == pytest.approx(0.1)
 
 
