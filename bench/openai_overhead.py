@@ -2,7 +2,6 @@
 
     python -m bench.openai_overhead --pairs 10
     python -m bench.openai_overhead --pairs 10 --door websocket
-    python -m bench.openai_overhead --against ../before    # another checkout's server in llama-server's place
 
 Same model, settings and prompts (the chat template applied on both sides), one engine thread on both sides, greedy,
 streams that begin 0.1 s apart. The peer is llama-server as xllamacpp runs it, `/v1/chat/completions` with `stream`;
@@ -16,7 +15,6 @@ import asyncio
 import contextlib
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -108,15 +106,7 @@ async def theirs(peer: LlamaServerProcess, questions: list[str]) -> tuple[float,
 
 async def main(arguments: argparse.Namespace) -> None:
     streams, model = arguments.streams, arguments.model
-    flags: tuple[str, ...] = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
-    if arguments.against:
-        flags = (*flags, "--model", f".cache/models/{model}.gguf")
-        plain = (*flags, "--journal-encryption", "off")  # the one before has plain journals
-        with ServerProcess(*plain) as server, ServerProcess(*flags, checkout=Path(arguments.against)) as before:
-            sides = partial(ours, server.port, model), partial(ours, before.port, model)
-            figures = await compared(arguments.pairs, streams, *sides, later_ms=8)
-        report("openai_overhead against another checkout, which stands as llama-server", figures)
-        return
+    flags = ("--engine", "llama", "--threads", "1", "--slots", str(streams))
     over_websocket = arguments.door == "websocket"
     with ServerProcess(*flags) as server, LlamaServerProcess(slots=streams, threads=1) as peer:
         mine = partial(ours_over_websocket, server) if over_websocket else partial(ours, server.port, model)
@@ -133,5 +123,4 @@ if __name__ == "__main__":
         streams=8,
         door=Option("openai", "the one that is measured", ("openai", "websocket")),
         model="SmolLM2-135M-Instruct.Q4_1",
-        against="",
     )

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from bench.cluster.kill import devices, engine_is_back, findings_at_the_end
+from bench.cluster.kill import devices, findings_at_the_end
 from bench.engine.stretched_model import stretched_model
 from bench.support import ROOT, Option, filler, is_faultless, report, run_bench, spread
 from tests.support.chaos.cluster import ChaosCluster, Member, chaos_cluster, key_of
@@ -106,7 +106,7 @@ async def one_round(
     entries = await cluster.store.usage.of_session(key_of(session))
     row = next(entry.row for entry in entries if entry.row.response_id == response)
     if given.neighbour:
-        await engine_is_back(cluster, owner, back)
+        await logged(cluster, owner.name, "engine_recovered", back)
     elif not given.alone:
         await logged(cluster, owner.name, "standby_ready", ready)
     return EngineDeath(

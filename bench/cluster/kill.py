@@ -1,11 +1,9 @@
 """The owner of a session is killed (kill -9), or stopped for a while, in mid-answer, again and again: real processes.
 
     python -m bench.cluster.kill --rounds 25 --seed 1 [--how kill|sleep] [--engine llama|sim]
-    python -m bench.cluster.kill --rounds 10 --engine vllm --how engine    # members run in .venv-vllm
 
 Each round: a new session with a prompt of another length; at a random moment of its answer the owner is killed, or gets
-SIGSTOP and, 10 s later, SIGCONT, or only vLLM's own process below it is killed. Two devices record every frame; what
-they were sent is held against the journal.
+SIGSTOP and, 10 s later, SIGCONT. Two devices record every frame; what they were sent is held against the journal.
 Measured is the time from the signal to the next piece of text at the device that asked.
 
 What the survivor had to prefill again is measured in the same round, on the same survivor with the same processes
@@ -18,26 +16,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 
-from bench.support import ROOT, Option, filler, is_faultless, report, run_bench, spread
-from tests.support.chaos.cluster import SIMULATED, ChaosCluster, Member, chaos_cluster, key_of
+from bench.support import Option, filler, is_faultless, report, run_bench, spread
+from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
 from tests.support.chaos.device import Device, device
 from tests.support.doors.wire_client import TERMINAL
 
-MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 FLAGS = {
     "llama": ("--engine", "llama", "--threads", "1", "--slots", "2"),
     "sim": SIMULATED,
-    "vllm": ("--engine", "vllm", "--model", str(MODEL), "--threads", "1", "--slots", "2", "--context", "2048"),
 }
 SLEEP_S = 10.0
 EARLY = 2  # pieces of text before the earliest kill
@@ -75,12 +68,9 @@ async def one_round(
     await speaker.grows(session, rng.randint(EARLY, 20))
     await asyncio.sleep(rng.random() * 0.05)
     owner = await cluster.owner(session)
-    back_before = cluster.said(owner.name).count("engine_recovered")
     at = time.monotonic()
     if how == "kill":
         await owner.kill()
-    elif how == "engine":
-        kill_engine(owner)
     else:
         owner.signal(signal.SIGSTOP)
     # What was on its way still arrives; the first text of the new owner stands behind the move.
@@ -95,8 +85,6 @@ async def one_round(
     prefill_s, context = await measured_prefill(cluster, speaker, session, response, number)
     if how == "kill":
         await cluster.start(owner.name)
-    if how == "engine":
-        await engine_is_back(cluster, owner, back_before)
     return Round(moved_at - at, next_at - at, prefill_s, context, findings, [cause for _, cause in cursor.moves])
 
 
@@ -108,25 +96,6 @@ async def findings_at_the_end(cluster: ChaosCluster, devices: list[Device], sess
         cursor, top = each.cursors[session], head.top
         await each.until(lambda cursor=cursor, top=top: cursor.position == top)  # type: ignore[misc]
     return await cluster.findings(devices, [session])
-
-
-async def engine_is_back(cluster: ChaosCluster, owner: Member, before: int) -> None:
-    for _ in range(1_200):
-        if cluster.said(owner.name).count("engine_recovered") > before:
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"the engine of {owner.name} does not come back:\n{cluster.said(owner.name)[-2000:]}")
-
-
-def kill_engine(owner: Member) -> None:
-    """kill -9 of vLLM's process below a replica."""
-    assert owner.process is not None
-    for task in Path(f"/proc/{owner.process.pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
-                return
-    raise AssertionError(f"{owner.name} has no vLLM below it")
 
 
 async def measured_prefill(
@@ -164,9 +133,8 @@ async def devices(cluster: ChaosCluster) -> AsyncIterator[tuple[Device, Device]]
 async def main(arguments: argparse.Namespace) -> bool:
     rng = random.Random(arguments.seed)
     done: list[Round] = []
-    python = str(ROOT / ".venv-vllm" / "bin" / "python") if arguments.engine == "vllm" else sys.executable
     async with (
-        chaos_cluster(*FLAGS[arguments.engine], names=("r1", "r2", "g1"), python=python) as cluster,
+        chaos_cluster(*FLAGS[arguments.engine], names=("r1", "r2", "g1")) as cluster,
         devices(cluster) as (speaker, reader),
     ):
         until = time.monotonic() + arguments.seconds
@@ -204,7 +172,7 @@ if __name__ == "__main__":
         rounds=25,
         seed=1,
         seconds=Option(3600.0, "no round begins after that"),
-        how=Option("kill", choices=("kill", "sleep", "engine")),
+        how=Option("kill", choices=("kill", "sleep")),
         engine=Option("llama", choices=tuple(FLAGS)),
         tokens=60,
     )

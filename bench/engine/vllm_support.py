@@ -1,7 +1,5 @@
-"""What the benches of vLLM share: our engine as it is measured, and vLLM's own server beside it.
-
-The server is `vllm.entrypoints.openai.api_server` with prefix caching, as many blocks and engine threads.
-"""
+"""vLLM's own server, which benches measure against: `vllm.entrypoints.openai.api_server` with prefix caching, and with
+as many blocks and engine threads as ours has."""
 
 from __future__ import annotations
 
@@ -14,43 +12,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from bench.support import ROOT
 from deploy.cluster import free_port
-from inference.vllm.engine import VllmEngine, VllmOptions
-from sessions.ports import Keys
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 BLOCK = 32
-
-
-def options(folder: Path, dtype: str, **others: Any) -> VllmOptions:
-    settings: dict[str, Any] = {
-        "model_path": MODEL,
-        "slots": 8,
-        "block_tokens": BLOCK,
-        "device_kv_bytes": 1 << 30,
-        "host_bytes_max": 6 << 30,
-        "disk_folder": folder / "kv",
-        "engine_args": {"dtype": dtype},
-    }
-    return VllmOptions(**(settings | others))
-
-
-@contextlib.asynccontextmanager
-async def running(wanted: VllmOptions, keys: Keys | None = None) -> AsyncIterator[VllmEngine]:
-    engine = VllmEngine(wanted, keys)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-# -- vLLM's own server -----------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager

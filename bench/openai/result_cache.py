@@ -1,13 +1,10 @@
-"""Answers that need no engine: how soon a hit's first byte comes, and whether anybody gets one that is not theirs.
+"""Answers that need no engine: how soon a hit's first byte comes.
 
-    python -m bench.openai.result_cache --hits 200              a whole server on llama.cpp, asked over a real socket
-    python -m bench.openai.result_cache --tries 100000 --seed 1 requests that nearly are another's, by name and place
+    python -m bench.openai.result_cache --hits 200
 
-The first part asks one question until it is kept, then again: what is measured is from the request's first byte to the
-stream's first chunk, on one connection that stays open, beside a request of the same size that is computed. The second
-part asks the cache itself, which is all that stands between tenants: pairs of requests that differ by one thing (a
-tenant, a policy, a field, where a delimiter stands), tenants whose names look alike among them; every one of a pair is
-kept, then the other is looked up. A found answer that another made is a foreign hit. Exits with 1 when a bar is missed.
+A whole server on llama.cpp is asked one question over a real socket until it is kept, then again: what is measured is
+from the request's first byte to the stream's first chunk, on one connection that stays open, beside a request of the
+same size that is computed. Exits with 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -23,9 +20,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 import msgspec
 
-from bench.support import report, run_bench, spread
+from bench.support import Option, report, run_bench, spread
 from tests.support.doors.server_process import ServerProcess
-from tests.support.rounds.near_requests import foreign_hits
 
 ENGINES: Final = {
     "llama": ("--engine", "llama", "--threads", "1", "--slots", "2", "--titles", "off"),
@@ -34,9 +30,6 @@ ENGINES: Final = {
 FIRST_BYTE_MS: Final = 3.0
 TRIES_MAX: Final = 20
 LIMITS: Final = "[default]\nresult_cache_s = 3600\n"
-
-
-# -- a hit's first byte ----------------------------------------------------------------------------------------------
 
 
 async def first_bytes(hits: int, engine: str) -> dict[str, Any]:
@@ -117,16 +110,11 @@ class Door:
 
 async def main(given: argparse.Namespace) -> bool:
     started = time.monotonic()
-    if given.tries:
-        figures = await foreign_hits(given.tries, given.seed)
-        good = not figures["foreign hits (bar 0)"] and not figures["own answers not found"] and figures["found"] > 0
-    else:
-        figures = await first_bytes(given.hits, given.engine)
-        late = figures[f"hit, first byte p95, ms (bar {FIRST_BYTE_MS})"] > FIRST_BYTE_MS
-        good = not figures["not the same answer, or no hit (bar 0)"] and not late
+    figures = await first_bytes(given.hits, given.engine)
     report("result_cache", {**figures, "seconds": time.monotonic() - started})
-    return good
+    late = figures[f"hit, first byte p95, ms (bar {FIRST_BYTE_MS})"] > FIRST_BYTE_MS
+    return not figures["not the same answer, or no hit (bar 0)"] and not late
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, hits=200, tries=0, seed=1, engine="llama")
+    run_bench(main, __doc__, hits=200, engine=Option("llama", choices=tuple(ENGINES)))

@@ -1,7 +1,7 @@
 """Real processes under real load: killed, stopped, cut off from each other; and no reader can tell.
 
 What each test holds against the journal is everything that two devices on two gateways were sent (`verdict`). The long
-runs, with real answers and figures, are `bench/cluster/kill.py` and `bench/cluster/outages.py`.
+runs, with real answers and figures, are `bench/cluster/kill.py` and `bench/soak/run.py`.
 """
 
 from __future__ import annotations

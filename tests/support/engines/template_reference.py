@@ -1,12 +1,20 @@
 """What transformers' `apply_chat_template` gives, from an environment set up as its is, and the foldings that
-docs/models.md names, done on the messages themselves."""
+docs/models.md names, done on the messages themselves.
+
+    python -m tests.support.engines.template_reference FOLDER
+
+prints a row for each `*.jinja` of a folder, as docs/models.md has them, and behind it what differs from transformers'
+text. Official templates are in the source package of llama-cpp-python, under `vendor/llama.cpp/models/templates`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import jinja2
@@ -21,6 +29,7 @@ from inference.whole_conversation import call_text
 from sessions.model.errors import BadInput
 from sessions.model.types import Tool
 from sessions.ports import ChatMessage
+from tests.support.engines.chat_templates import SPECIALS
 
 DAY: Final = 1_782_000_000_000  # unix ms
 Messages = list[dict[str, Any]]
@@ -249,3 +258,24 @@ def _or_none(render: Render, messages: Messages, functions: list[Any] | None) ->
         except FAILURES:
             continue
     return None
+
+
+def print_rows(folder: Path) -> None:
+    """Prints a row for each template of the folder, and how many of them are as they should be."""
+    files, right, refused = sorted(folder.glob("*.jinja")), 0, 0
+    if not files:
+        sys.exit(f"{folder} holds no *.jinja.")
+    for file in files:
+        try:
+            row = tried(file.read_text(), SPECIALS)
+        except BadInput as error:
+            refused += 1
+            print(f"| {file.stem} | refused | {error.public_message}")
+            continue
+        right += not row.differs
+        print(f"| {file.stem} {row.cells}", *row.differs)
+    print(f"{len(files)} templates: {refused} refused, {right} as transformers renders them or folded")
+
+
+if __name__ == "__main__":
+    print_rows(Path(sys.argv[1]))

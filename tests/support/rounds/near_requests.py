@@ -1,8 +1,18 @@
-"""Requests that nearly are another's, and how often the result cache gives one the other's answer."""
+"""Requests that nearly are another's, and how often the result cache gives one the other's answer.
+
+    python -m tests.support.rounds.near_requests --tries 100000 --seed 1
+
+Asks the cache itself, which is all that stands between tenants: pairs of requests that differ by one thing (a tenant, a
+policy, a field, where a delimiter stands), tenants whose names look alike among them; every one of a pair is kept, then
+the other is looked up. An answer that another request made is a foreign hit.
+"""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import random
+import sys
 import time
 from array import array
 from collections.abc import Iterator
@@ -145,3 +155,17 @@ async def foreign_hits(tries: int, seed: int) -> dict[str, Any]:
             lookup.close()
             await cache.store(lookup, Principal(tenant=key.tenant, key_id="k"), [label])
     return {"tries": tries, "found": found, "own answers not found": lost, "foreign hits (bar 0)": foreign}
+
+
+def main() -> bool:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    counts = asyncio.run(foreign_hits(chosen.tries, chosen.seed))
+    print(counts)
+    return not counts["foreign hits (bar 0)"] and not counts["own answers not found"] and counts["found"] > 0
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

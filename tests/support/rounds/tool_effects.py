@@ -1,6 +1,6 @@
 """Effects of server tools while the owner of their session is killed, stopped or drained at any place of a turn.
 
-    python -m bench.clients.tool_effects --rounds 10000 --seed 1
+    python -m tests.support.rounds.tool_effects --rounds 10000 --seed 1
 
 A cluster of two replicas under virtual time (real actors, routers, links; a memory journal), and a service outside of
 it. Each round is a turn that calls a tool one to three times; at a random word that the owner says to the journal, the
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
+import sys
 from collections import Counter
 from typing import Any, Final, get_args
 
 import structlog
 
-from bench.support import is_faultless, report, run_bench
 from tests.support.cluster.tool_effects import Fault, turn_with_tools
 from tests.support.virtual_time import run
 
@@ -27,10 +26,9 @@ CALLS_MAX: Final = 3  # of one turn
 FAULTS: Final = get_args(Fault)
 
 
-def rounds(count: int, seed: int) -> dict[str, Any]:
-    """Runs them; what went wrong is in `findings`."""
+def tool_rounds(count: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Returns what was seen how often in so many rounds, and what went wrong."""
     rng, findings, seen = random.Random(seed), list[str](), Counter[str]()
-    begun_at = time.monotonic()
     words = [run(turn_with_tools("kill", 1 << 30, takes_keys=True, calls=n)).words for n in range(1, CALLS_MAX + 1)]
     for number in range(count):
         fault, takes_keys, calls = rng.choice(FAULTS), rng.random() < 0.5, rng.randint(1, CALLS_MAX)
@@ -48,20 +46,19 @@ def rounds(count: int, seed: int) -> dict[str, Any]:
         seen["effects"] += sum(verdict.effects.values())
         seen["unknown shown"] += unknown
         seen["unknown with keys"] += unknown if takes_keys else 0
-    return {
-        "rounds": count,
-        "seed": seed,
-        **seen,
-        "findings": findings,
-        "seconds": round(time.monotonic() - begun_at, 1),
-    }
+    return seen, findings
 
 
-def main(arguments: argparse.Namespace) -> bool:
+def main() -> bool:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
     structlog.configure(processors=[_drop])
-    made = rounds(arguments.rounds, arguments.seed)
-    report("tool_effects", {**made, "findings": len(made["findings"])})
-    return is_faultless(made["findings"])
+    seen, findings = tool_rounds(chosen.rounds, chosen.seed)
+    print(*findings[:20], sep="\n")
+    print(f"{chosen.rounds} rounds, seed {chosen.seed}: {dict(sorted(seen.items()))}, {len(findings)} findings")
+    return not findings
 
 
 def _drop(logger: Any, method: str, event: Any) -> Any:
@@ -69,4 +66,4 @@ def _drop(logger: Any, method: str, event: Any) -> Any:
 
 
 if __name__ == "__main__":
-    run_bench(main, __doc__, rounds=200, seed=1)
+    sys.exit(0 if main() else 1)
