@@ -275,7 +275,7 @@ FIRST ?= 0
 simulate: setup-dev ## search the cluster for faults: make simulate SEEDS=10000, or SEED=4711 to replay one
 	@$(PY) -m tests.simulation.seeds $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS)) $(ARGS)
 
-# A real cluster under random faults, unattended: dist/soak/report.html is written as it goes.
+# A real cluster under random faults, unattended: dist/soak/report.json is written as it goes.
 HOURS ?= 8
 soak: setup-dev ## break a real cluster for hours, and report what clients noticed: make soak HOURS=8
 	$(STAGE)

@@ -7,9 +7,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import asyncpg
+import msgspec
 import psutil
 import redis
 
@@ -22,7 +23,7 @@ FLAT: Final = {"memory MiB": (0.05, 8.0), "files": (0.05, 6.0), "connections": (
 """By what is measured: by which part of its mean, or by how much, it may rise in an hour and still be flat."""
 
 
-class MeasuredLine(NamedTuple):
+class MeasuredLine(msgspec.Struct):
     """One thing measured over time: `what` of `who`; points are (seconds since the start, value)."""
 
     what: str
@@ -114,10 +115,11 @@ async def _postgres(cluster: ChaosCluster) -> dict[str, float]:
 # -- how it grows --------------------------------------------------------------------------------------------------
 
 
-class Growth(NamedTuple):
-    """Of a line's last part. `flat` None: not judged."""
+class Growth(msgspec.Struct):
+    """How the last part of a line grew. `flat` None: not judged."""
 
-    line: MeasuredLine
+    what: str
+    who: str
     mean: float
     per_hour: float
     flat: bool | None
@@ -147,5 +149,5 @@ def growth(lines: Iterable[MeasuredLine], judged: Iterable[str], *, last_s: floa
         if line.who in able and line.what in FLAT and end >= 2 * last_s:
             part, least = FLAT[line.what]
             flat = per_hour <= max(part * mean, least)
-        grown.append(Growth(line, mean, per_hour, flat))
+        grown.append(Growth(line.what, line.who, mean, per_hour, flat))
     return grown

@@ -7,8 +7,10 @@ Two gateways, three replicas, Valkey and PostgreSQL, a fault proxy at every join
 conversations never pause on two devices whose connections are cut about once a second, while replicas, gateways and
 servers are killed and stopped, joints cut, Valkey is emptied and disks are full, one fault after the other. At the end
 of a chapter what both devices were sent is held against the journal, and conversations of earlier chapters are read
-again. A member that ends by itself, and a conversation that stands still for 90 s, are findings too. `report.html` is
-written after each chapter. Bar: 0 findings in 10^5 resumes and 10^3 kills; what is held is flat over the last hour.
+again. A member that ends by itself, and a conversation that stands still for 90 s, are findings too. `report.json` is
+written after each chapter, and `samples.json` beside it; `growth` says of each thing that was measured how it grew over
+the last hour (of a run shorter than two hours over its last half, and not judged; nor are members that are killed).
+Bar: 0 findings in 10^5 resumes and 10^3 kills; what is held is flat over the last hour.
 """
 
 from __future__ import annotations
@@ -18,15 +20,16 @@ import asyncio
 import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from bench.cluster.kill import FLAGS
 from bench.soak.disk import FillableDisk, fillable_disk
 from bench.soak.faults import SPARED, FaultWorld, draw
-from bench.soak.monitor import Monitor, growth
-from bench.soak.report import SoakResult, soak_page
+from bench.soak.monitor import Growth, Monitor, growth
 from bench.soak.witness import Witness
 from bench.support import Option, is_faultless, report, run_bench, where
 from tests.support.chaos.cluster import ChaosCluster, chaos_cluster
@@ -40,6 +43,32 @@ IDLE_S = 30.0  # sessions of earlier chapters leave memory, and the directory
 STILL_S = 90.0
 LOOKS = 5
 PAUSE_S = 3.0
+
+
+class SoakResult(msgspec.Struct, kw_only=True):
+    """What is known of a soak so far."""
+
+    conditions: dict[str, object]
+    hours: float = 0.0
+    chapters: int = 0
+    turns: int = 0
+    resumes: int = 0
+    connections_cut: int = 0
+    kills: int = 0
+    looks: int = 0
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+    findings: list[str] = msgspec.field(default_factory=list)
+    silences: list[tuple[float, float]] = msgspec.field(default_factory=list)  # (hours, the longest of a chapter in s)
+    growth: list[Growth] = msgspec.field(default_factory=list)
+
+    @property
+    def rising(self) -> list[str]:
+        return [f"{each.what} of {each.who}" for each in self.growth if each.flat is False]
+
+    @property
+    def verdict(self) -> str:
+        rising = f"; rising: {', '.join(self.rising)}" if self.rising else ""
+        return f"{len(self.findings)} findings{rising}"
 
 
 class Soak:
@@ -149,7 +178,8 @@ class Soak:
         lines = self._monitor.lines
         result.growth = growth(lines, (*SPARED, "Valkey", "PostgreSQL"))
         self._out.mkdir(parents=True, exist_ok=True)
-        (self._out / "report.html").write_text(soak_page(result, lines), encoding="utf-8")
+        (self._out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+        (self._out / "samples.json").write_bytes(msgspec.json.encode(lines))
         print(
             f"{result.hours:.2f} h, chapter {result.chapters}: {result.turns} turns, {result.resumes} resumes, "
             f"{result.kills} kills, {result.verdict}",
