@@ -1,4 +1,4 @@
-"""Two checkouts of the project, compared: the same bench run in each, in turns, pair by pair.
+"""Two checkouts of the project, compared: the same bench run in both at once, pair by pair.
 
     git worktree add ../before TAG
     python -m bench.before_after --before ../before --pairs 10

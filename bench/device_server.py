@@ -25,8 +25,8 @@ import msgspec
 
 from bench.clients.crash_rounds import CrashReader, compare, finish, send_until_killed
 from bench.support import Option, filler, is_faultless, percentile, report, run_bench
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import WireClient, connected, new_ulid, text_of
+from testbed.server_process import ServerProcess
+from testbed.wire_client import WireClient, connected, new_ulid, text_of
 
 FOLLOW_UP = "And what comes after the mountains?"
 ANSWER = 16

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import secrets
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -26,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.support import Option, report, run_bench, spread
-from persistence.key_database import SqliteKeyDatabase
 from persistence.memory.journal import MemoryJournal
-from persistence.open_store import open_store
+from persistence.open_store import make_stores
 from sessions.model.commands import Ok
 from sessions.model.events import OutputTextDelta, Private, Record
 from sessions.model.journal_types import Append, CommandRecord, HeadPatch, UsageRow
@@ -46,8 +46,8 @@ from sessions.model.types import (
     pack_tokens,
 )
 from sessions.ports import Journal
-from tests.support.stores.journals import a_codec
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.postgres_server import PostgresServer
+from transport.cli.settings import Settings
 from transport.ops.process_tuning import tune_process
 
 EVENTS_PER_TURN = 64
@@ -61,6 +61,10 @@ class NoJournal(MemoryJournal):
         await asyncio.sleep(0)
 
 
+def now_ms() -> UnixMs:
+    return UnixMs(time.time_ns() // 1_000_000)
+
+
 def a_delta(rng: random.Random, response: str, top: int, number: int) -> Record:
     event = OutputTextDelta(
         response_id=ResponseId(response),
@@ -70,7 +74,7 @@ def a_delta(rng: random.Random, response: str, top: int, number: int) -> Record:
         content_index=0,
         delta=" a word or two" if number % 2 else " and another",
     )
-    return Record(top + 1, UnixMs(time.time_ns() // 1_000_000), event, Private(tokens=rng.choice(TOKENS)))
+    return Record(top + 1, now_ms(), event, Private(tokens=rng.choice(TOKENS)))
 
 
 class Load:
@@ -122,7 +126,7 @@ class Load:
         return f"resp_{self.rng.getrandbits(96):024x}"
 
     def beside(self, key: SessionKey, response: str, number: int) -> dict[str, Any]:
-        now = UnixMs(time.time_ns() // 1_000_000)
+        now = now_ms()
         patch = HeadPatch(open=number == 0, user=None, model="m", title="A conversation", metadata={})
         if number == 0:
             id = CommandId(f"{self.rng.getrandbits(130):026x}")
@@ -195,15 +199,15 @@ async def main(arguments: argparse.Namespace) -> None:
             stack.callback(server.remove)
             server.start()
             url = server.dsn
-        keys = SqliteKeyDatabase(folder / "keys.db")
-        codec = None if arguments.plain or url == "memory" else await a_codec(keys)
-        stack.push_async_callback(keys.close)
-        store = open_store(url, folder=folder, codec=codec)
-        await store.open()
-        try:
+        master_key = folder / "master"
+        master_key.write_text(secrets.token_hex(32))
+        master_key.chmod(0o600)
+        plain = arguments.plain or url == "memory"
+        settings = Settings(
+            journal=url, master_key=str(master_key), journal_encryption="off" if plain else "on", data=str(folder)
+        )
+        async with make_stores(settings, folder=folder, now_ms=now_ms).opened() as store:
             load, cpu_s = await measure(store.journal, arguments)
-        finally:
-            await store.close()
         nothing = NoJournal()
         await nothing.open()
         idle, idle_cpu_s = await measure(nothing, arguments)
@@ -211,7 +215,7 @@ async def main(arguments: argparse.Namespace) -> None:
     figures: dict[str, Any] = {
         "journal": arguments.journal,
         "sessions": arguments.sessions,
-        "bodies": "plain" if codec is None else "encrypted",
+        "bodies": "plain" if plain else "encrypted",
         "rate per session": arguments.rate,
         "durable events/s": events / arguments.seconds,
         **spread("append {} ms", load.latencies_s, "p50 p99 max", times=1e3),

@@ -22,8 +22,8 @@ import msgspec
 from bench.pairs import compared, speed
 from bench.peer import LlamaServerProcess, posted
 from bench.support import Option, report, run_bench
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import WireClient, connected
+from testbed.server_process import ServerProcess
+from testbed.wire_client import WireClient, connected
 
 ANSWER = 64
 APART_S = 0.1  # between the streams' beginnings: at once, the first step's room would decide the median

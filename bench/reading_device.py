@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from tests.support.doors.wire_client import TERMINAL, new_ulid
+from testbed.wire_client import TERMINAL, new_ulid
 
 ACK_EVERY = 64  # events
 HANDSHAKE = (

@@ -28,7 +28,7 @@ import psutil
 
 from bench.reading_device import Device, DeviceFrame, Happened
 from bench.support import ROOT, percentile, report, run_bench, spread
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 PARTS = ("sessions", "actors", "persistence", "transport", "inference", "uvicorn", "websockets", "asyncio", "aiosqlite")
 

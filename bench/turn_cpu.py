@@ -22,8 +22,8 @@ import psutil
 from websockets.asyncio.client import ClientConnection, connect
 
 from bench.support import Option, filler, report, run_bench
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import WireClient, connected
+from testbed.server_process import ServerProcess
+from testbed.wire_client import WireClient, connected
 
 MESSAGE_TOKENS = 100
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}

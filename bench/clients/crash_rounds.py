@@ -17,8 +17,8 @@ import time
 from typing import Any
 
 from bench.support import Option, is_faultless, report, run_bench
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import TERMINAL, WireClient, connected, new_ulid
+from testbed.server_process import ServerProcess
+from testbed.wire_client import TERMINAL, WireClient, connected, new_ulid
 
 
 class CrashReader:

@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from bench.clients.crash_rounds import CrashReader, compare
 from bench.support import is_faultless, percentile, report, run_bench
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import TERMINAL, connected, new_ulid
+from testbed.server_process import ServerProcess
+from testbed.wire_client import TERMINAL, connected, new_ulid
 
 
 class Phone:

@@ -27,8 +27,8 @@ import msgspec
 from bench.cluster.kill import devices, findings_at_the_end
 from bench.engine.stretched_model import stretched_model
 from bench.support import ROOT, Option, filler, is_faultless, report, run_bench, spread
-from tests.support.chaos.cluster import ChaosCluster, Member, chaos_cluster, key_of
-from tests.support.chaos.device import Device
+from testbed.chaos.cluster import ChaosCluster, Member, chaos_cluster, key_of
+from testbed.chaos.device import Device
 
 MODEL: Final = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"
 PYTHON: Final = str(ROOT / ".venv-vllm" / "bin" / "python")

@@ -24,9 +24,9 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from bench.support import Option, filler, is_faultless, report, run_bench, spread
-from tests.support.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
-from tests.support.chaos.device import Device, device
-from tests.support.doors.wire_client import TERMINAL
+from testbed.chaos.cluster import SIMULATED, ChaosCluster, chaos_cluster, key_of
+from testbed.chaos.device import Device, device
+from testbed.wire_client import TERMINAL
 
 FLAGS = {
     "llama": ("--engine", "llama", "--threads", "1", "--slots", "2"),

@@ -34,7 +34,7 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.request import request_of
 from sessions.model.types import CommandId, ResponseId, SessionKey
 from sessions.ports import Engine, Owner
-from tests.support.cluster.real import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
+from testbed.real_cluster import ALICE, RealCluster, RealReplica, Story, create, new_id, real_cluster, say
 
 MOVES_A_SESSION = {"idle": 10, "mid": 4}
 ANSWER_TOKENS = 4000

@@ -5,8 +5,8 @@
 
 A server of its own with the simulated engine. After `--plain` ordinary files, what fills its memory of results (long
 texts; 100 images) and half a quiet minute its memory is looked at; then hostile ones are uploaded to `/v1/files` and
-sent to `/v1/responses`, so many at once, and then ordinary ones again: `tests.support.documents.hostile` (bombs, broken
-PDFs, XML that names files, polyglots, endless texts), or `tests.support.images.hostile` for a model that sees. Bars: it
+sent to `/v1/responses`, so many at once, and then ordinary ones again: `testbed.documents.hostile` (bombs, broken
+PDFs, XML that names files, polyglots, endless texts), or `testbed.images.hostile` for a model that sees. Bars: it
 answers each with what it says, none with 5xx but "come again"; it is the same process at the end; its memory has grown
 by at most 5%; no answer shows what stands in a file of the machine. Exits with 1 when a bar is missed.
 """
@@ -27,11 +27,11 @@ import psutil
 
 from bench.support import is_faultless, percentile, report, run_bench
 from inference.file_workers.pool import RESULTS_BYTES_MAX
-from tests.support.documents.hostile import SECRET, Hostile, hostile_documents
-from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
-from tests.support.doors.server_process import ServerProcess
-from tests.support.images.hostile import hostile_images
-from tests.support.images.made import encoded, noise
+from testbed.documents.hostile import SECRET, Hostile, hostile_documents
+from testbed.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
+from testbed.images.hostile import hostile_images
+from testbed.images.made import encoded, noise
+from testbed.server_process import ServerProcess
 
 GROWTH_MAX: Final = 0.05
 IDLE_S: Final = 5.0  # after which a session leaves memory

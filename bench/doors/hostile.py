@@ -41,7 +41,7 @@ import httpx
 import psutil
 
 from bench.support import Option, free_ports, is_faultless, report, run_bench
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
 
 GOOD: Final = "sk-of-the-bench"

@@ -30,7 +30,7 @@ from inference.llama.grammar_guide import GrammarGuides
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
-from tests.support.engines.engines import Answer, ask, key, prompt_of
+from testbed.engine_client import Answer, ask, key, prompt_of
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 ANSWER_TOKENS = 400

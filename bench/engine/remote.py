@@ -26,7 +26,7 @@ from bench.engine.vllm_support import MODEL, peer
 from bench.openai_overhead import ours, streamed
 from bench.pairs import compared
 from bench.support import filler, report, run_bench, spread
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 WINDOW: Final = 2048
 BLOCKS: Final = 1024

@@ -20,7 +20,7 @@ from bench.support import percentile, report, run_bench, spread
 from inference.llama import LlamaEngine, LlamaOptions
 from persistence.keys import MemoryKeyStore
 from sessions.model.generation import Chunk, Finish
-from tests.support.engines.engines import key, prompt_of, request
+from testbed.engine_client import key, prompt_of, request
 
 
 class Talk:

@@ -37,7 +37,7 @@ import httpx
 
 from bench.doors.hostile import BODIES, CHAT, GOOD, RESPONSES, Kind, Stranger, body, frame, http, upgrade
 from bench.support import Option, free_ports, is_faultless, report, run_bench, spread
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
 
 OTHER: Final = "sk-of-another"

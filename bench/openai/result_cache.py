@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from bench.support import Option, report, run_bench, spread
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 ENGINES: Final = {
     "llama": ("--engine", "llama", "--threads", "1", "--slots", "2", "--titles", "off"),

@@ -26,15 +26,33 @@ import msgspec
 from bench.engine.vllm_support import BLOCK, MODEL, peer
 from bench.support import Option, lower_bound, report, run_bench, spread
 from inference.tokens import as_tokens, common_prefix
-from tests.support.doors.server_process import ServerProcess
-from tests.support.rounds.mutated_histories import Messages, sentence
+from testbed.server_process import ServerProcess
 
 WINDOW: Final = 4096  # vLLM starts with no fewer blocks than one context takes
 ANSWER: Final = 32
+WORDS: Final = (
+    "river",
+    "lake",
+    "stone",
+    "bridge",
+    "winter",
+    "harbour",
+    "letter",
+    "window",
+    "garden",
+    "engine",
+    "copper",
+)
 TOKENS_PER_WORD: Final = 1.25  # of `sentence`, about
 AT_ONCE: Final = 2
 LOST: Final = re.compile(r'^sessile_engine_events_total\{event="saves_(?!late|of_others)\w+"\} (\S+)', re.MULTILINE)
 BARS: Final = {"p50 sooner by (bar 10)": 10, "p95 sooner by (bar 8)": 8, "tokens/s higher by (bar 2.3)": 2.3}
+
+Messages = list[dict[str, Any]]
+
+
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=words)).capitalize() + "."
 
 
 class DoorTurn(NamedTuple):

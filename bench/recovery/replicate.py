@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bench.support import report
-from tests.support.stores.replicas import Talks, bring_keys, logs_in, replicated, run
+from testbed.replicated_server import Talks, bring_keys, logs_in, replicated, run
 
 
 async def one_round(folder: Path, talks_at_once: int, turns: int) -> tuple[float, int, int]:

@@ -28,7 +28,7 @@ from bench.pairs import prompts
 from bench.retrieval.passages import sentences
 from bench.support import lower_bound, report, run_bench
 from inference.embedding.packaged import TOKENIZER, package_folder
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 TEXTS_PER_REQUEST: Final = 32
 MODEL: Final = "SmolLM2-135M-Instruct.Q4_1"

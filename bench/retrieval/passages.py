@@ -21,9 +21,10 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy
@@ -38,8 +39,7 @@ from sessions.model.types import TenantId, UnixMs
 from sessions.retrieval.embedding import Embedder, EmbeddingInput, Embeddings
 from sessions.retrieval.search import Deadlines, PassageSearch
 from sessions.retrieval.vector_stores import DocumentId, NewChunk, StoreFile, StoreId, VectorStore
-from tests.support.engines.made_up_embedder import MadeUpEmbedder
-from tests.support.stores.journals import postgres
+from testbed.postgres_server import PostgresServer
 
 SUBJECTS = (
     "The river",
@@ -108,11 +108,10 @@ async def filled(index: SqlPassageIndex, store: VectorStore, vectors: Any, text:
     return time.perf_counter() - begun_at
 
 
-class MadeVectors(MadeUpEmbedder):
-    """An embedder that knows the vectors of its texts beforehand."""
+class MadeVectors:
+    """What a search needs of an embedder; it knows the vectors of its texts beforehand."""
 
     def __init__(self, vectors: dict[str, bytes]) -> None:
-        super().__init__()
         self._vectors = vectors
 
     async def embed(
@@ -134,7 +133,7 @@ async def foreign_passages(
     many stages of the searches were skipped. Every document of these stores begins with its tenant's name, and no chunk
     of it is longer than its text."""
     vectors = {query: vector.tobytes() for query, vector in zip(texts, queries, strict=True)}
-    search, foreign = PassageSearch(index, MadeVectors(vectors), Metrics()), 0
+    search, foreign = PassageSearch(index, cast(Embedder, MadeVectors(vectors)), Metrics()), 0
     skipped = 0
     for _ in range(count):
         store = rng.choice(stores[1:])
@@ -155,7 +154,7 @@ async def deleted_hits(index: SqlPassageIndex, store: VectorStore, vector: bytes
     file = StoreFile(id=DocumentId("gone"), store=store.id, tenant=store.tenant, filename="g", created_at=UnixMs(2))
     await index.add_file(file, "zymurgy")
     await index.put_chunks(file, [NewChunk("zymurgy", 0, 7, vector)], last=True, until=LATER)
-    search = PassageSearch(index, MadeVectors({"zymurgy": vector}), Metrics())
+    search = PassageSearch(index, cast(Embedder, MadeVectors({"zymurgy": vector})), Metrics())
 
     async def hits() -> int:
         outcomes = [await search.search([store], "zymurgy", limit=10, deadlines=PATIENT) for _ in range(count)]
@@ -222,10 +221,16 @@ async def measure(options: argparse.Namespace, database: PassageDatabase, embedd
 
 async def main(options: argparse.Namespace) -> None:
     async with open_embedder(SimpleNamespace(embeddings=""), Metrics(), {}) as embedder:
-        with tempfile.TemporaryDirectory() as folder:
-            sqlite = options.store == "sqlite"
+        with ExitStack() as stack:
             database: PassageDatabase
-            database = SqlitePassages(Path(folder) / "passages.db") if sqlite else PostgresPassages(postgres().dsn)
+            if options.store == "sqlite":
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                database = SqlitePassages(Path(folder) / "passages.db")
+            else:
+                server = PostgresServer()
+                stack.callback(server.remove)
+                server.start()
+                database = PostgresPassages(server.dsn)
             await database.open()
             try:
                 figures = await measure(options, database, embedder)

@@ -32,8 +32,8 @@ from bench.peer import posted
 from bench.retrieval.passages import sentences
 from bench.support import free_ports, percentile, report, run_bench, spread
 from persistence.sqlite.library import sqlite3
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import WireClient, connected
+from testbed.server_process import ServerProcess
+from testbed.wire_client import WireClient, connected
 
 MODEL: Final = "SmolLM2-135M-Instruct.Q4_1"
 SERVER: Final = ("--engine", "llama", "--threads", "1", "--slots", "4")

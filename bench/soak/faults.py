@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bench.soak.disk import FillableDisk, limit_files
-from tests.support.chaos.cluster import ChaosCluster, Member
-from tests.support.chaos.proxy import GOOD, Flow
+from testbed.chaos.cluster import ChaosCluster, Member
+from testbed.chaos.proxy import GOOD, Flow
 
 SPARED: Final = ("r1", "g1")
 FLOWS: Final = (

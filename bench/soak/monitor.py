@@ -15,7 +15,7 @@ import psutil
 import redis
 
 from actors.directory.common import PARTITIONS
-from tests.support.chaos.cluster import ChaosCluster
+from testbed.chaos.cluster import ChaosCluster
 
 HOUR_S: Final = 3600.0
 TIMEOUT_S: Final = 2.0

@@ -32,9 +32,9 @@ from bench.soak.faults import SPARED, FaultWorld, draw
 from bench.soak.monitor import Growth, Monitor, growth
 from bench.soak.witness import Witness
 from bench.support import Option, is_faultless, report, run_bench, where
-from tests.support.chaos.cluster import ChaosCluster, chaos_cluster
-from tests.support.chaos.load import Load, load
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.chaos.cluster import ChaosCluster, chaos_cluster
+from testbed.chaos.load import Load, load
+from testbed.postgres_server import PostgresServer
 
 log = structlog.get_logger(__name__)
 

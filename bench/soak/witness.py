@@ -1,6 +1,6 @@
 """Holds conversations that ended long ago against the journal, again and again: nothing of them may change.
 
-What clients were sent is judged chapter by chapter (`tests.support.chaos.verdict`); this remembers a digest of the log
+What clients were sent is judged chapter by chapter (`testbed.chaos.verdict`); this remembers a digest of the log
 that was right then, and reads it again later. Keeps at most `KEPT` conversations.
 """
 
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sessions.ports import Journal
-from tests.support.chaos.cluster import key_of
-from tests.support.chaos.verdict import Log, log_of
+from testbed.chaos.cluster import key_of
+from testbed.chaos.verdict import Log, log_of
 
 KEPT: Final = 200
 

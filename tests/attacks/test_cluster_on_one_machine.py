@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.support.doors.server_process import ROOT
+from testbed.server_process import ROOT
 from tests.support.listening_sockets import Listening, free_ports, listening, open_to_strangers, process_tree
 from transport.auth.authenticator import key_digest
 

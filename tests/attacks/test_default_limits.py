@@ -11,8 +11,8 @@ import pytest
 from inference.moderation import PolicyFilterSet
 from sessions.limits import Limits
 from sessions.model.types import Principal, TenantId
+from testbed.server_process import ServerProcess
 from tests.support.doors.assembly import assembled
-from tests.support.doors.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
 from transport.cli.settings import Settings
 from transport.cli.start.config_files import default_limits

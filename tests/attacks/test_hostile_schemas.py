@@ -14,10 +14,10 @@ from inference.simulated import SimulatedOptions
 from sessions.model import commands as cm
 from sessions.model.request import request_of
 from sessions.model.types import LOCAL_PRINCIPAL, CommandId, SessionId, TextOptions, Tool
+from testbed.server_process import ServerProcess
 from tests.support.doors.grpc_door import ENDS, Door, error_of, opened
 from tests.support.doors.openai_server import ScriptedEngine
 from tests.support.doors.schema_doors import schema_doors, send_all
-from tests.support.doors.server_process import ServerProcess
 from tests.support.hostile_schemas import KINDS, hostile_schemas
 from transport.grpc_api import sessile_pb2 as pb
 

@@ -21,7 +21,7 @@ from persistence.sqlite.library import sqlite3
 from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Internal
 from sessions.model.memories import MemoryId, UserMemory
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from tests.support.stores.journals import ACME, NOW, PostgresBed, SqliteBed, a_log, key, postgres
 from tests.support.stores.planted import files_under, planted_numbers, sentences
 from tests.support.stores.planted_logs import plant, read_back

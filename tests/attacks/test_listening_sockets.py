@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.server_process import ServerProcess
 from tests.support.doors.guard_policies import guard_flags
-from tests.support.doors.server_process import ServerProcess
 from tests.support.listening_sockets import free_ports, listening, open_to_strangers, process_tree
 
 MODEL = pytest.param("llama", marks=[pytest.mark.model, pytest.mark.slow])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from testbed.server_process import ROOT, ServerProcess
 from tests.support.doors.guard_policies import guard_flags
-from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.listening_sockets import free_ports, listening, open_to_strangers
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1-vllm-fp32"

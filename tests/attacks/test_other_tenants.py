@@ -30,10 +30,10 @@ from sessions.model.types import (
     UnixMs,
     derived_session_id,
 )
+from testbed.engine_client import until
 from tests.support.authorisation.attempts import talk
 from tests.support.authorisation.world import World, a_world
 from tests.support.doors.assembly import assembled, wall_ms
-from tests.support.engines.engines import until
 from tests.support.rounds.near_requests import foreign_hits
 from tests.support.stores.journals import NOW, a_log, key, patch
 from transport.auth.api_key_cache import ApiKeyCache

@@ -14,8 +14,8 @@ from typing import Final
 import asyncpg
 import pytest
 
-from tests.support.stores.postgres_server import PostgresServer
-from tests.support.stores.replicas import Talks, go_on, logs_of, replicated, resumed_at
+from testbed.postgres_server import PostgresServer
+from testbed.replicated_server import Talks, go_on, logs_of, replicated, resumed_at
 from transport.cli.settings import Settings
 
 DEBIAN: Final = Path(__file__).resolve().parents[2] / "dist" / "backups" / "usr"

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.chaos.cluster import SIMULATED, ChaosCluster, Member, chaos_cluster
-from tests.support.chaos.load import load
-from tests.support.chaos.proxy import GOOD, Flow, Proxy
+from testbed.chaos.cluster import SIMULATED, ChaosCluster, Member, chaos_cluster
+from testbed.chaos.load import load
+from testbed.chaos.proxy import GOOD, Flow, Proxy
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 

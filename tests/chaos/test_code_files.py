@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from inference.tools.code.sandbox_pool import SandboxUnavailable, find_kind
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from tests.support.engines.chat_provider import STREAM, ChatProvider, delta, end
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]

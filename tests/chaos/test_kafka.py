@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.chaos.proxy import Proxy
-from tests.support.cluster.directories import free_port
-from tests.support.doors.server_process import ServerProcess
+from testbed.chaos.proxy import Proxy
+from testbed.server_process import ServerProcess
+from testbed.valkey_server import free_port
 from tests.support.stores.kafka_broker import KafkaBroker, KafkaConsumer
 
 PATIENCE_S = 60.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.cluster import SIMULATED
+from testbed.chaos.cluster import SIMULATED
 from tests.support.chaos.mixed import mixed_cluster, upgraded_and_back
 from tests.support.neighbours.previous import has_history, unpack_release
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from tests.support.doors.tool_service import ToolService, reply, tools_toml
 
 pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.timeout(240)]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.doors.server_process import ROOT, ServerProcess
-from tests.support.doors.wire_client import WireClient, connected
+from testbed.server_process import ROOT, ServerProcess
+from testbed.wire_client import WireClient, connected
 
 pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import TERMINAL, connected
+from testbed.server_process import ServerProcess
+from testbed.wire_client import TERMINAL, connected
 
 pytestmark = [pytest.mark.chaos, pytest.mark.model, pytest.mark.timeout(240)]
 

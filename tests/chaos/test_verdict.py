@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chaos.device import Cursor, Device, Frame, Sent
-from tests.support.chaos.verdict import Log, judge
+from testbed.chaos.device import Cursor, Device, Frame, Sent
+from testbed.chaos.verdict import Log, judge
 
 SESSION, EPOCH, ITEM, ANSWER = "s1", "e1", "item_1", "resp_1"
 WORDS = ("One ", "two ", "three ", "four.")

@@ -16,7 +16,7 @@ from sessions.store import Store
 from tests.support.stores.journals import KINDS, Bed, a_bed
 
 if TYPE_CHECKING:
-    from tests.support.cluster.directories import Server
+    from testbed.valkey_server import Server
 
 
 @pytest.fixture(params=KINDS)
@@ -39,7 +39,7 @@ def journal(store: Store) -> Journal:
 
 @pytest.fixture(scope="module")
 def one_valkey() -> Iterator[list[Server]]:
-    from tests.support.cluster.directories import running
+    from testbed.valkey_server import running
 
     with running() as server:
         yield [server]
@@ -47,7 +47,7 @@ def one_valkey() -> Iterator[list[Server]]:
 
 @pytest.fixture(scope="module")
 def many_valkeys() -> Iterator[list[Server]]:
-    from tests.support.cluster.directories import running_cluster
+    from testbed.valkey_server import running_cluster
 
     with running_cluster() as servers:
         yield servers

@@ -14,7 +14,8 @@ from actors.directory import Leases
 from sessions.model.errors import SessileError
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.cluster.directories import MemoryWorld, Server, ValkeyWorld, World, running
+from testbed.valkey_server import Server, running
+from tests.support.cluster.directories import MemoryWorld, ValkeyWorld, World
 
 pytestmark = pytest.mark.cluster
 

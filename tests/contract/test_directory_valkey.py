@@ -25,16 +25,8 @@ from actors.directory.valkey import ValkeyDirectory
 from sessions.model.errors import BadInput, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.chaos.proxy import Flow, Proxy
-from tests.support.cluster.directories import (
-    Sentinel,
-    Server,
-    cluster_url,
-    free_port,
-    running,
-    running_cluster,
-    started,
-)
+from testbed.chaos.proxy import Flow, Proxy
+from testbed.valkey_server import Sentinel, Server, cluster_url, free_port, running, running_cluster, started
 
 pytestmark = pytest.mark.cluster
 

@@ -15,23 +15,8 @@ from sessions.model.errors import BadInput, Overloaded, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling, SessionKey, Tokens, Tool
 from sessions.ports import ChatMessage, Engine
-from tests.support.engines.engines import (
-    GREEDY,
-    SLOTS,
-    WINDOW,
-    LlamaWorld,
-    SimulatedWorld,
-    SwitchingWorld,
-    World,
-    ask,
-    collect,
-    follow_up,
-    key,
-    open_stream,
-    prompt_of,
-    request,
-    until,
-)
+from testbed.engine_client import GREEDY, ask, collect, follow_up, key, open_stream, prompt_of, request, until
+from tests.support.engines.engines import SLOTS, WINDOW, LlamaWorld, SimulatedWorld, SwitchingWorld, World
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 WORLDS = [

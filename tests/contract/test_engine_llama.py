@@ -18,19 +18,8 @@ from inference.llama import LlamaEngine, LlamaOptions
 from sessions.model.errors import BadInput
 from sessions.model.generation import Chunk, KVPlace
 from sessions.model.types import OPENINGS, Json, Sampling, SessionKey, TextOptions
-from tests.support.engines.engines import (
-    SLOTS,
-    WINDOW,
-    AlwaysRestores,
-    Answer,
-    ask,
-    follow_up,
-    key,
-    open_stream,
-    prompt_of,
-    request,
-    until,
-)
+from testbed.engine_client import Answer, ask, follow_up, key, open_stream, prompt_of, request, until
+from tests.support.engines.engines import SLOTS, WINDOW, AlwaysRestores
 
 pytestmark = pytest.mark.model
 

@@ -16,8 +16,9 @@ from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, EngineLost, Overloaded, Unavailable
 from sessions.model.generation import Chunk
 from sessions.model.types import Sampling, TextOptions
+from testbed.engine_client import ask, follow_up, key, open_stream, prompt_of, request, until
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
-from tests.support.engines.engines import LlamaWorld, ask, follow_up, key, open_stream, prompt_of, request, until
+from tests.support.engines.engines import LlamaWorld
 from tests.support.engines.llama_server import serving
 from tests.support.engines.relay import Relay
 from tests.support.engines.tiny_models import write_tiny_model

@@ -20,7 +20,8 @@ from sessions.limits import HoldsKV, Share
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ResponseId, TenantId
 from sessions.ports import Engine
-from tests.support.engines.engines import WINDOW, ask, follow_up, key, open_stream, prompt_of, until
+from testbed.engine_client import ask, follow_up, key, open_stream, prompt_of, until
+from tests.support.engines.engines import WINDOW
 from tests.support.virtual_time import virtual
 
 STORY = "Tell me a story about a bird that could not fly, about its friends, and about the river that they crossed."

@@ -17,7 +17,7 @@ from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, EngineLost, Overloaded, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling, TextOptions, Tokens
-from tests.support.engines.engines import Answer, follow_up, key, prompt_of, request
+from testbed.engine_client import Answer, follow_up, key, prompt_of, request
 from tests.support.engines.token_servers import (
     OTHER_END,
     STORY,

@@ -21,7 +21,8 @@ from sessions.model.types import Json, Sampling, Tool, pack_tokens
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.output_pipeline import Release
 from sessions.turn.tool_call_parser import ToolCallParser, constrained_output, forced_tools
-from tests.support.engines.engines import Answer, LlamaWorld, World, ask, key
+from testbed.engine_client import Answer, ask, key
+from tests.support.engines.engines import LlamaWorld, World
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 WORLDS = [

@@ -14,8 +14,8 @@ import pytest
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.grammar_cache import GrammarCache
 from sessions.model.types import Json, Sampling, TextOptions
+from testbed.engine_client import ask, key
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
-from tests.support.engines.engines import ask, key
 from tests.support.engines.tiny_models import KINDS, write_tiny_model
 
 pytestmark = pytest.mark.model

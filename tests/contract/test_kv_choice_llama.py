@@ -9,7 +9,8 @@ import pytest
 
 from inference.kv.disk import ProgressReader
 from inference.llama import LlamaEngine, LlamaOptions
-from tests.support.engines.engines import SLOTS, WINDOW, ask, follow_up, key, prompt_of
+from testbed.engine_client import ask, follow_up, key, prompt_of
+from tests.support.engines.engines import SLOTS, WINDOW
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

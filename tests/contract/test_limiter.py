@@ -17,7 +17,7 @@ from actors.limits.valkey import ValkeyLimiter
 from sessions.limits import Ceilings, Demand, Grant, Limiter, Limits
 from sessions.model.errors import Unavailable
 from sessions.model.types import ResponseId, SessionId, TenantId
-from tests.support.cluster.directories import Server, cluster_url, running_cluster
+from testbed.valkey_server import Server, cluster_url, running_cluster
 
 TENANT = TenantId("acme {}")
 FREE = Ceilings()

@@ -13,7 +13,8 @@ import pytest
 
 from inference.llama import LlamaEngine, LlamaOptions
 from inference.step_budget import LEAST_BESIDE, StepBudget
-from tests.support.engines.engines import AlwaysRestores, ask, key, prompt_of, request, until
+from testbed.engine_client import ask, key, prompt_of, request, until
+from tests.support.engines.engines import AlwaysRestores
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

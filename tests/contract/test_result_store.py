@@ -16,7 +16,7 @@ from sessions.metrics import Metrics
 from sessions.model.generation import Chunk
 from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.turn.ledger import PromptPlan
-from tests.support.cluster.directories import Server
+from testbed.valkey_server import Server
 
 ACME, LIKE = TenantId("acme {}"), TenantId("acme {} ")
 ROOM = 10_000

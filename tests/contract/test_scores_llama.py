@@ -14,8 +14,8 @@ from inference.llama import LlamaEngine, LlamaOptions
 from inference.llama.scorer import PIECE_TOKENS
 from inference.simulated import SimulatedOptions
 from sessions.model.types import Json, Sampling, TextOptions
+from testbed.engine_client import ask, key
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
-from tests.support.engines.engines import ask, key
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 

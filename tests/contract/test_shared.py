@@ -17,7 +17,7 @@ import redis
 from sessions.model import commands as cm
 from sessions.model.errors import Limited, Unauthorized, Unavailable
 from sessions.model.types import LOCAL_PRINCIPAL, SCOPES, ItemId, Principal, SessionId, TenantId, UnixMs
-from tests.support.cluster.directories import Server, cluster_url, running
+from testbed.valkey_server import Server, cluster_url, running
 from transport.auth import tickets
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.tickets import MemoryTickets, Tickets

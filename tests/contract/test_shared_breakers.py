@@ -14,7 +14,7 @@ from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import TenantId
 from sessions.server_tools import ToolResult
-from tests.support.cluster.directories import Server
+from testbed.valkey_server import Server
 from tests.support.mcp.opened import request_of
 
 pytestmark = pytest.mark.cluster

@@ -28,8 +28,8 @@ from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
 from sessions.ports import Member, Owner
-from tests.support.cluster.directories import free_port, running
-from tests.support.cluster.real import ALICE, Story, real_cluster, say
+from testbed.real_cluster import ALICE, Story, real_cluster, say
+from testbed.valkey_server import free_port, running
 from tests.support.neighbours.previous import PROTOCOLS, RECORDED, SCHEMA
 from tests.support.neighbours.shapes import breaches, shapes, versions
 

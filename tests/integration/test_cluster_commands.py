@@ -26,7 +26,7 @@ from websockets.exceptions import InvalidStatus
 from actors.directory.valkey import ValkeyDirectory
 from persistence import connect_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from tests.support.doors.wire_client import WireClient, connected, text_of
+from testbed.wire_client import WireClient, connected, text_of
 from tests.support.stores.journals import NOW
 from transport.cli.settings import Settings
 from transport.cli.start.startup import WITHOUT_END

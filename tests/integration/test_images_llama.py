@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from testbed.server_process import ServerProcess
+from testbed.wire_client import connected
 from tests.support.doors.image_turns import sees, three_turns, url_of
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import connected
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.tiny_models import write_tiny_model
 from tests.support.engines.tiny_projector import ROW, write_tiny_projector

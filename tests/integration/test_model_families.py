@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import connected
+from testbed.server_process import ServerProcess
+from testbed.wire_client import connected
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.tiny_models import HEAD, KINDS, REWRITTEN, TEMPLATES, write_tiny_model
 

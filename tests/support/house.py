@@ -191,7 +191,7 @@ def everything() -> Mapping[str, list[str]]:
     """What each rule finds in the tree as it is."""
     server = modules(*PACKAGES, "app.py", "deploy")
     product = [*server, *modules("bench")]
-    tests = modules("tests")
+    tests = modules("tests", "testbed")
     return {
         "class names defined twice": class_names_defined_twice(product),
         "ruled-out words": ruled_out_names(product),

@@ -15,7 +15,7 @@ from inference import make_engine
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.engine import VllmEngine
 from sessions.model.errors import BadInput
-from tests.support.engines.engines import ask, follow_up, key, prompt_of
+from testbed.engine_client import ask, follow_up, key, prompt_of
 from tests.support.engines.vllm_world import MODEL, STEP_TOKENS, VllmWorld, settled, start, vllm_options
 from transport.cli.settings import Settings
 

@@ -14,7 +14,7 @@ from inference.vllm.connector import SessileConnector, contain_errors
 from inference.vllm.engine import VllmEngine
 from sessions.model.generation import Chunk
 from sessions.model.types import OPENINGS, Sampling
-from tests.support.engines.engines import Opened, ask, follow_up, key, open_stream, prompt_of, until
+from testbed.engine_client import Opened, ask, follow_up, key, open_stream, prompt_of, until
 from tests.support.engines.vllm_world import BLOCK_TOKENS, FEW, STEP_TOKENS, VllmWorld, offload_of, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

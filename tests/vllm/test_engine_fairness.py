@@ -9,7 +9,8 @@ import pytest
 from inference.vllm.engine import VllmEngine
 from sessions.limits import Share
 from sessions.model.types import Sampling
-from tests.support.engines.engines import SLOTS, Answer, ask, key, prompt_of, until
+from testbed.engine_client import Answer, ask, key, prompt_of, until
+from tests.support.engines.engines import SLOTS
 from tests.support.engines.vllm_world import VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

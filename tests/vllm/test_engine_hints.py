@@ -15,7 +15,7 @@ from inference.vllm.engine import VllmEngine
 from inference.vllm.offload import KvOffload
 from sessions.model.errors import EngineLost
 from sessions.model.generation import Chunk, EngineInfo
-from tests.support.engines.engines import ask, key
+from testbed.engine_client import ask, key
 from tests.support.engines.kv import make_tiers
 from tests.support.engines.vllm_world import BLOCK_TOKENS, vllm_options
 from tests.support.virtual_time import settled, virtual

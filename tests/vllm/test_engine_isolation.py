@@ -15,7 +15,7 @@ import pytest
 
 from inference.vllm.engine import VllmEngine
 from sessions.model.types import Sampling
-from tests.support.engines.engines import Answer, ask, key, prompt_of, request, until
+from testbed.engine_client import Answer, ask, key, prompt_of, request, until
 from tests.support.engines.vllm_world import BLOCK_TOKENS, FEW, VllmWorld, offload_of, settled, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

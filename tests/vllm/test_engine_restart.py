@@ -20,18 +20,9 @@ from inference.vllm.engine import VllmEngine
 from inference.vllm.sampling import prefill_params
 from sessions.model.errors import EngineLost, Unavailable
 from sessions.model.generation import Chunk
+from testbed.engine_client import Opened, ask, follow_up, key, open_stream, prompt_of, request, until
 from tests.support.engines.dying_connector import PHASES, SAVE, DyingCore
-from tests.support.engines.engines import (
-    AlwaysRestores,
-    Opened,
-    ask,
-    follow_up,
-    key,
-    open_stream,
-    prompt_of,
-    request,
-    until,
-)
+from tests.support.engines.engines import AlwaysRestores
 from tests.support.engines.vllm_world import BLOCK_TOKENS, VllmWorld, offload_of, settled, start, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

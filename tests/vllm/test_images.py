@@ -17,10 +17,10 @@ from sessions.model.errors import BadInput
 from sessions.model.types import InputImage, InputText
 from sessions.ports import ChatMessage
 from sessions.turn.images import NAME_IDS, ImageName, image_runs, prompt_text
+from testbed.engine_client import Answer
+from testbed.server_process import ServerProcess
 from tests.support.doors.image_turns import sees, three_turns
-from tests.support.doors.server_process import ServerProcess
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
-from tests.support.engines.engines import Answer
 from tests.support.engines.image_talk import ONE, PARTS, TWO, ImageTalk
 from tests.support.engines.tiny_projector import input_image, noise
 from tests.support.engines.tiny_seeing import IMAGE, TILE_MARKS, write_tiny_seeing_folder

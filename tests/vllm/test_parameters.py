@@ -11,7 +11,7 @@ from inference.sampling import HONOURED
 from inference.vllm.sampling import sampling_params
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Sampling
-from tests.support.engines.engines import key, request
+from testbed.engine_client import key, request
 from tests.support.engines.sampling_fields import fields_read
 
 pytestmark = [pytest.mark.vllm]

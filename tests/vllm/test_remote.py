@@ -18,7 +18,7 @@ from inference.remote.options import RemoteOptions
 from sessions.model.errors import BadInput, SessileError
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Sampling, TextOptions, Tokens
-from tests.support.engines.engines import Answer, follow_up, key, open_stream, prompt_of, request
+from testbed.engine_client import Answer, follow_up, key, open_stream, prompt_of, request
 from tests.support.engines.vllm_world import BLOCK_TOKENS, MODEL
 from tests.support.listening_sockets import free_ports
 

@@ -13,7 +13,7 @@ from vllm.v1.structured_output import backend_guidance
 from sessions.model.errors import BadInput
 from sessions.model.types import Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
-from tests.support.engines.engines import ask, collect, key, prompt_of, request
+from testbed.engine_client import ask, collect, key, prompt_of, request
 from tests.support.engines.vllm_world import VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

@@ -32,9 +32,9 @@ from inference.vllm.scheduling.scheduler import AsyncSessileScheduler, SessileSc
 from sessions.model.errors import BadInput
 from sessions.model.types import Json, Sampling, TextOptions, Tool
 from sessions.turn.tool_call_parser import constrained_output
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import WireClient, connected, text_of
-from tests.support.engines.engines import ask, key, prompt_of
+from testbed.engine_client import ask, key, prompt_of
+from testbed.server_process import ServerProcess
+from testbed.wire_client import WireClient, connected, text_of
 from tests.support.engines.vllm_world import BLOCK_TOKENS, MODEL, STEP_TOKENS, VllmWorld, start, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

@@ -20,7 +20,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from inference.step_budget import StepBudget
 from inference.vllm.async_llm import VllmCore
 from inference.vllm.scheduling.step_planner import StepPlanner
-from tests.support.engines.engines import ask, key, prompt_of
+from testbed.engine_client import ask, key, prompt_of
 from tests.support.engines.vllm_world import BLOCK_TOKENS, STEP_TOKENS, VllmWorld, start, vllm_options
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

@@ -15,8 +15,8 @@ from sessions.model.types import Sampling, UnixMs
 from sessions.ports import ChatMessage
 from sessions.turn.channels import CHANNEL, MARKS
 from sessions.turn.tool_call_parser import CLOSE, OPEN
+from testbed.engine_client import ask, key, prompt_of
 from tests.support.engines.chat_templates import FAMILIES
-from tests.support.engines.engines import ask, key, prompt_of
 from tests.support.engines.vllm_world import MODEL, VllmWorld, start
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]

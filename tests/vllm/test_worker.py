@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from inference.vllm.worker import groups_of_one
-from tests.support.doors.server_process import ROOT
+from testbed.server_process import ROOT
 
 pytestmark = pytest.mark.vllm
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.chaos.cluster import SIMULATED, chaos_cluster
-from tests.support.chaos.load import load
+from testbed.chaos.cluster import SIMULATED, chaos_cluster
+from testbed.chaos.load import load
 
 
 @pytest.mark.cluster

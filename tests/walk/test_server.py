@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 QUESTION = "Tell a long story about a river, a bridge and a town."
 

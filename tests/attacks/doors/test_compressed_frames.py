@@ -15,8 +15,8 @@ from websockets.asyncio.client import connect
 from websockets.protocol import State
 
 from sessions.model.types import Principal, TenantId
+from testbed.wire_client import SUBPROTOCOL
 from tests.support.doors.assembly import Assembly, assembled
-from tests.support.doors.wire_client import SUBPROTOCOL
 from transport.auth.authenticator import key_digest
 
 KEYS = {key_digest("s3cret-of-ana"): Principal(tenant=TenantId("acme"), key_id="ana", user="ana")}

@@ -13,9 +13,9 @@ import pytest
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
+from testbed.wire_client import connected
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.push_world import PushWorld, a_push_world
-from tests.support.doors.wire_client import connected
 from transport.auth.authenticator import key_digest
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")

@@ -16,11 +16,11 @@ import pytest
 from inference.file_workers.pool import FileWorkers
 from inference.simulated import SimulatedOptions
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
-from tests.support.documents.hostile import SECRET, hostile_documents
-from tests.support.documents.made import a_docx
+from testbed.documents.hostile import SECRET, hostile_documents
+from testbed.documents.made import a_docx
+from testbed.wire_client import connected
 from tests.support.doors import markers as mk
 from tests.support.doors.assembly import Assembly, assembled
-from tests.support.doors.wire_client import connected
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from sessions.model.push import SUBSCRIPTIONS_MAX, ApnsTarget, FcmTarget, WebPushTarget
+from testbed.server_process import ROOT
 from tests.support.doors.google_service import GoogleService
 from tests.support.doors.push_service import vapid_pem
 from tests.support.doors.push_world import ACME, ANA, BEN, PushWorld, a_push_world
-from tests.support.doors.server_process import ROOT
 
 SUBSCRIPTIONS = "/v1/push/subscriptions"
 APPLE, GOOGLE = "0a" * 32, "c:APA91b" + "x" * 140

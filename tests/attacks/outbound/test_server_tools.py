@@ -17,9 +17,9 @@ from actors.hosting.runtime import RuntimeLimits
 from inference.simulated import SimulatedOptions
 from sessions.actor.actor_context import ActorLimits
 from sessions.model.types import ALL_SCOPES, Principal, TenantId
+from testbed.wire_client import WireClient, connected
 from tests.support.doors.openai_server import Serving, serving
 from tests.support.doors.tool_service import ToolService, opened_tools, reply, tools_toml
-from tests.support.doors.wire_client import WireClient, connected
 from transport.auth.authenticator import key_digest
 
 ANA = Principal(tenant=TenantId("acme"), key_id="ana", user="ana")

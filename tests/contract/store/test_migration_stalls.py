@@ -8,8 +8,8 @@ import pytest
 
 from persistence.sql.migrations import read_migrations
 from persistence.sqlite import schema as sqlite_schema
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.migration_stalls import postgres_stalls, rewritten_by_each, sqlite_stalls
-from tests.support.stores.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
 

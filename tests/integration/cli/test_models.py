@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.doors.server_process import ROOT, ServerProcess
+from testbed.server_process import ROOT, ServerProcess
 from tests.support.engines.hub_server import HubRepo, HubServer
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from inference.simulated import SimulatedEngine
 from persistence.memory.store import MemoryStore
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId
-from tests.support.doors.server_process import ROOT
+from testbed.server_process import ROOT
 from transport.cli.settings import Settings
 
 NO_MODEL = ("--model", "no-such-model.gguf")

@@ -13,8 +13,8 @@ import pytest
 from sessile_client import Client
 from sessile_client._http import ask
 
+from testbed.server_process import ROOT, ServerProcess
 from tests.support.doors.blocking_proxy import BlockingProxy, Mode
-from tests.support.doors.server_process import ROOT, ServerProcess
 from tests.support.node import WITH_NODE, node_modules
 
 BLOCKS: list[tuple[Mode, int]] = [("refuse", 0), ("strip", 0), ("cut", 150), ("cut", 900)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.chaos.proxy import Proxy
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import connected
+from testbed.chaos.proxy import Proxy
+from testbed.server_process import ServerProcess
+from testbed.wire_client import connected
 from tests.support.jvm import compiled, program
 
 pytestmark = pytest.mark.slow

@@ -26,7 +26,7 @@ from persistence.sqlite.store import SqliteStore
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import ReplicaId
 from sessions.ports import Member
-from tests.support.cluster.real import TOKEN, RealCluster, Story, create, new_id, real_cluster, say
+from testbed.real_cluster import TOKEN, RealCluster, Story, create, new_id, real_cluster, say
 from transport.cli.settings import Settings
 from transport.cli.start.security import certificate_watchers, peer_security
 from transport.peer import GrpcDialer, PeerCertificates, PeerSecurity, PeerServer

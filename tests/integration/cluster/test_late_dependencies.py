@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.cluster.directories import Server, free_port
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.postgres_server import PostgresServer
+from testbed.valkey_server import Server, free_port
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from inference.llama import LlamaEngine, LlamaOptions
 from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.routing.models_file import read_models
-from tests.support.cluster.real import ALICE, RealCluster, new_id, now_ms, real_cluster
+from testbed.real_cluster import ALICE, RealCluster, new_id, now_ms, real_cluster
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.gateway import Gateway, GatewayServices

@@ -14,7 +14,7 @@ from sessions.model.errors import BadInput, Unavailable
 from sessions.model.inspection import JudgedTexts, PromptMessage, PromptTokens, TextTokens, TokenIds
 from sessions.model.types import SessionKey, TenantId, Tool
 from sessions.service_totals import sum_of
-from tests.support.cluster.real import ALICE, FAST, Story, create, real_cluster, say
+from testbed.real_cluster import ALICE, FAST, Story, create, real_cluster, say
 from transport.ops.operator_api import ClusterOperatorApi
 from transport.tasks import Tasks
 

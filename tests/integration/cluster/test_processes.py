@@ -11,8 +11,8 @@ from actors.routing.router import Router
 from sessions.model.events import ResponseCompleted, ResponseIncomplete, SessionMigrated
 from sessions.model.types import ResponseId, SessionKey, Usage
 from sessions.ports import Journal
+from testbed.real_cluster import Story, create, say
 from tests.support.cluster.processes import Processes, ReplicaProcess, processes
-from tests.support.cluster.real import Story, create, say
 from tests.support.engines.chat_templates import FAMILIES, SPECIALS
 from tests.support.engines.tiny_models import HEAD, KINDS, REWRITTEN, TEMPLATES, write_tiny_model
 

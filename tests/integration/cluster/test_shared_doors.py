@@ -18,9 +18,9 @@ from persistence.memory.store import MemoryStore
 from sessions.clock import Clock
 from sessions.model.errors import Unavailable
 from sessions.model.types import Principal
-from tests.support.cluster.directories import Server as Valkey
-from tests.support.cluster.directories import running
-from tests.support.cluster.real import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
+from testbed.real_cluster import ALICE, FAST, RealCluster, new_id, now_ms, real_cluster
+from testbed.valkey_server import Server as Valkey
+from testbed.valkey_server import running
 from tests.support.doors.websocket_wire import shake_hands, wire
 from tests.support.rounds.mutated_histories import sentence
 from transport.auth.authenticator import Authenticator, key_digest

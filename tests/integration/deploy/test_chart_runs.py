@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.load import load
+from testbed.chaos.load import load
 from tests.support.kubernetes.deployed import GATEWAY, POOL, deployed, is_possible, timeline
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(280)]

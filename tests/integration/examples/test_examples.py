@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from inference.simulated import SimulatedOptions
-from tests.support.chaos.proxy import Flow, Proxy
+from testbed.chaos.proxy import Flow, Proxy
 from tests.support.doors.openai_server import Serving, serving
 from tests.support.node import CLIENT, WITH_NODE, node_modules
 from transport.grpc_api.server import GrpcServer

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from inference.simulated import SimulatedOptions
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.types import Epoch, SessionId, SessionKey, TenantId, UnixMs
-from tests.support.chaos.proxy import Flow, Proxy
+from testbed.chaos.proxy import Flow, Proxy
 from tests.support.doors.grpc_door import ENDS, Door, Talk, error_of, events, has, opened, text
 from tests.support.garbage import no_cycles
 from transport.grpc_api import sessile_pb2 as pb

@@ -19,8 +19,8 @@ from sessions.billing.metering import entry_public
 from sessions.metrics import Metrics
 from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from tests.support.cluster.directories import Server as Valkey
-from tests.support.cluster.directories import free_port
+from testbed.valkey_server import Server as Valkey
+from testbed.valkey_server import free_port
 from tests.support.stores.journals import NOW, billed, key
 from tests.support.stores.kafka_broker import KafkaBroker, KafkaConsumer
 

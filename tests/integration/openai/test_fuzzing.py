@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from tests.support.rounds.openai_fuzz import FAST, fuzzed
 
 

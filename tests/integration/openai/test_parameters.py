@@ -17,11 +17,11 @@ from google.protobuf.json_format import ParseDict
 from openai.types import CompletionUsage
 
 from inference.simulated import SimulatedEngine, SimulatedOptions
+from testbed.wire_client import connected, new_ulid
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.grpc_door import error_of
 from tests.support.doors.grpc_door import opened as opened_grpc
 from tests.support.doors.openai_server import SIMULATED, Serving
-from tests.support.doors.wire_client import connected, new_ulid
 from tests.support.engines.sampling_fields import each_field
 from transport.grpc_api import sessile_pb2 as pb
 

@@ -16,14 +16,14 @@ import pytest
 
 from inference.remote.engine import RemoteEngine
 from inference.remote.options import RemoteOptions
+from testbed.images.made import a_pattern, encoded
+from testbed.server_process import ServerProcess
+from testbed.wire_client import connected
 from tests.support.doors.assembly import assembled
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import connected
 from tests.support.engines.chat_provider import AWAY, BUSY, STREAM, ChatProvider, chat_engine, delta, end
 from tests.support.engines.engines import LlamaWorld
 from tests.support.engines.relay import Relay
 from tests.support.engines.token_servers import STORY, SglangServer, write_folder
-from tests.support.images.made import a_pattern, encoded
 
 QUESTION = "Tell a long story about a river, a bridge and a town."
 

@@ -20,9 +20,9 @@ from sessions.billing.prices import PriceBook, read_prices
 from sessions.metrics import Counter
 from sessions.model.events import ResponseCompleted
 from sessions.model.types import ALL_SCOPES, Principal, SessionKey, TenantId
+from testbed.engine_client import until
 from tests.support.doors.assembly import Assembly, assembled
 from tests.support.doors.openai_server import ScriptedEngine
-from tests.support.engines.engines import until
 from transport.auth.authenticator import key_digest
 
 OPTIONS = SimulatedOptions(step_base_s=0.001, answer_tokens_mean=24)

@@ -21,12 +21,12 @@ from sessions.model.types import ALL_SCOPES, Principal, TenantId
 from sessions.ports import ImageDecoder
 from sessions.turn.images import MARK as IMAGE_MARK
 from sessions.turn.images import UNSEEN, image_runs, prompt_text
-from tests.support.documents.made import a_docx, a_pdf
+from testbed.documents.made import a_docx, a_pdf
+from testbed.images.made import encoded, noise
+from testbed.wire_client import connected
 from tests.support.doors import markers as mk
 from tests.support.doors.assembly import Assembly, assembled
-from tests.support.doors.wire_client import connected
 from tests.support.images.inline import InlineImages
-from tests.support.images.made import encoded, noise
 from transport.auth.authenticator import key_digest
 
 ACME = Principal(tenant=TenantId("acme"), key_id="k", role="service", scopes=ALL_SCOPES)

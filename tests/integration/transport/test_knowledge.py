@@ -22,9 +22,9 @@ from sessions.retrieval.search import Deadlines
 from sessions.retrieval.services import Retrieval
 from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId
 from sessions.turn.keyword_filter import KeywordFilterSet
+from testbed.wire_client import WireClient, connected
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
-from tests.support.doors.wire_client import WireClient, connected
 from tests.support.engines.made_up_embedder import MadeUpEmbedder, made_up_retrieval
 from transport.auth.authenticator import key_digest
 from transport.grpc_api import sessile_pb2 as pb

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from sessions.model.push import GRACE_MS, address_of
+from testbed.wire_client import connected
 from tests.support.doors.assembly import assembled, wall_ms
 from tests.support.doors.google_service import failure
 from tests.support.doors.push_world import ACME, ANA, BEN, KEYS, SECRET_WORDS, PushWorld, a_push_world
-from tests.support.doors.wire_client import connected
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores.replicas import Talks, bring_keys, go_on, logs_in, replicated, resumed_at, run
+from testbed.replicated_server import Talks, bring_keys, go_on, logs_in, replicated, resumed_at, run
 from tests.support.stores.s3_server import CREDENTIALS, s3_server
 
 ROUNDS = 3

@@ -22,8 +22,8 @@ import msgspec
 from actors.directory.valkey import ValkeyDirectory
 from actors.peer.links import LinkDown
 from sessions.model.errors import SessileError
-from tests.support.chaos.cluster import TOKEN, ChaosCluster, Member, chaos_cluster, key_of
-from tests.support.chaos.load import Load, load
+from testbed.chaos.cluster import TOKEN, ChaosCluster, Member, chaos_cluster, key_of
+from testbed.chaos.load import Load, load
 from transport.ops.operator_requests import find_member, open_link
 from transport.peer.security import PeerSecurity
 

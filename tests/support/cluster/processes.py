@@ -21,9 +21,9 @@ from actors.routing.router import Router
 from actors.routing.router_limits import RouterLimits
 from persistence.open_store import open_store
 from sessions.ports import Journal
-from tests.support.cluster.directories import Server, free_port
+from testbed.postgres_server import PostgresServer
+from testbed.valkey_server import Server, free_port
 from tests.support.cluster.node import SECURITY
-from tests.support.stores.postgres_server import PostgresServer
 from transport.peer import GrpcDialer
 
 ROOT = Path(__file__).resolve().parents[3]

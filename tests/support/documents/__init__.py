@@ -1,1 +1,1 @@
-"""Documents that tests and benches make: whole ones of each format, and hostile ones."""
+"""Documents read in the process of a test."""

@@ -16,11 +16,11 @@ from sessions.metrics import Metrics
 from sessions.model.push import GRACE_MS
 from sessions.model.types import ALL_SCOPES, Principal, SessionId, SessionKey, TenantId, UnixMs
 from sessions.public_addresses import AddressRules
+from testbed.wire_client import connected
 from tests.support.doors.apple_service import APP, KEY_ID, TEAM, AppleService
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from tests.support.doors.google_service import PROJECT, GoogleService
 from tests.support.doors.push_service import PushService, vapid_key
-from tests.support.doors.wire_client import connected
 from transport.auth.authenticator import key_digest
 from transport.push.apns import Apns, ApnsKey
 from transport.push.door import PushDoor

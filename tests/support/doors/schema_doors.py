@@ -14,8 +14,8 @@ import grpc.aio
 import httpx
 from google.protobuf.json_format import ParseDict, ParseError
 
+from testbed.wire_client import connected, new_ulid
 from tests.support.doors.grpc_door import ENDS, error_of
-from tests.support.doors.wire_client import connected, new_ulid
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessions.model.types import Tokens, UnixMs
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.retokenisation import shared_length
-from tests.support.engines.engines import ask, key
+from testbed.engine_client import ask, key
 
 ANSWER_TOKENS = 6
 

@@ -9,7 +9,7 @@ from sessions.model.generation import Chunk, Finish, GenerationRequest
 from sessions.model.types import InputImage, InputText, UnixMs
 from sessions.ports import ChatMessage, Engine
 from sessions.turn.images import prompt_text
-from tests.support.engines.engines import Answer, key, request
+from testbed.engine_client import Answer, key, request
 from tests.support.engines.tiny_projector import input_image, noise
 
 ONE, TWO = input_image(noise(1)), input_image(noise(2, width=200))

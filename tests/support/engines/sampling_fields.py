@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sessions.model.generation import HONOURED_BY_TURNS, GenerationRequest
 from sessions.model.types import Sampling, TextOptions
-from tests.support.engines.engines import key, request
+from testbed.engine_client import key, request
 
 VALUES: Final[dict[str, Any]] = {
     "temperature": 0.0,

@@ -1,1 +1,1 @@
-"""Images for tests, made by Pillow or by hand: ordinary ones and hostile ones."""
+"""Images decoded in the process of a test."""

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from persistence.open_store import open_store
-from tests.support.chaos.cluster import key_of
-from tests.support.chaos.device import Device
-from tests.support.chaos.verdict import judge, log_of
-from tests.support.cluster.directories import Server as Valkey
+from testbed.chaos.cluster import key_of
+from testbed.chaos.device import Device
+from testbed.chaos.verdict import judge, log_of
+from testbed.postgres_server import PostgresServer
+from testbed.valkey_server import Server as Valkey
 from tests.support.kubernetes.cluster import Kubernetes
 from tests.support.kubernetes.containers import Image, built_image, host_image
 from tests.support.kubernetes.kubelet import Machine
 from tests.support.kubernetes.manifests import Manifest, over, render
 from tests.support.kubernetes.network import SUBNET, Network, inside
 from tests.support.kubernetes.prometheus import Prometheus
-from tests.support.stores.postgres_server import PostgresServer
 
 RELEASE: Final = "sessile"
 NAMESPACE: Final = "chat"

@@ -71,7 +71,7 @@ async def journal(folder: Path) -> tuple[str, Any]:
     from sessions.model import commands as cm
     from sessions.model.request import request_of
     from sessions.model.types import CommandId
-    from tests.support.cluster.real import ALICE, Story, create, new_id, real_cluster, say
+    from testbed.real_cluster import ALICE, Story, create, new_id, real_cluster, say
 
     logs = {}
     async with real_cluster(1, store=SqliteStore(SqliteDatabase(folder))) as made:
@@ -120,7 +120,7 @@ async def directory() -> Any:
     from actors.directory.valkey import ValkeyDirectory
     from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey, TenantId
     from sessions.ports import Member, Owner
-    from tests.support.cluster.directories import free_port, running
+    from testbed.valkey_server import free_port, running
 
     with running(port=free_port()) as server:
         made = ValkeyDirectory(server.url)

@@ -25,8 +25,8 @@ import msgspec
 import redis.asyncio as redis
 
 from deploy.cluster import valkey
-from tests.support.doors.server_process import ROOT, ServerProcess
-from tests.support.doors.wire_client import connected, new_ulid
+from testbed.server_process import ROOT, ServerProcess
+from testbed.wire_client import connected, new_ulid
 from tests.support.stores.kafka_broker import KafkaBroker, KafkaConsumer
 from tests.support.stores.usage_rows import UsageRows
 

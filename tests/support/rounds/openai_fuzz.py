@@ -43,7 +43,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 from transport.openai.response_models import ChatChunk
 
 FAST: Final = (

@@ -1,6 +1,6 @@
 """The Python client through a network that cuts, delays and goes silent, and over kills of the server.
 
-A round is one client behind a proxy of its own (`tests.support.chaos.proxy`) that has a conversation of two turns while
+A round is one client behind a proxy of its own (`testbed.chaos.proxy`) that has a conversation of two turns while
 the proxy does its worst; one in eight uses the client without async. What the program was shown is then held against
 the log, which is read past the client: from the journal itself, or from offset 0 over a connection without faults.
 
@@ -24,10 +24,10 @@ from sessile_client import Client, Event, Limits, Lost, Session, sync
 
 from inference.simulated import SimulatedOptions
 from sessions.model.types import SessionId, SessionKey, TenantId
-from tests.support.chaos.proxy import Flow, Proxy
+from testbed.chaos.proxy import Flow, Proxy
+from testbed.server_process import ServerProcess
+from testbed.wire_client import connected
 from tests.support.doors.assembly import Assembly, assembled
-from tests.support.doors.server_process import ServerProcess
-from tests.support.doors.wire_client import connected
 from transport.http_api.server import ServerLimits
 from transport.protocol.connection import ConnectionLimits, ConnectionTiming
 

@@ -52,7 +52,7 @@ from sessions.ports import Journal
 from sessions.store import Store
 
 if TYPE_CHECKING:  # where vLLM's tests run there is no PostgreSQL
-    from tests.support.stores.postgres_server import PostgresServer
+    from testbed.postgres_server import PostgresServer
 
 NOW = UnixMs(1_750_000_000_000)
 DAY_MS = 24 * 3600 * 1000
@@ -156,7 +156,7 @@ class PostgresBed:
 @functools.cache
 def postgres() -> PostgresServer:
     """The server that all tests share; made by the first that asks."""
-    from tests.support.stores.postgres_server import PostgresServer
+    from testbed.postgres_server import PostgresServer
 
     server = PostgresServer()
     server.start()

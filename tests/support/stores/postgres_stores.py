@@ -12,7 +12,7 @@ from persistence.postgres.journal import PostgresJournal
 from persistence.postgres.store import PostgresStore
 from sessions.model.journal_types import Head
 from sessions.model.types import Epoch
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.stores import NOW, key
 
 

@@ -26,7 +26,7 @@ from deploy.sbom import Locked, Pin, sbom
 from deploy.setup_env import REQUIREMENTS
 from persistence.master_key import read_master_keys
 from sessions.metrics import Metrics
-from tests.support.cluster.directories import free_port
+from testbed.valkey_server import free_port
 from transport.cli.commands import VERSION, RunGateway, RunReplica, parse
 from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition

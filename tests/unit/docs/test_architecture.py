@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("sessions", "actors", "inference", "persistence", "transport")
-FOLDERS = (*PACKAGES, "clients", "deploy", "tests", "bench", "docs")
+FOLDERS = (*PACKAGES, "clients", "deploy", "tests", "testbed", "bench", "docs")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DECISIONS = ROOT / "docs" / "decisions"

@@ -41,14 +41,14 @@ def sleeps(source: str) -> list[int]:
 # probes have periods.
 MAY_SLEEP = (
     *("tests/simulation/", "tests/chaos/", "tests/support/chaos/", "tests/support/rounds/"),
-    "tests/support/kubernetes/",
+    *("tests/support/kubernetes/", "testbed/chaos/"),
 )
 VIRTUAL_TIME = re.compile(r"virtual_time|in_virtual_time|Harness|VirtualLoop")
 
 
 def test_no_test_sleeps() -> None:
     breaches = []
-    for path in files("tests"):
+    for path in files("tests", "testbed"):
         source = path.read_text()
         if "sleep" in source and not name_of(path).startswith(MAY_SLEEP) and not VIRTUAL_TIME.search(source):
             breaches += [f"{name_of(path)}:{line}" for line in sleeps(source)]
@@ -96,7 +96,7 @@ def test_a_read_of_the_environment_is_seen() -> None:
 
 
 def test_a_module_opens_with_what_it_decides() -> None:
-    product = modules(*PACKAGES, "clients", "deploy", "bench", "app.py")
+    product = modules(*PACKAGES, "clients", "deploy", "bench", "testbed", "app.py")
     assert [each.path for each in product if not ast.get_docstring(each.tree)] == []
 
 

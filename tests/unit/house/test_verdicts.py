@@ -14,7 +14,7 @@ THIS = Path(__file__).resolve()
 
 
 def sources_of(*endings: str) -> Iterator[Path]:
-    for folder in (ROOT / "tests", *(ROOT / "clients").glob("*/test*")):
+    for folder in (ROOT / "tests", ROOT / "testbed", *(ROOT / "clients").glob("*/test*")):
         for path in sorted(folder.rglob("*")):
             if path.suffix in endings and "node_modules" not in path.parts and path != THIS:
                 yield path

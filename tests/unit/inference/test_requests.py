@@ -23,7 +23,7 @@ from inference.tokens import LONG, Utf8Stream, as_tokens, common_prefix
 from sessions.model.errors import BadInput
 from sessions.model.generation import GenerationRequest
 from sessions.model.types import Json, Sampling, TextOptions
-from tests.support.engines.engines import ask, key, request
+from testbed.engine_client import ask, key, request
 from tests.support.engines.sampling_fields import each_field, fields_read
 
 # -- sampling

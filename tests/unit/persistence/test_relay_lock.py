@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio as redis
 
 from persistence.usage_stream.relay_lock import LOCK_MS, ValkeyRelayLock, shield_call
-from tests.support.cluster.directories import Server, running
+from testbed.valkey_server import Server, running
 
 pytestmark = pytest.mark.cluster
 

@@ -19,7 +19,7 @@ from sessions.billing.metering import UsageEntry, UsageStore
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Unavailable
 from sessions.model.types import UnixMs
-from tests.support.cluster.directories import Server, free_port
+from testbed.valkey_server import Server, free_port
 from tests.support.stores.journals import NOW, billed
 
 

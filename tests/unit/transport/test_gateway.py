@@ -37,9 +37,9 @@ from sessions.model.types import (
 )
 from sessions.ports import Member, View
 from sessions.routing.models_file import NO_POOLS, read_models
+from testbed.images.made import a_pattern, encoded
 from tests.support.doors.transport import FakeSessions, gateway_over, memory_sessions
 from tests.support.images.inline import InlineImages
-from tests.support.images.made import a_pattern, encoded
 from transport import errors
 from transport.errors import CODES, INNER, STARTUP, public, public_code, row
 from transport.gateway import Gateway, GatewayLimits, GatewayServices

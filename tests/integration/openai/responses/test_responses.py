@@ -16,9 +16,9 @@ from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput, Unauthorized
 from sessions.model.generation import ThoughtMarks
 from sessions.model.types import LOCAL_PRINCIPAL, Principal, Sampling, SessionId, SessionKey, TenantId
+from testbed.engine_client import until
 from tests.support.doors.openai_server import SIMULATED, ScriptedEngine, Serving, serving
 from tests.support.doors.websocket_wire import wire
-from tests.support.engines.engines import until
 from transport.auth.authenticator import key_digest
 from transport.http_api.routes import responses
 

@@ -9,7 +9,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.doors.server_process import ServerProcess
+from testbed.server_process import ServerProcess
 
 FLAGS = ("--engine", "sim", "--sim-tokens-per-s", "200", "--sim-answer-tokens", "30", "--journal-encryption", "off")
 ENDED = ("response.completed", "response.incomplete", "response.failed", "error")

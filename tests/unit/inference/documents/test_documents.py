@@ -21,7 +21,7 @@ from inference.documents.text_builder import TextBuilder, TextFull, clean_text
 from inference.documents.zip_bounds import PARTS_MAX, check_zip
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.knowledge.documents import DocumentText
-from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
+from testbed.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
 
 # -- charsets
 WORDS = "Füße über Straßen; naïve Œuvre. " * 20

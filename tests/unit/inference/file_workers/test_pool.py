@@ -14,8 +14,8 @@ from inference.file_workers import pool as module
 from inference.file_workers.pool import FileWorkers
 from sessions.metrics import Metrics
 from sessions.model.errors import BadInput, Overloaded, TooLarge
-from tests.support.documents.made import a_pdf
-from tests.support.images.made import a_pattern, encoded, noise
+from testbed.documents.made import a_pdf
+from testbed.images.made import a_pattern, encoded, noise
 
 
 async def test_texts_are_taken_out_and_remembered() -> None:

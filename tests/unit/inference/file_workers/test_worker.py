@@ -13,8 +13,8 @@ from inference.file_workers.sandbox import SandboxLimits
 from inference.file_workers.worker import ForkingWorker, load_libraries
 from sessions.model.knowledge.documents import DocumentText
 from sessions.model.knowledge.images import DecodedImage
-from tests.support.documents.made import a_docx, a_pdf
-from tests.support.images.made import a_pattern, encoded
+from testbed.documents.made import a_docx, a_pdf
+from testbed.images.made import a_pattern, encoded
 
 WORKER = ForkingWorker(SandboxLimits(memory_mib=128, cpu_s=2), 60)
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageCms
 from inference.images.decoding import decode_image
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.knowledge.images import DECODED_BYTES_MAX, DecodedImage
-from tests.support.images.made import a_gif, a_pattern, a_png, encoded, noise, opened
+from testbed.images.made import a_gif, a_pattern, a_png, encoded, noise, opened
 
 MODES = {
     "PNG": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),

@@ -13,8 +13,8 @@ from inference.file_workers.pool import FileWorkers
 from inference.file_workers.worker import answer
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.knowledge.images import DECODED_BYTES_MAX, DecodedImage
-from tests.support.images.hostile import hostile_images, samples
-from tests.support.images.made import a_pattern, a_png, encoded, opened
+from testbed.images.hostile import hostile_images, samples
+from testbed.images.made import a_pattern, a_png, encoded, opened
 
 CODES = {"image_type_unsupported", "image_unreadable", "image_too_complex"}
 

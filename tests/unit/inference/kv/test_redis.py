@@ -16,7 +16,7 @@ from inference.kv.redis import RedisTier
 from inference.kv.tiers import Tiers
 from inference.tokens import as_tokens
 from persistence.keys import MemoryKeyStore
-from tests.support.cluster.directories import Server
+from testbed.valkey_server import Server
 from tests.support.engines.kv import IDENTITY, key, make_tiers, payload_of, snapshot, write_payload
 
 pytestmark = pytest.mark.cluster

@@ -24,7 +24,7 @@ from inference.step_budget import StepBudget
 from inference.tokens import as_tokens
 from sessions.model.errors import Unavailable
 from sessions.model.generation import BACKGROUND_PRIORITY, Chunk, EngineInfo, Finish
-from tests.support.engines.engines import ask, key
+from testbed.engine_client import ask, key
 from tests.support.engines.kv import make_tiers
 from tests.support.virtual_time import settled, virtual
 

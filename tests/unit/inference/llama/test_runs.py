@@ -24,9 +24,9 @@ from inference.tokens import as_tokens
 from sessions.model.errors import BadInput, Internal, SessileError, Unavailable
 from sessions.model.generation import Chunk, Finish
 from sessions.model.types import Json, Sampling, TextOptions, Tokens
+from testbed.engine_client import key, request
 from tests.support.engines.byte_vocabulary import END, encoded
 from tests.support.engines.byte_vocabulary import METADATA as guided_completion_METADATA
-from tests.support.engines.engines import key, request
 from tests.support.engines.gguf_files import METADATA
 from tests.support.engines.llama_server import answering, chunked, event, serving
 

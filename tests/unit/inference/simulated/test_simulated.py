@@ -16,7 +16,7 @@ from inference.simulated.vocabulary import TOKEN_BYTES, hash_token, hash_tokens,
 from inference.tokens import as_tokens
 from sessions.model.errors import Unavailable
 from sessions.model.generation import Chunk, Finish
-from tests.support.engines.engines import ask, key, open_stream
+from testbed.engine_client import ask, key, open_stream
 from tests.support.virtual_time import virtual
 
 # -- engine

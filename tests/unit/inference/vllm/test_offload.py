@@ -26,7 +26,7 @@ from inference.vllm.worker_events import BlocksLoaded, BlocksSaved
 from persistence.keys import MemoryKeyStore
 from sessions.model.types import OPENINGS, SessionId, SessionKey, TenantId
 from sessions.turn.images import image_ids
-from tests.support.engines.engines import until
+from testbed.engine_client import until
 from tests.support.engines.kv import IDENTITY, make_tiers
 
 BLOCK_TOKENS = 4

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.journals import postgres
-from tests.support.stores.postgres_server import PostgresServer
 
 _schemas = itertools.count()
 

@@ -14,8 +14,8 @@ from persistence.postgres.database import PostgresDatabase
 from persistence.postgres.journal import PostgresJournal
 from sessions.model.errors import Fenced, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.journal_types import Append, Head
-from tests.support.chaos.proxy import Flow, Proxy
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.chaos.proxy import Flow, Proxy
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
 from tests.support.stores.stores import NOW, append, delta, key, top_of
 

@@ -23,9 +23,9 @@ from sessions.model.audit import AuditHead, Sealer
 from sessions.model.errors import OutcomeUnknown, Unavailable
 from sessions.model.journal_types import Append, Due
 from sessions.model.types import TenantId, UnixMs
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.audit_tables import a_row
 from tests.support.stores.journals import NOW, key
-from tests.support.stores.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
 from tests.support.stores.stores import append, delta, top_of
 

@@ -24,10 +24,10 @@ from sessions.model.audit import Audited
 from sessions.model.errors import Fenced, Internal, Unavailable
 from sessions.model.journal_types import Due
 from sessions.model.types import UnixMs
+from testbed.postgres_server import PostgresServer
 from tests.support.stores.journals import ACME, NOW, a_log, an_append, patch, postgres, purge
 from tests.support.stores.journals import grant as acme_grant
 from tests.support.stores.journals import key as acme_key
-from tests.support.stores.postgres_server import PostgresServer
 from tests.support.stores.postgres_stores import by_hand, grant, opened_at
 from tests.support.stores.stores import append, key, one_more_migration, top_of
 

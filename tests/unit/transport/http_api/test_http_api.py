@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 
 from sessions.model.errors import BadInput, Limited, NotFound, Unauthorized, Unavailable
 from sessions.model.types import Principal, TenantId, UnixMs
-from tests.support.cluster.directories import free_port
+from testbed.valkey_server import free_port
 from tests.support.doors.transport import gateway_over, http_client, memory_sessions
 from tests.support.garbage import no_cycles
 from tests.support.listening_sockets import needs_ipv6

@@ -34,9 +34,9 @@ from sessions.model.inspection import Judgement
 from sessions.model.types import SCOPES, CallId, Principal, Scope, SessionKey, TenantId, UnixMs
 from sessions.retrieval.vector_stores import DocumentId, StoreFile, StoreId
 from sessions.service_totals import ServiceTotals
+from testbed.engine_client import until
 from tests.support.doors.openai_server import Serving, serving
 from tests.support.doors.transport import begun, created, delta, gateway_over, http_client, memory_sessions
-from tests.support.engines.engines import until
 from tests.support.mcp.opened import ACME as TOOLS_CALLER
 from tests.support.mcp.opened import opened_servers, stdio_table
 from tests.support.mcp.opened import until as tools_until

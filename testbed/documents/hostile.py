@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.support.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
+from testbed.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
 
 Hostile = tuple[str, str, bytes]
 SECRET: Final = "root:x:0:0"

@@ -20,8 +20,8 @@ import msgspec
 from sessions.model.events import Record
 from sessions.model.types import SessionKey
 from sessions.ports import Journal
-from tests.support.chaos.device import Device, Frame, Sent
-from tests.support.doors.wire_client import TERMINAL
+from testbed.chaos.device import Device, Frame, Sent
+from testbed.wire_client import TERMINAL
 from transport.protocol.frames import event_frame
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from sessions.ports import Journal
-from tests.support.chaos.cluster import key_of
-from tests.support.chaos.device import Device, device
+from testbed.chaos.cluster import key_of
+from testbed.chaos.device import Device, device
 
 
 class LoadTarget(Protocol):

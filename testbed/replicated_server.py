@@ -25,7 +25,7 @@ from sessions.model.events import Record
 from sessions.model.types import SessionId, SessionKey, TenantId, UnixMs
 from transport.cli.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 LOCAL = TenantId("local")
 
 

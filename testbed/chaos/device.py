@@ -22,7 +22,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from tests.support.doors.wire_client import SUBPROTOCOL, TERMINAL
+from testbed.wire_client import SUBPROTOCOL, TERMINAL
 
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0

@@ -13,7 +13,7 @@ from typing import Final
 
 from PIL import Image
 
-from tests.support.images.made import PNG_MAGIC, a_gif, a_pattern, a_png, chunk, encoded, noise
+from testbed.images.made import PNG_MAGIC, a_gif, a_pattern, a_png, chunk, encoded, noise
 
 Hostile = tuple[str, bytes]
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")

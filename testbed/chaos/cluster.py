@@ -22,14 +22,14 @@ from typing import Final
 
 from persistence.open_store import open_store
 from sessions.model.types import LOCAL_PRINCIPAL, SessionId, SessionKey
-from tests.support.chaos.device import Device
-from tests.support.chaos.proxy import Proxy
-from tests.support.chaos.verdict import judge, log_of
-from tests.support.cluster.directories import Server as Valkey
-from tests.support.cluster.directories import free_port
-from tests.support.stores.postgres_server import PostgresServer
+from testbed.chaos.device import Device
+from testbed.chaos.proxy import Proxy
+from testbed.chaos.verdict import judge, log_of
+from testbed.postgres_server import PostgresServer
+from testbed.valkey_server import Server as Valkey
+from testbed.valkey_server import free_port
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[2]
 TOKEN: Final = {"SESSILE_PEER_TOKEN": "the chaos runs' own"}
 PATIENCE_S: Final = 60.0
 READY: Final = ("Sessile is ready: ", "Replica is ready: ")

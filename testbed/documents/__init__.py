@@ -1,0 +1,1 @@
+"""Documents: whole ones of each format, and hostile ones."""

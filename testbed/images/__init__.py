@@ -1,0 +1,1 @@
+"""Images, made by Pillow or by hand: ordinary ones and hostile ones."""
