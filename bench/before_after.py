@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.support import ROOT, lower_bound, report
+from bench.support import ROOT, Option, lower_bound, report, run_bench
 
 
 class Figure(NamedTuple):
@@ -75,7 +75,7 @@ def compared(figure: Figure, before: Path, pairs: int) -> dict[str, Any]:
 
 
 def main(options: argparse.Namespace) -> None:
-    before = options.before.resolve()
+    before = Path(options.before).resolve()
     if not (before / "bench" / "support.py").is_file():
         raise SystemExit(f"{options.before} is no checkout of this project: make one with `git worktree add`")
     for figure in FIGURES:
@@ -84,8 +84,5 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--before", type=Path, required=True, help="the checkout to compare with")
-    arguments.add_argument("--pairs", type=int, default=10)
-    arguments.add_argument("--only", nargs="*", default=[], choices=[each.bench for each in FIGURES])
-    main(arguments.parse_args())
+    only = Option([], "benches", [each.bench for each in FIGURES])
+    run_bench(main, __doc__, before=Option("../before", "the checkout to compare with"), pairs=10, only=only)

@@ -21,10 +21,7 @@ import msgspec
 from bench.support import ROOT, run_bench
 
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
 PIECE_TOKENS = 64  # of a prompt in one step, as our engine does on a CPU
-
 
 Posted = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]  # with the answer's head
 
@@ -82,40 +79,13 @@ class LlamaServerProcess:
             last = event.get("timings") or last
         return first, int(last.get("predicted_n", 0))
 
-    async def completion(self, prompt: list[int], max_tokens: int, slot: int) -> tuple[float, list[int]]:
-        """A direct slot request with token ids; returns when the first token came, and the answer's ids."""
-        body = {
-            "prompt": prompt,
-            "n_predict": max_tokens,
-            "stream": True,
-            "id_slot": slot,
-            "cache_prompt": True,
-            "return_tokens": True,
-            "temperature": 0.0,
-        }
-        first, tokens = 0.0, []
-        async for event in self.stream("/completion", body):
-            if event.get("content") and not first:
-                first = time.monotonic()
-            tokens += event.get("tokens", ())
-        return first, tokens
-
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        reader, writer, _ = await self._request(path, body)
-        data = await reader.read()
-        writer.close()
-        return msgspec.json.decode(data)
-
     async def stream(self, path: str, body: dict[str, Any]) -> Any:
-        reader, writer, _ = await self._request(path, body)
+        reader, writer, _ = await posted(self.host, self.port, path, body, http="1.0")
         async for line in reader:
             at = line.find(b"data: ")
             if at >= 0 and not line.startswith(b"data: [DONE]"):
                 yield msgspec.json.decode(line[at + 6 :])
         writer.close()
-
-    async def _request(self, path: str, body: dict[str, Any]) -> Posted:
-        return await posted(self.host, self.port, path, body, http="1.0")
 
 
 def main(arguments: argparse.Namespace) -> None:

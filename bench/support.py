@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import platform
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -32,14 +30,11 @@ class Option(NamedTuple):
     choices: Sequence[Any] | None = None
 
 
-def command_line(doc: str | None, /, *positional: str | tuple[str, ...], **options: Any) -> argparse.Namespace:
-    """Parses `--name value` for every keyword: its default gives the type, a list takes several values, False is a
-    switch. A positional argument is a name, or a name and its choices. Logs below errors are kept off the figures."""
+def run_bench(main: Callable[[argparse.Namespace], Any], doc: str | None, /, **options: Any) -> NoReturn:
+    """Runs `main` (a coroutine to its end) with `--name value` of every keyword: its default gives the type, a list
+    takes several values, False is a switch. Exit status 1 where it returns False; only errors are logged."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for argument in positional:
-        name, *one_of = (argument,) if isinstance(argument, str) else argument
-        parser.add_argument(name, choices=one_of or None)
     for name, given in options.items():
         default, explanation, choices = given if isinstance(given, Option) else Option(given)
         flag = f"--{name.replace('_', '-')}"
@@ -47,23 +42,11 @@ def command_line(doc: str | None, /, *positional: str | tuple[str, ...], **optio
             parser.add_argument(flag, action="store_true", help=explanation)
             continue
         several = isinstance(default, list)
-        sample = default[0] if several and default else "" if several or default is None else default
+        sample = default[0] if several and default else "" if several else default
         parser.add_argument(
-            flag,
-            type=type(sample),
-            nargs="+" if several else None,
-            default=default,
-            choices=choices,
-            help=explanation,
+            flag, type=type(sample), nargs="+" if several else None, default=default, choices=choices, help=explanation
         )
-    return parser.parse_args()
-
-
-def run_bench(
-    main: Callable[[argparse.Namespace], Any], doc: str | None, /, *positional: str | tuple[str, ...], **options: Any
-) -> NoReturn:
-    """Runs `main` (a coroutine to its end) with what `command_line` parses. Exit status 1 where it returns False."""
-    result = main(command_line(doc, *positional, **options))
+    result = main(parser.parse_args())
     if asyncio.iscoroutine(result):
         result = asyncio.run(result)
     sys.exit(1 if result is False else 0)
@@ -80,13 +63,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Returns the value that `share` of `values` do not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered) + 0.5) - 1))]
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports of loopback that nothing listens on now, all different."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def spread(name: str, values: Sequence[float], points: str = "p50 p99", *, times: float = 1) -> dict[str, float]:

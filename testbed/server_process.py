@@ -25,10 +25,8 @@ class ServerProcess:
         data: str | None = None,
         program: Sequence[str] = ("app.py", "serve"),
         log: Path | None = None,
-        checkout: Path = ROOT,
     ) -> None:
         """`log`: the file that takes what it writes to standard error; None: ours."""
-        self.checkout = checkout
         self._scratch = tempfile.TemporaryDirectory(prefix="sessile-bench-") if data is None else None
         self.data = data or self._scratch.name if self._scratch else str(data)
         self.flags = flags
@@ -43,13 +41,11 @@ class ServerProcess:
         command = [sys.executable, *self.program, "--data", self.data, "--port", str(self.port), *self.flags]
         if "--log-level" not in self.flags:
             command += ["--log-level", "error"]
-        if (
-            self.checkout == ROOT and self.program[0] == "app.py" and "--titles" not in self.flags
-        ):  # an engine runs for what is measured alone
+        if self.program[0] == "app.py" and "--titles" not in self.flags:  # an engine runs for what is measured alone
             command += ["--titles", "off"]
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(self.log.open("ab")) if self.log is not None else None
-            self.process = subprocess.Popen(command, cwd=self.checkout, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(READY):

@@ -40,7 +40,8 @@ import grpc.aio
 import httpx
 import psutil
 
-from bench.support import Option, free_ports, is_faultless, report, run_bench
+from bench.support import Option, is_faultless, report, run_bench
+from deploy.cluster import free_port
 from testbed.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
 
@@ -342,7 +343,7 @@ async def main(options: argparse.Namespace) -> bool:
     first, _, last = options.kinds.partition("-")
     chosen = every[int(first or 1) - 1 : int(last or len(every))]
     each = -(-options.requests // len(every))
-    grpc_port, metrics_port = free_ports(2)
+    grpc_port, metrics_port = free_port(), free_port()
     rows = list[KindReport]()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.toml"

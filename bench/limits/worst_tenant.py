@@ -36,7 +36,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from bench.doors.hostile import BODIES, CHAT, GOOD, RESPONSES, Kind, Stranger, body, frame, http, upgrade
-from bench.support import Option, free_ports, is_faultless, report, run_bench, spread
+from bench.support import Option, is_faultless, report, run_bench, spread
+from deploy.cluster import free_port
 from testbed.server_process import ServerProcess
 from transport.auth.authenticator import key_digest
 
@@ -156,7 +157,7 @@ def flood(port: int, grpc_port: int, name: str, cores: set[int], pipe: Any) -> N
 
 async def beside(keys: Path, way: Kind, seconds: float) -> dict[str, Any]:
     """Measures the other tenant alone, and then beside one way of the tenant's."""
-    (grpc_port,) = free_ports(1)
+    grpc_port = free_port()
     context, cores = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))
     ours, theirs = context.Pipe()
     server = ServerProcess("--engine", "sim", "--keys", str(keys), "--grpc-port", str(grpc_port))

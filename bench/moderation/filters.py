@@ -14,6 +14,7 @@ the bars is the last line.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import subprocess
@@ -26,7 +27,7 @@ from typing import Any
 import uvloop
 
 from bench.moderation.worst_texts import measure_worst_texts
-from bench.support import Option, command_line, report, spread
+from bench.support import Option, report, run_bench, spread
 from inference.moderation import PolicyFilterSet
 from sessions.model.types import LOCAL_PRINCIPAL
 from sessions.ports import InputFilter
@@ -121,16 +122,12 @@ async def measure(rounds: int) -> bool:
     return passed
 
 
-def main() -> None:
-    given = command_line(
-        __doc__,
-        rounds=1_000,
-        worst_texts=Option(0, "so many texts of all kinds are made, and what each costs is measured instead"),
-    )
+def main(given: argparse.Namespace) -> bool:
     if given.worst_texts:
-        sys.exit(0 if measure_worst_texts(given.worst_texts) else 1)
-    sys.exit(0 if uvloop.run(measure(given.rounds)) else 1)  # the server's loop
+        return measure_worst_texts(given.worst_texts)
+    return uvloop.run(measure(given.rounds))  # the server's loop
 
 
 if __name__ == "__main__":
-    main()
+    worst_texts = Option(0, "so many texts of all kinds are made, and what each costs is measured instead")
+    run_bench(main, __doc__, rounds=1_000, worst_texts=worst_texts)

@@ -10,11 +10,10 @@ every log a prefix of what was acknowledged, 0 unreadable.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import tempfile
 from pathlib import Path
 
-from bench.support import report
+from bench.support import Option, report, run_bench
 from testbed.replicated_server import Talks, bring_keys, logs_in, replicated, run
 
 
@@ -43,16 +42,16 @@ async def one_round(folder: Path, talks_at_once: int, turns: int) -> tuple[float
     return rpo_s, lost, differ
 
 
-async def measure(rounds: int, talks_at_once: int, turns: int) -> None:
+async def main(given: argparse.Namespace) -> None:
     figures = []
-    for _ in range(rounds):
+    for _ in range(given.rounds):
         with tempfile.TemporaryDirectory(prefix="s") as folder:
-            figures.append(await one_round(Path(folder), talks_at_once, turns))
+            figures.append(await one_round(Path(folder), given.talks, given.turns))
     rpos = sorted(rpo_s for rpo_s, _, _ in figures)
     report(
         "replicated journal, killed and restored",
         {
-            "rounds": rounds,
+            "rounds": given.rounds,
             "RPO s p50": rpos[len(rpos) // 2],
             "RPO s max (bar 2)": rpos[-1],
             "records lost": sum(lost for _, lost, _ in figures),
@@ -62,9 +61,6 @@ async def measure(rounds: int, talks_at_once: int, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--talks", type=int, default=8)
-    parser.add_argument("--turns", type=int, default=20)
-    arguments = parser.parse_args()
-    asyncio.run(measure(arguments.rounds, arguments.talks, arguments.turns))
+    run_bench(
+        main, __doc__, rounds=50, talks=Option(8, "conversations at once"), turns=Option(20, "of each before the kill")
+    )

@@ -30,7 +30,8 @@ import msgspec
 
 from bench.peer import posted
 from bench.retrieval.passages import sentences
-from bench.support import free_ports, percentile, report, run_bench, spread
+from bench.support import percentile, report, run_bench, spread
+from deploy.cluster import free_port
 from persistence.sqlite.library import sqlite3
 from testbed.server_process import ServerProcess
 from testbed.wire_client import WireClient, connected
@@ -232,7 +233,7 @@ async def faults(
 
 
 async def main(options: argparse.Namespace) -> bool:
-    (port,) = free_ports(1)
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder) / "embeddings.toml"
         url = f'url = "http://127.0.0.1:{port}"\ndimensions = 4\n'

@@ -182,7 +182,7 @@ def script_options(path: Path) -> frozenset[str]:
         function = ast.unparse(call.func)
         if function.endswith("add_argument"):
             options |= {str(name.value) for name in call.args if isinstance(name, ast.Constant)}
-        elif function in ("command_line", "run_bench"):  # of `bench.support`: an option for each keyword
+        elif function == "run_bench":  # of `bench.support`: an option for each keyword
             options |= {f"--{keyword.arg.replace('_', '-')}" for keyword in call.keywords if keyword.arg}
     return frozenset(options)
 
