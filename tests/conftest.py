@@ -18,6 +18,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from testbed.at_end import end_all
 from tests.support.effort import EXPLORES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +98,13 @@ def chromium_path() -> Path:
     if found is None:
         pytest.fail("no Chromium: run `make browser`, or set SESSILE_TEST_CHROMIUM to its path")
     return Path(found)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_servers() -> Iterator[None]:
+    """PostgreSQL and Valkey servers serve all tests of a worker; they end with the tests."""
+    yield
+    end_all()
 
 
 @pytest.fixture(scope="session", autouse=True)
