@@ -262,6 +262,7 @@ async def test_branches_of_one_session_run_side_by_side(engine: Engine) -> None:
     assert both[1].tokens == (await ask(engine, key("y"), right)).tokens
 
 
+@fast_worlds
 async def test_many_more_sessions_than_slots_never_mix(engine: Engine) -> None:
     names = ("Ada", "Bob", "Cleo", "Dan", "Eve")
     prompts = {name: await prompt_of(engine, f"My name is {name}. What is my name?") for name in names}
@@ -409,6 +410,7 @@ async def test_waiting_runs_are_served_by_priority_then_in_order(engine: Engine)
     assert served == ["urgent", "first", "second", "late"]
 
 
+@fast_worlds
 @pytest.mark.parametrize("why", ["priority", "share"])
 async def test_an_answer_that_makes_room_pauses_and_goes_on_as_if_nothing_had_been(
     world: World, engine: Engine, why: str
@@ -500,6 +502,7 @@ async def test_kv_moves_to_another_replica(world: World, engine: Engine) -> None
     assert moved.tokens == (await ask(engine, key("a"), prompt)).tokens
 
 
+@fast_worlds
 async def test_of_several_branches_the_one_that_is_wanted_moves(world: World, engine: Engine) -> None:
     shared = await prompt_of(engine, "Tell me a story about a bird that could not fly.")
     answer = await ask(engine, key("a"), shared)

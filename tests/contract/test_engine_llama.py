@@ -75,6 +75,7 @@ async def twins(engine: LlamaEngine) -> tuple[Answer, tuple[int, ...], Answer]:
 # -- spill and restore -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_session_that_lost_its_slot_comes_back_from_memory(start: Start) -> None:
     engine = await start()
     _, later, expected = await twins(engine)
@@ -341,6 +342,7 @@ async def test_biases_and_log_probabilities(start: Start) -> None:
         assert entry["token"] == chunk.text and entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 4
 
 
+@pytest.mark.slow
 async def test_stop_tokens_end_an_answer_and_a_least_length_holds_it(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "What is the capital of France?")
@@ -418,6 +420,7 @@ async def test_the_processs_own_signal_handlers_stay(start: Start, handled: list
     assert len((await ask(engine, key("a"), await prompt_of(engine, "Hi."), max_tokens=1)).tokens) == 1
 
 
+@pytest.mark.slow
 async def test_closing_in_mid_answer_still_saves_what_is_idle(start: Start) -> None:
     engine = await start()
     _, later, expected = await twins(engine)

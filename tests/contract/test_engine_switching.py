@@ -139,7 +139,6 @@ async def test_a_turn_back_at_the_model_computes_only_what_was_said_meanwhile(st
     assert fourth.finish.cached_tokens == len(second_prompt) + len(second.tokens) - 1, "nor does that one forget"
 
 
-@pytest.mark.parametrize("start", ["simulated", pytest.param("llama", marks=pytest.mark.model)], indirect=True)
 async def test_no_byte_of_one_models_kv_is_read_by_the_other(start: Start) -> None:
     """The same session with the same tokens at both: neither finds anything of the other's, in memory, on disk, after a
     restart, or in what goes to a peer."""

@@ -42,6 +42,7 @@ def engine(server: Serving) -> LlamaEngine:
     return cast(LlamaEngine, server.engine)
 
 
+@pytest.mark.slow
 async def test_scores_are_the_engines_own(engine: LlamaEngine) -> None:
     """Behind the same prefill: what is computed in pieces of other sizes is rounded otherwise."""
     prompt = list(await engine.tokenizer.text(TEXT * 5))

@@ -252,6 +252,7 @@ def test_a_malformed_guard_is_refused_with_what_is_wrong(text: str, why: str) ->
     assert why in caught.value.public_message
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_a_small_real_model_judges_messages_and_answers(tmp_path: Path, model_path: Path) -> None:
     """Its verdicts need not be clever: it answers in time, with odds that differ by text, and text cannot write the

@@ -75,6 +75,7 @@ async def test_ten_turns_compute_what_stands_behind_the_first_difference(
         assert regenerated.messages[4] == one.messages[4], "the same prompt, the same answer"
 
 
+@pytest.mark.slow
 async def test_a_conversation_that_the_template_refuses_is_that_requests_fault(
     model_path: Path, tmp_path: Path
 ) -> None:
