@@ -32,7 +32,7 @@ os.environ["SESSILE_MODEL"] = "smollm2-135m"
 
 # The machine is shared, so the time that one example takes says nothing. A failure prints how to replay it. `make test`
 # tries the same few examples each time; `make test-all` draws new ones, and more of them.
-settings.register_profile("sessile", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=40)
+settings.register_profile("sessile", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=20)
 settings.register_profile("exploring", deadline=None, print_blob=True)
 settings.load_profile("exploring" if EXPLORES else "sessile")
 

@@ -16,6 +16,7 @@ from sessions.model.types import ActivationId, ReplicaId, SessionId, SessionKey,
 from sessions.ports import Member, Owner
 from testbed.valkey_server import Server, running
 from tests.support.cluster.directories import MemoryWorld, ValkeyWorld, World
+from tests.support.effort import effort
 
 pytestmark = pytest.mark.cluster
 
@@ -117,7 +118,7 @@ async def answers(world: World, history: list[Operation]) -> list[object]:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(30, 300))
 @given(history=st.lists(operations, min_size=1, max_size=25))
 def test_any_history_gets_the_same_answers(server: Server, history: list[Operation]) -> None:
     async def compare() -> None:

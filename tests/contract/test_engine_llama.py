@@ -372,6 +372,7 @@ async def test_stop_tokens_end_an_answer_and_a_least_length_holds_it(start: Star
         await ask(engine, key("x"), prompt, sampling=Sampling(min_tokens=5, text=text))
 
 
+@pytest.mark.slow
 async def test_penalties_count_what_was_emitted_before_a_failure(start: Start) -> None:
     engine = await start()
     prompt = await prompt_of(engine, "Say la la la la la la.")

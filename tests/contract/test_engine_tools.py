@@ -136,6 +136,7 @@ async def test_a_call_that_must_be_made_is_made_and_fits_its_schema(
             assert arguments == {}, "a function without parameters takes none"
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_free_calls_and_goes_on_from_what_came_back(world: World, engine: Engine) -> None:
     talk: list[ChatMessage] = []
     for number, city in enumerate(("Oslo", "Paris", "Bern")):

@@ -50,6 +50,7 @@ def test_a_start_says_what_a_user_can_use_and_no_more(tmp_path: Path) -> None:
     assert said[: said.index("stopping")] == ["server_started"]
 
 
+@pytest.mark.slow
 def test_an_added_tool_outlives_its_server_and_its_secret_is_in_no_file(tmp_path: Path) -> None:
     """Added over the API, killed -9 behind the answer, started again: a turn names it; its header stands nowhere."""
     data, tools, log, secret = tmp_path / "data", tmp_path / "tools.toml", tmp_path / "log", "s3cr3t-of-the-weather"

@@ -74,7 +74,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Process]:
         await process.kill()
 
 
-@pytest.mark.parametrize("encoding", ["json", pytest.param("msgpack", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
 async def test_a_killed_server_goes_on_with_the_same_answer(server: Process, encoding: Any, tmp_path: Path) -> None:
     rng = random.Random(11)
     store = FileStore(tmp_path / "positions")
