@@ -1,9 +1,9 @@
 """Tunes the interpreter and the C library once everything that lasts has been made.
 
 A full collection examines all objects and the contents of each while the loop stands still, for long where a request of
-a million values is being read. So none runs by itself: the process collects when it is idle after work, in one go or
-in drops, and every ten minutes if it never is. The collections that run by themselves find what is not older than some
-300,000 allocations.
+a million values is being read. So none runs by itself: the process collects when it is idle after a busy period, every
+ten minutes if it never is idle, and as rarely if it works but is never busy. The collections that run by themselves
+find what is not older than some 300,000 allocations.
 
 Giving memory back: what a storm of large messages took is returned to the system when the storm is over.
 
@@ -28,7 +28,7 @@ TRIM_BYTES: Final = 256 * 1024
 GC_THRESHOLDS: Final = (50_000, 5, 1_000_000_000)  # a middle collection examines up to 250,000 objects, some 10 ms
 LOOK_S: Final = 5.0
 IDLE_SHARE: Final = 0.1  # of one core
-WORK_CPU_S: Final = 2.0  # of little work that makes garbage as a busy period does
+WORK_CPU_S: Final = 2.0  # of work that is never busy and leaves garbage worth a collection
 COLLECT_S: Final = 600.0
 SWITCH_INTERVAL_S: Final = 0.0005
 
@@ -58,17 +58,19 @@ def free_memory() -> None:
 
 
 async def collect_when_idle(cpu_s: Callable[[], float], collect: Callable[[], None] = free_memory) -> NoReturn:
-    """Calls `collect` once after each busy period or `WORK_CPU_S` of work, when the process is idle, and every
-    `COLLECT_S` seconds during a period that goes on. `cpu_s` returns the CPU seconds that this process has used."""
-    before, busy_s, work_s = cpu_s(), 0.0, 0.0
+    """Calls `collect` once after each busy period, and every `COLLECT_S` seconds during one that goes on, or while the
+    process works without being busy (`WORK_CPU_S` at least): users wait for the loop meanwhile. `cpu_s` returns the CPU
+    seconds that this process has used."""
+    before, busy_s, work_s, since_s = cpu_s(), 0.0, 0.0, 0.0
     while True:
         await asyncio.sleep(LOOK_S)
         now = cpu_s()
         used, before = now - before, now
-        work_s += used
+        work_s, since_s = work_s + used, since_s + LOOK_S
         idle = used < IDLE_SHARE * LOOK_S
-        if (idle and (busy_s or work_s >= WORK_CPU_S)) or busy_s >= COLLECT_S:
+        is_due = work_s >= WORK_CPU_S and since_s >= COLLECT_S
+        if (idle and (busy_s or is_due)) or busy_s >= COLLECT_S:
             collect()
-            busy_s, work_s, before = 0.0, 0.0, cpu_s()
+            busy_s, work_s, since_s, before = 0.0, 0.0, 0.0, cpu_s()
         if not idle:
             busy_s += LOOK_S

@@ -1,4 +1,4 @@
-"""What was agreed to of MCP servers' tools, in the journal's store, so that it holds over restarts and for all
+"""Keeps what was agreed to of MCP servers' tools in the journal's store, so that it holds over restarts and for all
 replicas. The port is `connection.Pins`.
 
 What somebody agrees to over the API stands in the store too, and is in force within `LOOK_S`.

@@ -1,4 +1,4 @@
-"""What a filter on attributes means, said without a database: indexes are compared with it."""
+"""Applies a filter on attributes without a database, so that indexes can be compared with it."""
 
 from __future__ import annotations
 

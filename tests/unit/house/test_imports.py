@@ -38,7 +38,7 @@ def test_a_circle_is_seen_under_type_checking_and_inside_functions() -> None:
 
 
 def test_tests_and_bench_know_nothing_of_each_other() -> None:
-    """What both need is in `testbed`, what two tests need in `tests/support`."""
+    """Helpers of both are in `testbed`, those of two tests in `tests/support`."""
     assert foreign_imports(modules("tests", "testbed"), BENCH) == []
     assert foreign_imports(modules("bench", "testbed"), TESTS) == []
     assert foreign_imports(modules("tests"), TEST_MODULE) == []

@@ -494,15 +494,16 @@ async def test_a_process_collects_once_after_it_was_busy() -> None:
 
 
 @virtual
-async def test_a_process_that_is_never_busy_collects_after_so_much_work() -> None:
+@pytest.mark.parametrize(("share", "collections"), [(0.03, 3), (0.001, 0)])
+async def test_a_process_that_works_but_is_never_busy_collects_now_and_then(share: float, collections: int) -> None:
     """It kept its garbage for ever: while workers read documents, it uses too little at a time to be busy."""
     process = Process()
-    process.share = 0.03
+    process.share = share
     task = asyncio.create_task(collect_when_idle(process.cpu_s, process.collect))
-    await advance(13 * LOOK_S)
-    assert process.collections == 0, "it has used 1.95 s"
-    await advance(127 * LOOK_S)
-    assert process.collections == 10, "it has used 21 s"
+    await advance(COLLECT_S - LOOK_S)
+    assert process.collections == 0, "the loop stands still meanwhile, so not at once"
+    await advance(2 * COLLECT_S + 2 * LOOK_S)
+    assert process.collections == collections
     task.cancel()
 
 
