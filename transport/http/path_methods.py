@@ -6,8 +6,7 @@ Looked at only where no route took a request, and for HEAD: what is served costs
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ class PathMethods:
     """The methods of every path of an application, from its routes."""
 
     def __init__(self, routes: Iterable[Any]) -> None:
-        self._table: list[tuple[re.Pattern[str], frozenset[str]]] = list(_rows(routes))
+        self._table = [(route.path_regex, frozenset[str](route.methods)) for route in routes]
 
     def of(self, path: str) -> frozenset[str]:
         """Returns the methods of a path; an empty set if there is no such path."""
@@ -35,15 +34,6 @@ class PathMethods:
 
 def allow(methods: Iterable[str]) -> dict[str, str]:
     return {"allow": ", ".join(sorted(methods))}
-
-
-def _rows(routes: Iterable[Any]) -> Iterator[tuple[re.Pattern[str], frozenset[str]]]:
-    for route in routes:
-        included = getattr(route, "original_router", None)
-        if included is not None:
-            yield from _rows(included.routes)
-        else:
-            yield route.path_regex, frozenset(route.methods)
 
 
 @dataclass(eq=False, repr=False)

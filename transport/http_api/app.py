@@ -157,8 +157,8 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
 def _add_routes(
     app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
 ) -> PathMethods:
-    app.include_router(health.router(readiness, gateway.replication_lag_s))
-    app.include_router(metrics.router(exposition))
+    app.router.routes.extend(health.router(readiness, gateway.replication_lag_s).routes)
+    app.router.routes.extend(metrics.router(exposition).routes)
     for each in (
         credentials,
         keys,
@@ -184,26 +184,18 @@ def _add_routes(
         added_tools,
         file_routes,
     ):
-        app.include_router(each.routes)
+        app.router.routes.extend(each.routes.routes)  # `include_router` would build each of them anew
     app.add_route("/openapi.json", _document_of(app), methods=["GET"], include_in_schema=False)
     signs_in = gateway.access.sign_in is not None
     if signs_in:
         from transport.http_api.routes import sign_in  # PyJWT takes a tenth of a second to load
 
-        app.include_router(sign_in.router(gateway.access))
+        app.router.routes.extend(sign_in.router(gateway.access).routes)
     methods = PathMethods(app.routes)
     app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
     if files is not None:  # last: its route matches every path
-        app.include_router(page.router(files, methods))
+        app.router.routes.extend(page.router(files, methods).routes)
     return methods
-
-
-def build_routes(app: App) -> None:
-    """Has every route of an application match once. FastAPI builds the routes of an included router at its first match,
-    and all of them at once would hold the loop for a tenth of a second. Blocking."""
-    assert isinstance(app, RequestContextMiddleware) and isinstance(app.app, FastAPI)
-    for route in app.app.router.routes:
-        route.matches({"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []})
 
 
 def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:

@@ -23,7 +23,7 @@ from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.gateway import Gateway
 from transport.http.http_connection import KEEP_ALIVE_S, listen
 from transport.http.tls import HANDSHAKE_S, ServerTls
-from transport.http_api.app import build_routes, make_app, make_gate
+from transport.http_api.app import make_app, make_gate
 from transport.ops.process_tuning import return_large_blocks
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.connection import ConnectionLimits
@@ -106,7 +106,6 @@ class Server:
                 param="host",
             )
         return_large_blocks()
-        await asyncio.to_thread(build_routes, self._app)
         shares = ConnectionShares(self._limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
         limits = self._limits
         door = self._door = WebSocketConnections(

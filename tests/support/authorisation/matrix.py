@@ -46,14 +46,9 @@ class Asker(NamedTuple):
 
 
 def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
-    """(method, path) of every route, included routers too. Raises TypeError for one of an unknown kind."""
+    """(method, path) of every route. Raises TypeError for one of an unknown kind."""
     for route in routes:
-        inner = getattr(route, "original_router", None)
-        if inner is not None:
-            if route.include_context.prefix:
-                raise TypeError(f"{route} is included under a prefix; teach this function prefixes")
-            yield from routes_of(inner.routes)
-        elif isinstance(route, Route) or hasattr(route, "methods"):
+        if isinstance(route, Route) or hasattr(route, "methods"):
             yield from ((method, route.path) for method in route.methods or ())
         else:
             raise TypeError(f"{route} is of a kind that the matrix does not know")

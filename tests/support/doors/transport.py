@@ -41,7 +41,7 @@ from sessions.model.types import (
 from sessions.ports import Published
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway
-from transport.http_api.app import build_routes, make_app
+from transport.http_api.app import make_app
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import JSON, Encoding, ResumePoint
@@ -190,7 +190,6 @@ def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) ->
     """A client of the gateway's HTTP routes, in this process, with the pages of a folder."""
     exposition = MetricsExposition(gateway.measures, version="1", role="test")
     app: Any = make_app(gateway, readiness=lambda: None, web=web, exposition=exposition)
-    build_routes(app)
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers, timeout=60
     )
