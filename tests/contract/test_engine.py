@@ -237,6 +237,7 @@ async def test_an_edit_starts_from_the_common_prefix(world: World, engine: Engin
     assert again.tokens == alone.tokens
 
 
+@fast_worlds
 async def test_branches_that_take_turns_cost_their_own_tokens_only(world: World, engine: Engine) -> None:
     shared = await prompt_of(engine, "Name a river.")
     answer = await ask(engine, key("a"), shared)
