@@ -10,13 +10,12 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 import numpy
 
-from persistence.passages.dialects import FILES_WITHOUT_SIGNS, PUT_SIGNS, Dialect, PostgresDialect, SqliteDialect
-from persistence.passages.signs import packed, signs
+from persistence.passages.dialects import PostgresDialect, SqliteDialect
 from persistence.postgres.connection import PooledConnection, terminate
 from persistence.sql.script import Query, Script
 from persistence.sqlite.library import sqlite3
@@ -28,7 +27,6 @@ READERS: Final = 2
 SCHEMA: Final = "sessile_passages"
 CONNECTIONS: Final = 4
 TIMEOUT_S: Final = 30.0
-CHANGE_TIMEOUT_S: Final = 3600.0  # for the tables of an earlier version, which may have millions of chunks
 CACHE_KIB: Final = 65_536
 _LOCK: Final = 0x70617373  # held by the process that makes the tables
 _MARK: Final = re.compile(r"\$(\d+)")
@@ -41,22 +39,6 @@ def passages_unavailable(exc: BaseException) -> Unavailable:
 def cosine(stored: bytes, vector: bytes) -> float:
     """Returns the cosine of a vector as it is stored, in 16 bits a number, and of a query's."""
     return float(numpy.frombuffer(stored, "<f2").astype("<f4") @ numpy.frombuffer(vector, "<f4"))
-
-
-class PassageDatabase(Protocol):
-    @property
-    def dialect(self) -> Dialect: ...
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def run(self, script: Callable[[], Script[T]]) -> T:
-        """Runs a script in a transaction and returns its result. Raises Unavailable, and what the script raises; then
-        nothing of it is stored."""
-        ...
-
-    async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]: ...
 
 
 class SqlitePassages:
@@ -74,7 +56,7 @@ class SqlitePassages:
     async def open(self) -> None:
         try:
             self._writer = await asyncio.to_thread(self._connect)
-            await asyncio.to_thread(self._make_tables)
+            await asyncio.to_thread(self._writer.executescript, self.dialect.tables())
             for _ in range(READERS if self._path is not None else 0):
                 reader = await asyncio.to_thread(self._connect)
                 self._readers.append(reader)
@@ -92,6 +74,9 @@ class SqlitePassages:
             self._writer = None
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
+        """Runs a script in a transaction and returns its result. Raises Unavailable, and what the script raises; then
+        nothing of it is stored."""
+
         async def locked() -> T:
             async with self._lock:
                 return await asyncio.to_thread(self._run, script)
@@ -134,19 +119,6 @@ class SqlitePassages:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         return connection
-
-    def _make_tables(self) -> None:
-        """Makes the tables, and what files of an earlier version have not: a store's version, and packed signs."""
-        self._writer.executescript(self.dialect.tables())
-        if not list(self._writer.execute("SELECT 1 FROM pragma_table_info('stores') WHERE name = 'version'")):
-            self._writer.execute("ALTER TABLE stores ADD COLUMN version BIGINT NOT NULL DEFAULT 0")
-        self._writer.execute("BEGIN IMMEDIATE")
-        for file in self._writer.execute(FILES_WITHOUT_SIGNS).fetchall():
-            text = "SELECT num, vector FROM chunks WHERE tenant = ? AND store = ? AND file = ? ORDER BY num"
-            rows = self._writer.execute(text, file).fetchall()
-            numbers, bits = [num for num, _ in rows], b"".join(signs(vector, "<f2") for _, vector in rows)
-            self._execute(self._writer, PUT_SIGNS, (*file, numbers[0], packed(numbers), bits))
-        self._writer.execute("COMMIT")
 
     @staticmethod
     def _execute(connection: Any, text: str, values: Sequence[Any]) -> list[Any]:
@@ -200,11 +172,10 @@ class PostgresPassages:
                 },
             )
             async with self._pool.acquire() as connection, connection.transaction():
-                await connection.execute("SET LOCAL statement_timeout = 0")
-                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})", timeout=CHANGE_TIMEOUT_S)
+                await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
                 await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
                 await connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-                await connection.execute(self.dialect.tables(), timeout=CHANGE_TIMEOUT_S)
+                await connection.execute(self.dialect.tables())
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as exc:
             await self.close()
             raise passages_unavailable(exc) from exc
@@ -256,3 +227,6 @@ class PostgresPassages:
             raise passages_unavailable(exc) from exc
         finally:
             await self._pool.release(connection)
+
+
+PassageDatabase = SqlitePassages | PostgresPassages

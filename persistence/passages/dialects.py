@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy
 
@@ -69,16 +69,10 @@ CREATE TABLE IF NOT EXISTS packed_signs (
     bits   {bytes} NOT NULL
 );
 CREATE INDEX IF NOT EXISTS packed_signs_of_file ON packed_signs (tenant, store, file, num);
-DROP TABLE IF EXISTS signs;
 """
 _OF_FILE: Final = "tenant = $1 AND store = $2 AND (CAST($3 AS TEXT) IS NULL OR file = $3)"
 _TAKE_AWAY: Final = [f"DELETE FROM {table} WHERE {_OF_FILE}" for table in ("packed_signs", "chunks")]
 PUT_SIGNS: Final = "INSERT INTO packed_signs (tenant, store, file, num, chunks, bits) VALUES ($1, $2, $3, $4, $5, $6)"
-FILES_WITHOUT_SIGNS: Final = """
-SELECT tenant, store, id FROM files f WHERE NOT EXISTS (
-    SELECT 1 FROM packed_signs p WHERE p.tenant = f.tenant AND p.store = f.store AND p.file = f.id
-) AND EXISTS (SELECT 1 FROM chunks c WHERE c.tenant = f.tenant AND c.store = f.store AND c.file = f.id)
-"""
 PUT_WORDS: Final = "INSERT INTO words (rowid, body) VALUES ($1, $2)"  # in a table beside
 
 
@@ -104,60 +98,6 @@ class WordQuery(NamedTuple):
         return cls(tuple(some), () if some else words[:3], words)
 
 
-class Dialect(Protocol):
-    one_table: bool
-    """Whether a chunk's words stand in the chunk's row, or in a table beside it."""
-
-    def tables(self) -> str: ...
-
-    def vector(self, given: bytes) -> Any: ...
-
-    def put_chunk(self) -> str:
-        """Returns the statement that inserts a chunk (tenant, store, file, key, body, vector, words) and returns its
-        number."""
-        ...
-
-    def take_away(self) -> list[str]:
-        """Returns statements that delete chunks. Their parameters are tenant, store and file; with NULL as the file
-        they delete all chunks of the store."""
-        ...
-
-    def with_word(self, statement: Parameters, word: str) -> str:
-        """Returns the query for chunks that have a word, at most one more than `COMMON_CHUNKS`."""
-        ...
-
-    def numbered(self, statement: Parameters, numbers: Sequence[int], table: str = "chunks") -> str:
-        """Returns the FROM clause for the rows `c` with these numbers: of `chunks`, or of another table."""
-        ...
-
-    def with_words(self, statement: Parameters, words: WordQuery) -> str:
-        """Returns the FROM clause for the chunks `c` that words find; `place` orders them, the best first."""
-        ...
-
-    def score(self, statement: Parameters, vector: bytes) -> str:
-        """Returns the expression for the cosine of the vectors of `c` and of a query."""
-        ...
-
-    def attributes(self, key: str) -> str:
-        """Returns the FROM and WHERE clauses for the attribute `a` of `f` whose name is the parameter `key`."""
-        ...
-
-    def compared(self, statement: Parameters, op: str, value: Value) -> str:
-        """Returns the expression that compares the attribute `a` with a value; `ne` and `nin` as `eq`."""
-        ...
-
-
-def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -> str:
-    """Returns the SQL condition of an attribute filter on `f`, a row of `files`."""
-    if not isinstance(given, Comparison):
-        inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
-        return f"({inner})"
-    there = dialect.attributes(statement.put(given.key))
-    values = given.value if isinstance(given.value, tuple) else (given.value,)
-    some = " OR ".join(f"({dialect.compared(statement, given.op, value)})" for value in values)
-    return f"{'NOT ' if given.op in ('ne', 'nin') else ''}EXISTS (SELECT 1 {there} AND ({some}))"
-
-
 def halved(vector: bytes) -> bytes:
     half: bytes = numpy.frombuffer(vector, "<f4").astype("<f2").tobytes()
     return half
@@ -168,6 +108,7 @@ _SIGN: Final = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 
 class SqliteDialect:
     one_table = False
+    """Whether a chunk's words stand in the chunk's row, or in a table beside it."""
 
     def tables(self) -> str:
         tables = _TABLES.format(
@@ -182,33 +123,43 @@ class SqliteDialect:
         return halved(given)
 
     def put_chunk(self) -> str:
+        """Returns the statement that inserts a chunk (tenant, store, file, key, body, vector; in one table also the
+        number of dimensions and the words) and returns its number."""
         return (
             "INSERT INTO chunks (tenant, store, file, key_id, body, vector) VALUES ($1, $2, $3, $4, $5, $6)"
             " RETURNING num"
         )
 
     def take_away(self) -> list[str]:
+        """Returns statements that delete chunks. Their parameters are tenant, store and file; with NULL as the file
+        they delete all chunks of the store."""
         return [f"DELETE FROM words WHERE rowid IN (SELECT num FROM chunks WHERE {_OF_FILE})", *_TAKE_AWAY]
 
     def score(self, statement: Parameters, vector: bytes) -> str:
+        """Returns the expression for the cosine of the vectors of `c` and of a query."""
         return f"cosine(c.vector, {statement.put(vector)})"
 
     def with_word(self, statement: Parameters, word: str) -> str:
+        """Returns the query for chunks that have a word, at most one more than `COMMON_CHUNKS`."""
         return f"SELECT 1 FROM words WHERE words MATCH {statement.put(f'body : {word}')} LIMIT {COMMON_CHUNKS + 1}"
 
     def numbered(self, statement: Parameters, numbers: Sequence[int], table: str = "chunks") -> str:
+        """Returns the FROM clause for the rows `c` with these numbers: of `chunks`, or of another table."""
         return f"FROM json_each({statement.put(json.dumps(list(numbers)))}) j CROSS JOIN {table} c ON c.num = j.value"
 
     def with_words(self, statement: Parameters, words: WordQuery) -> str:
+        """Returns the FROM clause for the chunks `c` that words find; `place` orders them, the best first."""
         has = " OR ".join(words.some) or " AND ".join(words.every)
         match = statement.put(f"body : (({has}) AND ({' OR '.join(words.ranked_by)}))")
         ranked = f"SELECT rowid AS num, rank AS place FROM words WHERE words MATCH {match} LIMIT {RANKED_CHUNKS}"
         return f"FROM (SELECT h.*, w.place FROM ({ranked}) w CROSS JOIN chunks h ON h.num = w.num) c"
 
     def attributes(self, key: str) -> str:
+        """Returns the FROM and WHERE clauses for the attribute `a` of `f` whose name is the parameter `key`."""
         return f"FROM json_each(f.attributes) a WHERE a.key = {key}"
 
     def compared(self, statement: Parameters, op: str, value: Value) -> str:
+        """Returns the expression that compares the attribute `a` with a value; `ne` and `nin` as `eq`."""
         if isinstance(value, bool):
             return f"a.type = '{'true' if value else 'false'}'"
         kinds = "'text'" if isinstance(value, str) else "'integer', 'real'"
@@ -227,16 +178,6 @@ class PostgresDialect:
         ) + (
             # A list of pending entries would be read anew for each word of each search.
             "CREATE INDEX IF NOT EXISTS chunks_words ON chunks USING gin (words) WITH (fastupdate = off);\n"
-            "ALTER TABLE stores ADD COLUMN IF NOT EXISTS version BIGINT NOT NULL DEFAULT 0;\n"
-            # Earlier versions store none.
-            "INSERT INTO packed_signs (num, tenant, store, file, chunks, bits)"
-            " SELECT min(c.num), c.tenant, c.store, c.file, string_agg(int8send(c.num), ''::bytea ORDER BY c.num),"
-            " string_agg(substr(bit_send(binary_quantize(c.vector)), 5), ''::bytea ORDER BY c.num)"
-            f" FROM ({FILES_WITHOUT_SIGNS}) f JOIN chunks c ON c.tenant = f.tenant AND c.store = f.store"
-            " AND c.file = f.id GROUP BY c.tenant, c.store, c.file;\n"
-            "DO $$ DECLARE graph name; BEGIN FOR graph IN SELECT indexname FROM pg_indexes"
-            " WHERE schemaname = current_schema() AND indexname LIKE 'chunks_near_%'"
-            " LOOP EXECUTE format('DROP INDEX %I', graph); END LOOP; END $$;\n"
         )
 
     def vector(self, given: bytes) -> Any:
@@ -278,6 +219,20 @@ class PostgresDialect:
             return f"jsonb_typeof(a.value) = 'string' AND {text}"
         number = f"(a.value #>> '{{}}')::float8 {sign} {statement.put(float(value))}::float8"
         return f"CASE WHEN jsonb_typeof(a.value) = 'number' THEN {number} ELSE false END"
+
+
+Dialect = SqliteDialect | PostgresDialect
+
+
+def condition(dialect: Dialect, statement: Parameters, given: AttributeFilter) -> str:
+    """Returns the SQL condition of an attribute filter on `f`, a row of `files`."""
+    if not isinstance(given, Comparison):
+        inner = f" {given.op.upper()} ".join(condition(dialect, statement, each) for each in given.filters)
+        return f"({inner})"
+    there = dialect.attributes(statement.put(given.key))
+    values = given.value if isinstance(given.value, tuple) else (given.value,)
+    some = " OR ".join(f"({dialect.compared(statement, given.op, value)})" for value in values)
+    return f"{'NOT ' if given.op in ('ne', 'nin') else ''}EXISTS (SELECT 1 {there} AND ({some}))"
 
 
 def _query(statement: Parameters, words: str) -> str:

@@ -307,6 +307,7 @@ class SqlPassageIndex:
                 " AND claimed < $1 RETURNING tenant, store, id"
             )
             for tenant, num, file_id in (yield Query(text, (now, until))):
+                yield from self._emptied(tenant, num, file_id)
                 where = "WHERE f.tenant = $1 AND f.store = $2 AND f.id = $3"
                 return (yield Query(f"SELECT {_FILE} {_OF} {where}", (tenant, num, file_id)))
             return []
@@ -315,17 +316,6 @@ class SqlPassageIndex:
         for file in await with_keys(self._codec, lambda: [self._file_of(row) for row in rows]):
             return msgspec.structs.replace(file, claimed_until=until)
         return None
-
-    async def begin_again(self, file: StoreFile) -> bool:
-        def script() -> Script[bool]:
-            # The row is written to, not only read: it stays locked until its chunks are gone.
-            text = f"UPDATE files SET claimed = $4 WHERE {_CLAIMED} RETURNING store"
-            for (num,) in (yield Query(text, (file.tenant, file.store, file.id, file.claimed_until))):
-                yield from self._emptied(file.tenant, num, file.id)
-                return True
-            return False
-
-        return await self._database.run(script)
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
         row = await self._row(file.tenant, file.store)
@@ -463,9 +453,7 @@ class SqlPassageIndex:
             common.update(word for word in rest if counts[word] > COMMON_CHUNKS)
         return [(count, word) for word, count in counts.items()]
 
-    def _allowed(
-        self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None, chunks: str = "FROM chunks c"
-    ) -> str:
+    def _allowed(self, statement: Parameters, row: _StoreRow, only: AttributeFilter | None, chunks: str) -> str:
         """Returns the FROM and WHERE clauses for the chunks of a store's completed files, of those only that pass
         `only` if it is given. `chunks`: the FROM clause that chooses the chunks `c`, in a way that a database cannot
         turn round: without statistics, which a store that was just filled has not, it would read the whole store."""

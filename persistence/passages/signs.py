@@ -19,10 +19,9 @@ _ENTRY_BYTES: Final = 128  # of a dictionary, about
 _WORD_BYTES: Final = 8  # signs are compared as numbers of 64 bits
 
 
-def signs(vector: bytes, form: str = "<f4") -> bytes:
-    """Returns the signs of a vector of little-endian float32 numbers, or of those of another `form`: one bit for each
-    number, padded to whole bytes."""
-    bits: bytes = numpy.packbits(numpy.frombuffer(vector, form) > 0).tobytes()
+def signs(vector: bytes) -> bytes:
+    """Returns the signs of a vector of little-endian float32 numbers: one bit for each, padded to whole bytes."""
+    bits: bytes = numpy.packbits(numpy.frombuffer(vector, "<f4") > 0).tobytes()
     return bits
 
 

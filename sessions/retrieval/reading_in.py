@@ -90,9 +90,6 @@ class DocumentReader:
         text = await self._index.text(file.tenant, file.store, file.id)
         if store is None or text is None:
             return True  # deleted meanwhile
-        if not await self._index.begin_again(file):
-            self._files.add("removed")
-            return True
         try:
             spans = await self._embedder.split(file.tenant, store.model, text)
             cut = list(chunks(text, spans, file.chunking))

@@ -193,7 +193,7 @@ class PassageIndex(Protocol):
 
     async def claim(self, now: UnixMs, until: UnixMs) -> StoreFile | None:
         """Claims the oldest file, of all tenants, that waits and that nobody reads; it is the caller's until the time
-        `until`. Returns None if there is none."""
+        `until`. Removes the chunks that an earlier reader, which has died, has added. Returns None if there is none."""
         ...
 
     async def put_chunks(self, file: StoreFile, chunks: Sequence[NewChunk], *, last: bool, until: UnixMs) -> bool:
@@ -201,11 +201,6 @@ class PassageIndex(Protocol):
         `last` the file is completed, and searches find it from now on. Returns False, and adds nothing, if the claim is
         not the caller's any more: the file was removed, cancelled, added anew or claimed by another reader. Raises
         Limited if the store would have more than `STORE_CHUNKS_MAX`."""
-        ...
-
-    async def begin_again(self, file: StoreFile) -> bool:
-        """Removes the chunks that were added by an earlier reader, which has died. Returns False, and removes nothing,
-        if the claim is not the caller's any more."""
         ...
 
     async def fail(self, file: StoreFile, error: str) -> bool:

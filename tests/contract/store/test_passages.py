@@ -160,7 +160,6 @@ async def test_what_is_not_whole_is_not_found_and_what_is_removed_is_gone(index:
     assert await found(index, "fox") == []
     again = await index.claim(UnixMs(LATER + 1), UnixMs(LATER + 2))  # whoever claimed it has died
     assert again is not None and again.id == "f1"
-    await index.begin_again(again)
     assert await index.put_chunks(again, [chunk], last=True, until=LATER)
     assert await found(index, "fox") == [ANIMALS[0]]
     assert await index.remove_file(ACME, StoreId("vs_1"), DocumentId("f1"))
@@ -348,10 +347,10 @@ async def test_a_reader_whose_file_was_added_anew_stores_nothing_more(index: Sql
     await index.add_file(a_file("f1"), "\n".join(ANIMALS), replace=True)  # between two pieces
     assert not await index.put_chunks(first, chunks[1:2], last=True, until=LATER)
     second = await index.claim(NOW, UnixMs(LATER + 2))
-    assert second is not None and await index.begin_again(second)
+    assert second is not None
     assert await index.put_chunks(second, chunks[:2], last=False, until=UnixMs(LATER + 3))
     second = msgspec.structs.replace(second, claimed_until=UnixMs(LATER + 3))
-    assert not await index.begin_again(first) and not await index.fail(first, "It cannot be read.")
+    assert not await index.fail(first, "It cannot be read.")
     assert not await index.put_chunks(first, chunks[2:], last=True, until=LATER)
     assert await index.put_chunks(second, chunks[2:], last=True, until=LATER)
     assert sorted(await found(index, "fox cat horses")) == sorted(ANIMALS)
@@ -409,37 +408,6 @@ async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pyte
             assert await database.rows("SELECT 1") == [(1,)], "on another connection"
     finally:
         await database.close()
-
-
-@pytest.mark.cluster
-async def test_postgres_gets_signs_for_the_chunks_of_an_earlier_version() -> None:
-    server, schema = postgres(), f"passages_{uuid4().hex[:8]}"
-    database = PostgresPassages(server.dsn, schema)
-    await database.open()
-    index = SqlPassageIndex(database, PlainCodec())
-    await index.create(a_store())
-    await filled(index, a_file("f1"))
-    await filled(index, a_file("f2"), ANIMALS[:1])
-    before = await index.nearest(ACME, StoreId("vs_1"), vector_of("cats"), None, 4)
-    stored = "SELECT tenant, store, file, num, chunks, bits FROM packed_signs ORDER BY num"
-    rows, size = await database.rows(stored), MADE_UP.dimensions
-    for text in (
-        f"CREATE INDEX chunks_near_{size} ON chunks USING hnsw ((vector::halfvec({size})) halfvec_ip_ops)",
-        "CREATE TABLE signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BIT VARYING NOT NULL)",
-        "ALTER TABLE stores DROP COLUMN version",
-        "DELETE FROM packed_signs WHERE file = 'f1'",
-    ):
-        await database.rows(text)
-    await database.close()
-
-    again = PostgresPassages(server.dsn, schema)
-    await again.open()
-    index = SqlPassageIndex(again, PlainCodec())
-    assert await again.rows(stored) == rows
-    assert await index.nearest(ACME, StoreId("vs_1"), vector_of("cats"), None, 4) == before
-    left = "SELECT 1 FROM pg_class WHERE relnamespace = $1::text::regnamespace AND relname ~ 'chunks_near|^signs$'"
-    assert not await again.rows(left, (schema,))
-    await again.close()
 
 
 async def test_a_nul_character_is_refused_and_no_reason_to_come_again(index: SqlPassageIndex) -> None:

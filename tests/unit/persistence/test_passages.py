@@ -209,38 +209,6 @@ def test_rare_words_find_chunks_and_common_ones_only_together() -> None:
     assert many.some == ("a", "b")  # together they have RANKED_CHUNKS
 
 
-async def test_a_file_of_an_earlier_version_is_searched_by_its_signs(tmp_path: Path) -> None:
-    path = tmp_path / "passages.db"
-    database = SqlitePassages(path)
-    await database.open()
-    index = SqlPassageIndex(database, PlainCodec())
-    store = VectorStore(
-        id=StoreId("s"), tenant=TenantId("acme"), user=None, model="m", dimensions=4, created_at=UnixMs(1)
-    )
-    await index.create(store)
-    file = StoreFile(id=DocumentId("f"), store=store.id, tenant=store.tenant, filename="f", created_at=UnixMs(1))
-    await index.add_file(file, "abc")
-    claimed = await index.claim(UnixMs(2), UnixMs(3))
-    assert claimed is not None
-    await index.put_chunks(claimed, [NewChunk("abc", 0, 3, VECTOR)], last=True, until=UnixMs(3))
-    stored = await database.rows("SELECT * FROM packed_signs")
-    for text in (
-        "CREATE TABLE signs (store BIGINT NOT NULL, num BIGINT NOT NULL, bits BLOB NOT NULL)",
-        "ALTER TABLE stores DROP COLUMN version",
-        "DELETE FROM packed_signs",
-    ):
-        await database.run(lambda text=text: one_query(text, ()))  # type: ignore[misc]
-    await database.close()
-
-    again = SqlitePassages(path)
-    await again.open()
-    assert await again.rows("SELECT * FROM packed_signs") == stored
-    assert not await again.rows("SELECT name FROM sqlite_master WHERE name = 'signs'")
-    ((num, score),) = await SqlPassageIndex(again, PlainCodec()).nearest(store.tenant, store.id, VECTOR, None, 5)
-    assert num == stored[0][0] and score == pytest.approx(1.3125)
-    await again.close()
-
-
 @pytest.mark.parametrize("dialect", [SqliteDialect(), PostgresDialect()])
 def test_no_word_of_a_filter_stands_in_its_condition(dialect: Dialect) -> None:
     statement = Parameters()
