@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
-from sessions.model.errors import BadInput, NotFound, SessileError, Unavailable
+from sessions.model.errors import BadInput, NotFound, Unavailable
 from sessions.model.types import Principal
 from sessions.retrieval.chunking import Chunking
 from sessions.retrieval.embedding import EmbeddingModel
@@ -17,8 +17,8 @@ from sessions.retrieval.search import Ranker
 from sessions.retrieval.services import VectorStores
 from sessions.retrieval.vector_stores import (
     DocumentId,
-    FileCounts,
     ListSlice,
+    PassageIndex,
     StoreFile,
     StoreId,
     VectorStore,
@@ -44,10 +44,10 @@ from transport.retrieval.store_documents import (
 PAGE_MAX: Final = 100
 _RANKERS: Final[dict[str, Ranker]] = {"default-2024-11-15": "auto"}
 
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
-Order = Literal["asc", "desc"]
-
 routes = APIRouter(tags=["vector stores"], route_class=StrictRoute)
+
+
+# -- what requests name -----------------------------------------------------------------------------------------------
 
 
 def _services(request: Request) -> VectorStores:
@@ -59,27 +59,70 @@ def _services(request: Request) -> VectorStores:
     return services
 
 
-async def _store(request: Request, principal: Principal, store_id: str) -> VectorStore:
+async def _index(request: Request) -> PassageIndex:
+    return _services(request).passages
+
+
+async def _store(principal: Principal, index: PassageIndex, store_id: str) -> VectorStore:
     """Returns a vector store that the principal may see. Raises NotFound."""
-    store = await _services(request).passages.store(principal.tenant, StoreId(store_id))
+    store = await index.store(principal.tenant, StoreId(store_id))
     if store is None or not may_see_store(principal, store):
         raise store_not_found(store_id)
     return store
 
 
-async def _file(request: Request, store: VectorStore, file_id: str) -> StoreFile:
+Index = Annotated[PassageIndex, Depends(_index)]
+
+
+async def _store_to_read(request: Request, index: Index, store_id: str) -> VectorStore:
+    return await _store(principal_of(request, "read"), index, store_id)
+
+
+async def _store_to_change(request: Request, index: Index, store_id: str) -> VectorStore:
+    return await _store(principal_of(request, "chat"), index, store_id)
+
+
+ReadStore = Annotated[VectorStore, Depends(_store_to_read)]
+ChangedStore = Annotated[VectorStore, Depends(_store_to_change)]
+
+
+async def _file(index: PassageIndex, store: VectorStore, file_id: str) -> StoreFile:
     """Returns a document of a vector store. Raises NotFound."""
-    file = await _services(request).passages.file(store.tenant, store.id, DocumentId(file_id))
+    file = await index.file(store.tenant, store.id, DocumentId(file_id))
     if file is None:
         raise file_not_found(file_id)
     return file
+
+
+class Page(NamedTuple):
+    """The page of a list that a request asks for."""
+
+    after: str | None
+    limit: int
+    newest_first: bool
+
+    @property
+    def part(self) -> ListSlice:
+        """The part of the list that the page shows, and one entry more, which tells whether there are others."""
+        return ListSlice(after=self.after, limit=self.limit + 1, newest_first=self.newest_first)
+
+
+async def _page(
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20,
+    after: str | None = None,
+    order: Literal["asc", "desc"] = "desc",
+) -> Page:
+    return Page(after, limit, order == "desc")
+
+
+WantedPage = Annotated[Page, Depends(_page)]
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
 
 
 @routes.post("/v1/vector_stores", responses=ERRORS)
-async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorStoreObject:
+async def create_store(request: Request, index: Index, body: vm.NewVectorStore) -> vm.VectorStoreObject:
     """Makes a vector store. Its embedding model cannot be changed later."""
     gateway, principal = gateway_of(request), principal_of(request, "chat")
     model = embedder_of(gateway).model(body.embedding_model)
@@ -97,77 +140,71 @@ async def create_store(request: Request, body: vm.NewVectorStore) -> vm.VectorSt
     documents = documents_of_ids(body.file_ids or (), body.chunking_strategy)
     _chunking(model, body.chunking_strategy)
     await check_files(gateway, principal, documents)
-    passages = _services(request).passages
-    await passages.create(store)
+    await index.create(store)
     try:
         for document in documents:
             await _added(request, store, document, await batch_document_of(gateway, principal, document), "")
     except BaseException:  # nobody was told its id
-        await passages.delete(store.tenant, store.id)
+        await index.delete(store.tenant, store.id)
         raise
-    return await _shown(request, store)
+    return await _shown(index, store)
 
 
 @routes.get("/v1/vector_stores", responses=ERRORS)
-async def list_stores(
-    request: Request, limit: Limit = 20, after: str | None = None, order: Order = "desc"
-) -> ListPage[vm.VectorStoreObject]:
+async def list_stores(request: Request, index: Index, page: WantedPage) -> ListPage[vm.VectorStoreObject]:
     """Lists the caller's vector stores, newest first unless `order` says otherwise."""
     principal = principal_of(request, "read")
-    if after is not None:
-        _check_after(await _services(request).passages.store(principal.tenant, StoreId(after)), principal)
-    page = await _services(request).passages.stores(
-        principal.tenant, principal.user, anybody=principal.role != "user", part=_part(after, order, limit)
-    )
-    shown = {store.id: await _shown(request, store) for store in page[:limit]}
+    if page.after is not None:
+        after = await index.store(principal.tenant, StoreId(page.after))
+        if after is None or not may_see_store(principal, after):
+            raise _unknown_after()
+    stores = await index.stores(principal.tenant, principal.user, anybody=principal.role != "user", part=page.part)
+    shown = {store.id: await _shown(index, store) for store in stores[: page.limit]}
     return ListPage[vm.VectorStoreObject](
-        **page_of(page, limit, show=lambda each: shown[each.id], cursor=lambda each: each.id)
+        **page_of(stores, page.limit, show=lambda each: shown[each.id], cursor=lambda each: each.id)
     )
 
 
 @routes.get("/v1/vector_stores/{store_id}", responses=ERRORS)
-async def get_store(request: Request, store_id: str) -> vm.VectorStoreObject:
+async def get_store(index: Index, store: ReadStore) -> vm.VectorStoreObject:
     """Returns one vector store."""
-    return await _shown(request, await _store(request, principal_of(request, "read"), store_id))
+    return await _shown(index, store)
 
 
 @routes.post("/v1/vector_stores/{store_id}", responses=ERRORS)
-async def change_store(request: Request, store_id: str, body: vm.VectorStoreChange) -> vm.VectorStoreObject:
+async def change_store(
+    request: Request, index: Index, store: ChangedStore, body: vm.VectorStoreChange
+) -> vm.VectorStoreObject:
     """Changes a vector store's name and metadata."""
-    principal = principal_of(request, "chat")
-    store = await _store(request, principal, store_id)
-    await screen(gateway_of(request), principal, _said(body.name, body.metadata), param="name")
+    said = _said(body.name, body.metadata)
+    await screen(gateway_of(request), principal_of(request), said, param="name")
     changed = msgspec.structs.replace(
         store,
         name=store.name if body.name is None else body.name,
         metadata=store.metadata if body.metadata is None else body.metadata,
     )
-    await _services(request).passages.change(changed)
-    return await _shown(request, changed)
+    await index.change(changed)
+    return await _shown(index, changed)
 
 
 @routes.delete("/v1/vector_stores/{store_id}", responses=ERRORS)
-async def delete_store(request: Request, store_id: str) -> vm.DeletedStoreObject:
+async def delete_store(index: Index, store: ChangedStore) -> vm.DeletedStoreObject:
     """Deletes a vector store with everything in it; no search finds any of it any more."""
-    principal = principal_of(request, "chat")
-    store = await _store(request, principal, store_id)
-    done = await _services(request).passages.delete(store.tenant, store.id)
+    done = await index.delete(store.tenant, store.id)
     return vm.DeletedStoreObject(id=store.id, object="vector_store.deleted", deleted=done)
 
 
 @routes.post("/v1/vector_stores/{store_id}/search", responses=ERRORS)
-async def search_store(request: Request, store_id: str, body: vm.StoreSearch) -> vm.SearchResults:
+async def search_store(request: Request, store: ChangedStore, body: vm.StoreSearch) -> vm.SearchResults:
     """Searches a vector store for passages that answer a query. Each has its place in its document."""
-    gateway, principal = gateway_of(request), principal_of(request, "chat")
-    store, services = await _store(request, principal, store_id), _services(request)
+    gateway, principal = gateway_of(request), principal_of(request)
     only = None if body.filters is None else parse_filter(body.filters)
     queries = [body.query] if isinstance(body.query, str) else body.query
     await screen(gateway, principal, queries, param="query")
     ranking = body.ranking_options or vm.RankingOptions()
     ranker: Ranker = _RANKERS.get(ranking.ranker, ranking.ranker)  # type: ignore[arg-type]
-    result = await services.search.search(
-        [store], " ".join(queries), only=only, limit=body.max_num_results, ranker=ranker
-    )
+    search = _services(request).search.search
+    result = await search([store], " ".join(queries), only=only, limit=body.max_num_results, ranker=ranker)
     if result.tokens:
         await record_use(gateway, principal, store.model, result.tokens)
     data = [
@@ -189,59 +226,50 @@ async def search_store(request: Request, store_id: str, body: vm.StoreSearch) ->
 
 
 @routes.post("/v1/vector_stores/{store_id}/files", responses=ERRORS)
-async def add_file(request: Request, store_id: str, body: vm.NewStoreFile) -> vm.StoreFileObject:
+async def add_file(request: Request, store: ChangedStore, body: vm.NewStoreFile) -> vm.StoreFileObject:
     """Adds a document. It is processed in the background; searches find it once its status is `completed`. An uploaded
     file that the store already has stays as it is, with the attributes of the newest request."""
-    principal = principal_of(request, "chat")
-    store = await _store(request, principal, store_id)
-    document = await document_of(gateway_of(request), principal, body)
+    document = await document_of(gateway_of(request), principal_of(request), body)
     return _shown_file(await _added(request, store, body, document, ""))
 
 
 @routes.get("/v1/vector_stores/{store_id}/files", responses=ERRORS)
-async def list_files(
-    request: Request, store_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
-) -> ListPage[vm.StoreFileObject]:
+async def list_files(index: Index, store: ReadStore, page: WantedPage) -> ListPage[vm.StoreFileObject]:
     """Lists the documents of a vector store, newest first unless `order` says otherwise."""
-    store = await _store(request, principal_of(request, "read"), store_id)
-    return await _file_page(request, store, "", after, order, limit)
+    return await _file_page(index, store, "", page)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
-async def get_file(request: Request, store_id: str, file_id: str) -> vm.StoreFileObject:
+async def get_file(index: Index, store: ReadStore, file_id: str) -> vm.StoreFileObject:
     """Returns one document of a vector store, without its text."""
-    store = await _store(request, principal_of(request, "read"), store_id)
-    return _shown_file(await _file(request, store, file_id))
+    return _shown_file(await _file(index, store, file_id))
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}/content", responses=ERRORS)
-async def get_content(request: Request, store_id: str, file_id: str) -> vm.FileContent:
+async def get_content(index: Index, store: ReadStore, file_id: str) -> vm.FileContent:
     """Returns a document's text, in which the places of its passages are counted."""
-    store = await _store(request, principal_of(request, "read"), store_id)
-    text = await _services(request).passages.text(store.tenant, store.id, DocumentId(file_id))
+    text = await index.text(store.tenant, store.id, DocumentId(file_id))
     if text is None:
         raise file_not_found(file_id)
     return vm.FileContent(data=[vm.TextContent(text=text)])
 
 
 @routes.post("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
-async def change_file(request: Request, store_id: str, file_id: str, body: vm.StoreFileChange) -> vm.StoreFileObject:
+async def change_file(
+    request: Request, index: Index, store: ChangedStore, file_id: str, body: vm.StoreFileChange
+) -> vm.StoreFileObject:
     """Changes a document's attributes, by which searches can be filtered."""
-    principal = principal_of(request, "chat")
-    store = await _store(request, principal, store_id)
     attributes = check_attributes(body.attributes)
-    await screen(gateway_of(request), principal, _said(None, attributes), param="attributes")
-    index = _services(request).passages
+    await screen(gateway_of(request), principal_of(request), _said(None, attributes), param="attributes")
     if not await index.set_attributes(store.tenant, store.id, DocumentId(file_id), attributes):
         raise file_not_found(file_id)
-    return _shown_file(await _file(request, store, file_id))
+    return _shown_file(await _file(index, store, file_id))
 
 
 @routes.delete("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
-async def remove_file(request: Request, store_id: str, file_id: str) -> vm.DeletedStoreObject:
+async def remove_file(index: Index, store: ChangedStore, file_id: str) -> vm.DeletedStoreObject:
     """Removes a document, with its text and chunks, from a vector store."""
-    store = await _store(request, principal_of(request, "chat"), store_id)
-    if not await _services(request).passages.remove_file(store.tenant, store.id, DocumentId(file_id)):
+    if not await index.remove_file(store.tenant, store.id, DocumentId(file_id)):
         raise file_not_found(file_id)
     return vm.DeletedStoreObject(id=file_id, object="vector_store.file.deleted", deleted=True)
 
@@ -250,50 +278,46 @@ async def remove_file(request: Request, store_id: str, file_id: str) -> vm.Delet
 
 
 @routes.post("/v1/vector_stores/{store_id}/file_batches", responses=ERRORS)
-async def create_batch(request: Request, store_id: str, body: vm.NewFileBatch) -> vm.FileBatchObject:
+async def create_batch(
+    request: Request, index: Index, store: ChangedStore, body: vm.NewFileBatch
+) -> vm.FileBatchObject:
     """Adds many documents at once, or none of them: where one is refused, those before it are removed again."""
-    gateway, principal = gateway_of(request), principal_of(request, "chat")
-    store = await _store(request, principal, store_id)
+    gateway, principal = gateway_of(request), principal_of(request)
     documents = batch_documents(body)
     await check_files(gateway, principal, documents)
-    batch = f"vsfb_{gateway.new_id()}"
-    passages, new = _services(request).passages, list[DocumentId]()
+    batch, new = f"vsfb_{gateway.new_id()}", list[DocumentId]()
     try:
         for document in documents:
-            there = document.file_id and await passages.file(store.tenant, store.id, DocumentId(document.file_id))
+            there = document.file_id and await index.file(store.tenant, store.id, DocumentId(document.file_id))
             read = await batch_document_of(gateway, principal, document)
             file = await _added(request, store, document, read, batch)
             if not there:
                 new.append(file.id)
     except BaseException:  # nobody was told the batch's id
         for file_id in new:
-            await passages.remove_file(store.tenant, store.id, file_id)
+            await index.remove_file(store.tenant, store.id, file_id)
         raise
-    return await _shown_batch(request, store, batch)
+    return await _shown_batch(index, store, batch)
 
 
 @routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}", responses=ERRORS)
-async def get_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
+async def get_batch(index: Index, store: ReadStore, batch_id: str) -> vm.FileBatchObject:
     """Shows how many documents of a batch are processed."""
-    return await _shown_batch(request, await _store(request, principal_of(request, "read"), store_id), batch_id)
+    return await _shown_batch(index, store, batch_id)
 
 
 @routes.post("/v1/vector_stores/{store_id}/file_batches/{batch_id}/cancel", responses=ERRORS)
-async def cancel_batch(request: Request, store_id: str, batch_id: str) -> vm.FileBatchObject:
+async def cancel_batch(index: Index, store: ChangedStore, batch_id: str) -> vm.FileBatchObject:
     """Cancels a batch: documents that were not processed yet are left out."""
-    store = await _store(request, principal_of(request, "chat"), store_id)
-    await _services(request).passages.cancel_batch(store.tenant, store.id, batch_id)
-    return await _shown_batch(request, store, batch_id)
+    await index.cancel_batch(store.tenant, store.id, batch_id)
+    return await _shown_batch(index, store, batch_id)
 
 
 @routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files", responses=ERRORS)
-async def list_batch(
-    request: Request, store_id: str, batch_id: str, limit: Limit = 20, after: str | None = None, order: Order = "desc"
-) -> ListPage[vm.StoreFileObject]:
+async def list_batch(index: Index, store: ReadStore, batch_id: str, page: WantedPage) -> ListPage[vm.StoreFileObject]:
     """Lists the documents of a batch, newest first unless `order` says otherwise."""
-    store = await _store(request, principal_of(request, "read"), store_id)
-    await _shown_batch(request, store, batch_id)
-    return await _file_page(request, store, batch_id, after, order, limit)
+    await _shown_batch(index, store, batch_id)
+    return await _file_page(index, store, batch_id, page)
 
 
 # -- what they share --------------------------------------------------------------------------------------------------
@@ -302,7 +326,7 @@ async def list_batch(
 async def _added(
     request: Request, store: VectorStore, body: vm.NewStoreFile, document: StoreDocument, batch: str
 ) -> StoreFile:
-    gateway, principal, services = gateway_of(request), principal_of(request, "chat"), _services(request)
+    gateway, principal, services = gateway_of(request), principal_of(request), _services(request)
     attributes = check_attributes(body.attributes or {})
     chunking = _chunking(embedder_of(gateway).model(store.model), body.chunking_strategy)
     param = "text" if body.file_id is None else "file_id"
@@ -357,7 +381,7 @@ async def _added_upload(request: Request, store: VectorStore, file: StoreFile, t
     except NotFound:
         await index.remove_document(store.tenant, file.id)
         raise
-    return await _file(request, store, file.id)
+    return await _file(index, store, file.id)
 
 
 def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> list[str]:
@@ -365,52 +389,28 @@ def _said(name: str | None, more: Mapping[str, str | float | bool] | None) -> li
     return [name or "", *(f"{key} {value}" for key, value in (more or {}).items())]
 
 
-def _part(after: str | None, order: Order, limit: int) -> ListSlice:
-    """Returns the part of a list that a page shows, and one entry more, which tells whether there are others."""
-    return ListSlice(after=after, limit=limit + 1, newest_first=order == "desc")
-
-
-def _check_after(store: VectorStore | None, principal: Principal) -> None:
-    """Raises BadInput unless the store that a list is to begin behind is one that the principal may see."""
-    if store is None or not may_see_store(principal, store):
-        raise _unknown_after()
-
-
 def _unknown_after() -> BadInput:
     return BadInput("invalid_request", "There is nothing of the id in 'after'.", param="after")
 
 
-async def _file_page(
-    request: Request, store: VectorStore, batch: str, after: str | None, order: Order, limit: int
-) -> ListPage[vm.StoreFileObject]:
+async def _file_page(index: PassageIndex, store: VectorStore, batch: str, page: Page) -> ListPage[vm.StoreFileObject]:
     """Returns a page of a store's documents, or of those of a batch. Raises BadInput for an unknown `after`."""
-    index = _services(request).passages
-    if after is not None:
-        file = await index.file(store.tenant, store.id, DocumentId(after))
+    if page.after is not None:
+        file = await index.file(store.tenant, store.id, DocumentId(page.after))
         if file is None or (batch and file.batch != batch):
             raise _unknown_after()
-    page = await index.files(store.tenant, store.id, batch=batch, part=_part(after, order, limit))
-    return ListPage[vm.StoreFileObject](**page_of(page, limit, show=_shown_file, cursor=lambda each: each.id))
+    files = await index.files(store.tenant, store.id, batch=batch, part=page.part)
+    return ListPage[vm.StoreFileObject](**page_of(files, page.limit, show=_shown_file, cursor=lambda each: each.id))
 
 
-def _counted(counts: FileCounts) -> vm.FileCountsObject:
-    return vm.FileCountsObject(
-        in_progress=counts.in_progress,
-        completed=counts.completed,
-        failed=counts.failed,
-        cancelled=counts.cancelled,
-        total=counts.total,
-    )
-
-
-async def _shown(request: Request, store: VectorStore) -> vm.VectorStoreObject:
-    counts = await _services(request).passages.counts(store.tenant, store.id)
+async def _shown(index: PassageIndex, store: VectorStore) -> vm.VectorStoreObject:
+    counts = await index.counts(store.tenant, store.id)
     return vm.VectorStoreObject(
         id=store.id,
         created_at=store.created_at // 1000,
         name=store.name,
         usage_bytes=counts.size,
-        file_counts=_counted(counts),
+        file_counts=vm.FileCountsObject.model_validate(counts, from_attributes=True),
         status="in_progress" if counts.in_progress else "completed",
         embedding_model=store.model,
         metadata=store.metadata,
@@ -432,12 +432,11 @@ def _shown_file(file: StoreFile) -> vm.StoreFileObject:
     )
 
 
-async def _shown_batch(request: Request, store: VectorStore, batch: str) -> vm.FileBatchObject:
-    index = _services(request).passages
+async def _shown_batch(index: PassageIndex, store: VectorStore, batch: str) -> vm.FileBatchObject:
     oldest = ListSlice(limit=1, newest_first=False)
     files = await index.files(store.tenant, store.id, batch=batch, part=oldest) if batch else []
     if not files:
-        raise _batch_not_found(batch)
+        raise file_not_found(batch)
     counts = await index.counts(store.tenant, store.id, batch=batch)
     ended: Literal["completed", "cancelled"] = "cancelled" if counts.cancelled else "completed"
     return vm.FileBatchObject(
@@ -445,9 +444,5 @@ async def _shown_batch(request: Request, store: VectorStore, batch: str) -> vm.F
         created_at=files[0].created_at // 1000,
         vector_store_id=store.id,
         status="in_progress" if counts.in_progress else ended,
-        file_counts=_counted(counts),
+        file_counts=vm.FileCountsObject.model_validate(counts, from_attributes=True),
     )
-
-
-def _batch_not_found(batch: str) -> SessileError:
-    return file_not_found(batch)
