@@ -48,64 +48,56 @@ class SqlitePassages:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._lock = asyncio.Lock()
-        self._writer: Any = None
-        self._readers: list[Any] = []
-        self._idle: asyncio.Queue[Any] = asyncio.Queue()
+        self._connections: list[Any] = []
+        self._writer: asyncio.Queue[Any] = asyncio.Queue()
+        self._readers = self._writer if path is None else asyncio.Queue[Any]()
 
     async def open(self) -> None:
         try:
-            self._writer = await asyncio.to_thread(self._connect)
-            await asyncio.to_thread(self._writer.executescript, self.dialect.tables())
+            await self._add_connection(self._writer)
+            await asyncio.to_thread(self._connections[0].executescript, self.dialect.tables())
             for _ in range(READERS if self._path is not None else 0):
-                reader = await asyncio.to_thread(self._connect)
-                self._readers.append(reader)
-                self._idle.put_nowait(reader)
+                await self._add_connection(self._readers)
         except (OSError, sqlite3.Error) as exc:
             await self.close()
             raise passages_unavailable(exc) from exc
 
     async def close(self) -> None:
-        async with self._lock:
-            for each in (*self._readers, self._writer):
-                if each is not None:
-                    await asyncio.to_thread(each.close)
-            self._readers.clear()
-            self._writer = None
+        """Closes each connection when what it runs has ended."""
+        connections, self._connections = self._connections, []
+        for place in range(len(connections)):
+            connection = await (self._readers if place else self._writer).get()
+            await asyncio.to_thread(connection.close)
 
     async def run(self, script: Callable[[], Script[T]]) -> T:
         """Runs a script in a transaction and returns its result. Raises Unavailable, and what the script raises; then
         nothing of it is stored."""
-
-        async def locked() -> T:
-            async with self._lock:
-                return await asyncio.to_thread(self._run, script)
-
-        try:
-            return await asyncio.shield(locked())
-        except sqlite3.Error as exc:
-            raise passages_unavailable(exc) from exc
+        return await self._on(self._writer, lambda writer: self._run(writer, script))
 
     async def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Waits for a connection, and reads. Whoever is cancelled while waiting leaves the line; a read that has begun
-        in its thread runs to its end, and only then gives its connection to the next."""
+        return await self._on(self._readers, lambda reader: self._execute(reader, text, values))
 
-        async def read(connection: Any, give_back: Callable[[], None]) -> list[Any]:
+    async def _on(self, idle: asyncio.Queue[Any], work: Callable[[Any], T]) -> T:
+        """Waits for a connection, and works with it in a thread. Whoever is cancelled while waiting leaves the line;
+        work that has begun runs to its end, and only then gives its connection to the next."""
+        if not self._connections:
+            raise passages_unavailable(ConnectionError())
+        connection = await idle.get()
+
+        async def worked() -> T:
             try:
-                return await asyncio.to_thread(self._execute, connection, text, values)
+                return await asyncio.to_thread(work, connection)
             finally:
-                give_back()
+                idle.put_nowait(connection)
 
-        if self._readers:
-            reader = await self._idle.get()
-            reading = read(reader, lambda: self._idle.put_nowait(reader))
-        else:
-            await self._lock.acquire()
-            reading = read(self._writer, self._lock.release)
         try:
-            return await asyncio.shield(reading)
+            return await asyncio.shield(worked())
         except sqlite3.Error as exc:
             raise passages_unavailable(exc) from exc
+
+    async def _add_connection(self, idle: asyncio.Queue[Any]) -> None:
+        self._connections.append(await asyncio.to_thread(self._connect))
+        idle.put_nowait(self._connections[-1])
 
     # -- in a thread --------------------------------------------------------------------------------------------------
 
@@ -122,26 +114,22 @@ class SqlitePassages:
 
     @staticmethod
     def _execute(connection: Any, text: str, values: Sequence[Any]) -> list[Any]:
-        if connection is None:
-            raise sqlite3.ProgrammingError("closed")
         return list(connection.execute(_MARK.sub(r"?\1", text), tuple(values)))
 
-    def _run(self, script: Callable[[], Script[T]]) -> T:
-        if self._writer is None:
-            raise sqlite3.ProgrammingError("closed")
-        self._writer.execute("BEGIN IMMEDIATE")
+    def _run(self, writer: Any, script: Callable[[], Script[T]]) -> T:
+        writer.execute("BEGIN IMMEDIATE")
         steps, rows = script(), None
         try:
             while True:
                 step = steps.send(rows)  # type: ignore[arg-type]
                 assert isinstance(step, Query)
-                rows = self._execute(self._writer, step.text, step.values)
+                rows = self._execute(writer, step.text, step.values)
         except StopIteration as done:
-            self._writer.execute("COMMIT")
+            writer.execute("COMMIT")
             result: T = done.value
             return result
         except BaseException:
-            self._writer.execute("ROLLBACK")
+            writer.execute("ROLLBACK")
             raise
 
 

@@ -17,7 +17,7 @@ from sessions.model.errors import BadInput
 
 FIELDS_MAX: Final = 16
 FIELD_BYTES_MAX: Final = 1024
-HEADER_BYTES_MAX: Final = 4096
+HEADER_BYTES_MAX: Final = 4096  # of one header
 
 Feed = Callable[[bytes], Awaitable[None]]
 
@@ -44,7 +44,7 @@ class UploadForm:
         self.file: FormFile | None = None
         self._headers: dict[bytes, bytes] = {}
         self._name = self._value = b""
-        self._field: str | None = None  # the open part's; "file" for the file's
+        self._field = ""  # the open part's; "file" for the file's
         self._data = bytearray()
         self._pieces: list[bytes] = []
         self._ended = False
@@ -78,6 +78,8 @@ class UploadForm:
                     "on_part_end": self._part_end,
                     "on_end": self._end,
                 },
+                max_header_count=FIELDS_MAX,
+                max_header_size=HEADER_BYTES_MAX,
             )
         except FormParserError as exc:
             raise _broken() from exc
@@ -86,27 +88,17 @@ class UploadForm:
 
     def _part_begin(self) -> None:
         self._headers.clear()
-        self._name = self._value = b""
-        self._field = None
         self._data.clear()
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._name += data[start:end]
-        self._check_header()
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        self._check_header()
-
-    def _check_header(self) -> None:
-        if len(self._name) + len(self._value) > HEADER_BYTES_MAX:
-            raise _broken()
 
     def _header_end(self) -> None:
         self._headers[self._name.lower()] = self._value
         self._name = self._value = b""
-        if len(self._headers) > FIELDS_MAX:
-            raise _broken()
 
     def _headers_finished(self) -> None:
         kind, options = parse_options_header(self._headers.get(b"content-disposition", b""))
@@ -128,10 +120,10 @@ class UploadForm:
             return
         self._data += data[start:end]
         if len(self._data) > FIELD_BYTES_MAX:
-            raise BadInput("invalid_request", "A field of this form is too long.", param=(self._field or "")[:64])
+            raise BadInput("invalid_request", "A field of this form is too long.", param=self._field[:64])
 
     def _part_end(self) -> None:
-        if self._field is not None and self._field != "file":
+        if self._field != "file":
             self.fields[self._field] = self._data.decode("utf-8", "replace")
 
     def _end(self) -> None:
