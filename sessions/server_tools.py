@@ -75,6 +75,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     output: str
     files: tuple[RunFile, ...] = ()  # stored files that the call has written
+    is_broken: bool = False  # whether the tool itself failed, and would whichever replica sends the call
 
 
 def canonical(arguments: str) -> str:

@@ -30,7 +30,6 @@ SHARED_S: Final = 0.25  # for an answer of the shared breakers
 SHARED_PAUSE_S: Final = 1.0  # after the shared breakers could not be reached
 FIRST_PAUSE_S: Final = 0.2  # between two attempts of a call
 PAUSE_MAX_S: Final = 5.0
-UNANSWERED: Final = ToolResult(outcome="unknown", output="(it did not answer)")
 CALLS_MAX: Final = 256  # calls in progress of all tenants
 TENANT_CALLS_MAX: Final = 64  # calls in progress of one tenant, so that its hanging tools leave room for others' calls
 
@@ -80,7 +79,7 @@ class ToolGates:
                 return not_sent("it has failed too often; it is tried again in a while")
             try:
                 result = await work()
-                success, was_sent = not _is_tools_fault(result), result.outcome != "not_sent"
+                success, was_sent = result.outcome != "unknown" and not result.is_broken, result.outcome != "not_sent"
                 gate.breaker.record(success=success and was_sent, now=clock())
                 if was_sent and self._shared is not None:
                     self._note(self._share(request, success=success))
@@ -126,8 +125,8 @@ class ToolGates:
 
 async def retried(attempts: int, once: Callable[[], Awaitable[tuple[ToolResult, bool]]]) -> ToolResult:
     """Sends a call by `once`, up to so many times with growing pauses, until its result is final. Returns the last
-    result; without a final one the outcome is unknown if any attempt's was."""
-    pauses, doubtful = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random()), False
+    result; without a final one the last with an unknown outcome, if there is one."""
+    pauses, doubtful = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random()), None
     result = not_sent("it cannot be reached")
     for attempt in range(attempts):
         if attempt:
@@ -135,14 +134,13 @@ async def retried(attempts: int, once: Callable[[], Awaitable[tuple[ToolResult, 
         result, is_final = await once()
         if is_final:
             return result
-        doubtful = doubtful or result.outcome == "unknown"
-    return UNANSWERED if doubtful else result
+        doubtful = result if result.outcome == "unknown" else doubtful
+    return doubtful or result
 
 
 def not_sent(reason: str) -> ToolResult:
     return ToolResult(outcome="not_sent", output=f"tool_unavailable: {reason}.")
 
 
-def _is_tools_fault(result: ToolResult) -> bool:
-    """Returns whether a call failed by the tool's own fault, whichever replica sends it."""
-    return result.outcome == "unknown" or (result.outcome != "done" and result.output.startswith("http_status 5"))
+def unanswered(reason: str) -> ToolResult:
+    return ToolResult(outcome="unknown", output=f"(no answer: {reason})")

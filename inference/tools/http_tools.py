@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 
 import structlog
 
-from inference.tools.gates import UNANSWERED, ToolGates, not_sent, retried
+from inference.tools.gates import not_sent, retried, unanswered
 from inference.tools.outbound import ToolAnswer, ToolHttpClient, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import header_values, without_secrets
-from inference.tools.tools_file import HttpTool, ToolsFile
+from inference.tools.tools_file import HttpTool
 from sessions.public_addresses import AddressRules
 from sessions.server_tools import ToolRequest, ToolResult
 
@@ -29,38 +29,17 @@ _TRY_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class HttpTools:
-    """The HTTP tools of one replica. `put` takes another version of the file."""
+    """Carries out the calls of HTTP tools of one replica."""
 
-    def __init__(
-        self,
-        file: ToolsFile,
-        client: ToolHttpClient,
-        environment: Mapping[str, str],
-        *,
-        gates: ToolGates,
-    ) -> None:
-        """`environment`: the variables in which secrets of the file may stand."""
+    def __init__(self, client: ToolHttpClient, environment: Mapping[str, str]) -> None:
+        """`environment`: the variables in which secrets of the tools file may stand."""
         self._client = client
         self._environment = environment
-        self._gates = gates
-        self.put(file)
 
-    def put(self, file: ToolsFile) -> None:
-        """Replaces the tools by those of another version of the file; calls in progress end as they began."""
-        self._file = file
-        self._rules = AddressRules(file.networks)
-
-    async def call(self, request: ToolRequest) -> ToolResult:
-        tool = self._file.find(request.key.tenant, request.name)
-        if not isinstance(tool, HttpTool):
-            return ToolResult(outcome="not_sent", output="tool_not_found: there is no such tool any more.")
-        rules, attempts = self._rules, 1 + (tool.retries if tool.idempotency == "key" else 0)
-        return await self._gates.through(
-            request,
-            concurrency=tool.concurrency,
-            timeout_s=tool.timeout_s,
-            work=lambda: retried(attempts, lambda: self._once(request, tool, rules)),
-        )
+    async def call(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolResult:
+        """Sends a call to an address that `rules` permit."""
+        attempts = 1 + (tool.retries if tool.idempotency == "key" else 0)
+        return await retried(attempts, lambda: self._once(request, tool, rules))
 
     async def _once(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> tuple[ToolResult, bool]:
         """Sends a call; returns its result, and whether it is final."""
@@ -68,8 +47,8 @@ class HttpTools:
             answer = await self._send(request, tool, rules)
         except ToolUnreached as error:
             return not_sent(str(error)), False
-        except ToolUnanswered:
-            return UNANSWERED, False
+        except ToolUnanswered as error:
+            return unanswered(str(error)), False
         return _result(answer), answer.status not in _TRY_AGAIN
 
     async def _send(self, request: ToolRequest, tool: HttpTool, rules: AddressRules) -> ToolAnswer:
@@ -126,4 +105,4 @@ def _result(answer: ToolAnswer) -> ToolResult:
         return ToolResult(outcome="done", output=text)
     if 300 <= answer.status < 400:
         return ToolResult(outcome="failed", output=f"http_status {answer.status}: redirects are not followed.")
-    return ToolResult(outcome="failed", output=f"http_status {answer.status}: {text}")
+    return ToolResult(outcome="failed", output=f"http_status {answer.status}: {text}", is_broken=answer.status >= 500)

@@ -52,7 +52,7 @@ async def open_tools(
     from inference.tools.gates import ToolGates
     from inference.tools.http_tools import HttpTools  # the HTTP client is loaded only where it is needed
     from inference.tools.mcp.agreements import StoredPins
-    from inference.tools.mcp.mcp_tools import McpTools, McpWorld
+    from inference.tools.mcp.mcp_tools import McpTools
     from inference.tools.outbound import ToolHttpClient
     from inference.tools.tool_set import ToolSet
 
@@ -69,11 +69,10 @@ async def open_tools(
     async with (
         ToolHttpClient() as client,
         contextlib.aclosing(CodeTools(run_files)) as code,
-        McpTools(McpWorld(environment, schemas, pins), gates) as servers,
+        McpTools(environment, schemas, pins, gates) as servers,
         watched_file("tools", settings.tools, read_tools, lambda file: sources.put_file(file)) as first,
     ):
-        http = HttpTools(first, client, environment, gates=gates)
-        tools = ToolSet(first, http, code, servers, call_s=call_s)
+        tools = ToolSet(first, HttpTools(client, environment), code, servers, gates)
         sources = ToolSources(first, tools.put)
         await servers.first_listings()  # of the file's: nobody waits for those that tenants have added
         await sources.look(store.added_tools)

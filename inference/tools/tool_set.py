@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import structlog
@@ -13,12 +12,12 @@ from msgspec.structs import replace
 
 from inference.tools.code.code_tools import CodeTools, bounds_of
 from inference.tools.code.sandbox_pool import SandboxBounds
-from inference.tools.gates import not_sent
+from inference.tools.gates import ToolGates
 from inference.tools.http_tools import HttpTools
 from inference.tools.mcp.mcp_tools import McpTools
 from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile, code_tools
-from sessions.metrics import Histograms
 from sessions.model.types import McpSource, TenantId
+from sessions.public_addresses import AddressRules
 from sessions.server_tools import (
     ReportProgress,
     ServerTool,
@@ -32,27 +31,17 @@ log = structlog.get_logger(__name__)
 class ToolSet:
     """All tools of one replica. A tool of the file takes precedence over an MCP server's tool with the same name."""
 
-    def __init__(
-        self,
-        file: ToolsFile,
-        http: HttpTools,
-        code: CodeTools,
-        servers: McpTools,
-        *,
-        call_s: Histograms,
-    ) -> None:
+    def __init__(self, file: ToolsFile, http: HttpTools, code: CodeTools, servers: McpTools, gates: ToolGates) -> None:
         self._http = http
         self._code = code
         self.servers = servers
-        self._call_s = call_s
-        self._rooms: dict[tuple[TenantId, str, int], asyncio.Semaphore] = {}
+        self._gates = gates
         self._refused: set[str] = set()  # code tools, by their places in the file
         self.put(file)
 
     def put(self, file: ToolsFile) -> None:
         """Replaces the tools by those of another version of the file."""
-        self._file = file
-        self._http.put(file)
+        self._file, self._rules = file, AddressRules(file.networks)
         self.servers.put(file)
         warm, refused = dict[SandboxBounds, int](), set[str]()
         for place, tool in code_tools(file).items():
@@ -93,18 +82,11 @@ class ToolSet:
         tool = self._file.find(request.key.tenant, request.name)
         if tool is None:
             return await self.servers.call(request, report)
-        if not isinstance(tool, CodeTool):
-            return await self._http.call(request)
-        name, clock = (request.key.tenant, request.name, tool.concurrency), asyncio.get_running_loop().time
-        room = self._rooms.setdefault(name, asyncio.Semaphore(tool.concurrency))
-        try:
-            async with asyncio.timeout(tool.timeout_s):
-                await room.acquire()
-        except TimeoutError:
-            return not_sent("too many calls of it are under way")
-        begun_at = clock()
-        try:
-            return await self._code.call(request, tool)
-        finally:
-            room.release()
-            self._call_s.of(request.name).observe(clock() - begun_at)
+        rules = self._rules
+
+        async def work() -> ToolResult:
+            if isinstance(tool, CodeTool):
+                return await self._code.call(request, tool)
+            return await self._http.call(request, tool, rules)
+
+        return await self._gates.through(request, concurrency=tool.concurrency, timeout_s=tool.timeout_s, work=work)

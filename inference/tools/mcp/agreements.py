@@ -1,5 +1,5 @@
 """Keeps what was agreed to of MCP servers' tools in the journal's store, so that it holds over restarts and for all
-replicas. The port is `connection.Pins`.
+replicas: the digests of tools, by their names.
 
 What somebody agrees to over the API stands in the store too, and is in force within `LOOK_S`.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from inference.tools.mcp.connection import Listing
+from inference.tools.mcp.catalogue import Listing
 from sessions.model.errors import SessileError
 from sessions.model.types import TenantId, UnixMs
 from sessions.tool_records import (
@@ -44,6 +44,7 @@ class StoredPins:
         self._exists = exists
 
     async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None:
+        """Returns the digests that somebody has agreed to; None for a server of which nothing is stored."""
         for record in await self._store.records("pin", TenantId(owner)):
             if record.name == label:
                 return msgspec.json.decode(record.body, type=ToolPin).digests
@@ -55,6 +56,7 @@ class StoredPins:
         await self._put("pin", owner, label, msgspec.json.encode(pin).decode())
 
     async def listed(self, owner: str, label: str, listing: Listing) -> None:
+        """Stores a server's listing, for people to see and agree to."""
         waiting = {name: (tool.digest, tool.description[:_WORDS_MAX]) for name, tool in listing.waiting.items()}
         kept = ToolListing(shown=tuple(listing.shown), held=dict(listing.held), waiting=waiting)
         body = msgspec.json.encode(kept).decode()

@@ -172,3 +172,12 @@ def review(tools: Iterable[McpTool], agreed: Mapping[str, str], *, begun: bool, 
         else:
             held[tool.name] = "new" if known is None else "changed"
     return PinReview(shown, held, first)
+
+
+class Listing(NamedTuple):
+    """The tools that a server listed last. `held`: for each tool that is not shown, the reason."""
+
+    shown: Mapping[str, McpTool] = {}
+    held: Mapping[str, Held] = {}
+    waiting: Mapping[str, McpTool] = {}
+    """The held tools that somebody may agree to."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import structlog
 from mcp import ClientSession, MCPError
@@ -31,10 +31,12 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from inference.tools.mcp.catalogue import Held, ListedTool, McpTool, review, taken_over
+from inference.tools.mcp.agreements import StoredPins
+from inference.tools.mcp.catalogue import ListedTool, Listing, review, taken_over
 from inference.tools.mcp.plain_words import plain_words
 from inference.tools.mcp.server_table import McpServerTable
-from inference.tools.mcp.stdio import McpStreams
+from inference.tools.mcp.stdio import McpStreams, Note
+from inference.tools.outbound import ToolUnanswered, ToolUnreached
 from inference.tools.secrets import SentSecrets
 from sessions.backoff import Backoff
 from sessions.model.errors import SessileError
@@ -52,42 +54,14 @@ PING_S: Final = 30.0
 PAGES_MAX: Final = 32
 FIRST_PAUSE_S: Final = 0.5
 PAUSE_MAX_S: Final = 60.0
+SAID_MAX: Final = 200  # characters of what a server says of its failure
 STEADY_S: Final = 30.0  # a connection that lasted so long was good: the next pause is the first again
 _SESSION_LOST: Final = "Session terminated"  # the client's word for a server that does not know us any more
 _ABOUT_US: Final = Implementation(name="sessile", version="1")
 
-Connect = Callable[[SentSecrets], AbstractAsyncContextManager[McpStreams]]
-"""Opens the streams of an MCP server. It adds the secrets that it sends to the server to the `SentSecrets`."""
-
-
-class Away(Exception):
-    """Raised if the server could not be reached: no part of the call was sent."""
-
-
-class Unanswered(Exception):
-    """Raised if the call was sent and no answer came."""
-
-
-class Pins(Protocol):
-    """Stores which tools of each MCP server somebody has agreed to, as digests by tool name. `agreed` returns None for
-    a server of which nothing is stored."""
-
-    async def agreed(self, owner: str, label: str) -> Mapping[str, str] | None: ...
-
-    async def remember(self, owner: str, label: str, digests: Mapping[str, str]) -> None: ...
-
-    async def listed(self, owner: str, label: str, listing: Listing) -> None:
-        """Stores a server's listing, for people to see and agree to."""
-        ...
-
-
-class Listing(NamedTuple):
-    """The tools that a server listed last. `held`: for each tool that is not shown, the reason."""
-
-    shown: Mapping[str, McpTool] = {}
-    held: Mapping[str, Held] = {}
-    waiting: Mapping[str, McpTool] = {}
-    """The held tools that somebody may agree to."""
+Connect = Callable[[SentSecrets, Note], AbstractAsyncContextManager[McpStreams]]
+"""Opens the streams of an MCP server. It adds the secrets that it sends to the server to the `SentSecrets`, and notes
+what the server or the connection to it says of a failure."""
 
 
 class McpConnection:
@@ -101,11 +75,12 @@ class McpConnection:
         connect: Connect,
         *,
         schemas: SchemaChecker,
-        pins: Pins,
+        pins: StoredPins,
     ) -> None:
         self.owner, self.label, self.table = owner, label, table
         self.listing = Listing()
         self.sent = SentSecrets()
+        self._said = ""  # of its last failure
         self.ready = asyncio.Event()  # connected and listed, now
         self.tried = asyncio.Event()  # once, with or without success
         self.unused = asyncio.Event()  # no call needs it
@@ -118,6 +93,14 @@ class McpConnection:
         self._session: ClientSession | None = None
         self._again = asyncio.Event()
         self._broken = asyncio.Event()
+
+    @property
+    def because(self) -> str:
+        """Why it failed last, in brackets, for people and models; "" if nothing is known of that."""
+        return f" ({self._said})" if self._said else ""
+
+    def _note(self, words: str) -> None:
+        self._said = " ".join(plain_words(self.sent.taken_out(words), SAID_MAX).split())
 
     async def run(self) -> None:
         """Keeps the server connected until this is cancelled; then it ends the server."""
@@ -163,8 +146,8 @@ class McpConnection:
                 self.unused.set()
 
     async def call(self, own_name: str, arguments: dict[str, Any], report: ReportProgress | None) -> CallToolResult:
-        """Calls a tool. Raises Away and Unanswered. If cancelled, it tells the server that nobody waits for the
-        answer."""
+        """Calls a tool. Raises ToolUnreached and ToolUnanswered. If cancelled, it tells the server that nobody waits
+        for the answer."""
         session, broken = await self._present()
         request = CallToolRequest(params=CallToolRequestParams(name=own_name, arguments=arguments))
 
@@ -178,13 +161,13 @@ class McpConnection:
         except MCPError as error:
             if error.error.code == CONNECTION_CLOSED:
                 broken.set()
-                raise Unanswered("it has ended") from error
+                raise ToolUnanswered("it has ended") from error
             if error.error.message == _SESSION_LOST:
                 broken.set()
-                raise Away from error
+                raise ToolUnreached from error
             raise
         except ValidationError as error:
-            raise Unanswered("its answer is malformed") from error
+            raise ToolUnanswered("its answer is malformed") from error
 
     async def _present(self) -> tuple[ClientSession, asyncio.Event]:
         """Returns the current session, and an event that is set when it breaks. If there is no session, waits for the
@@ -202,7 +185,7 @@ class McpConnection:
         self._broken = asyncio.Event()
         self._again.clear()
         async with (
-            self._connect(self.sent) as streams,
+            self._connect(self.sent, self._note) as streams,
             ClientSession(streams.read, streams.write, message_handler=self._heard, client_info=_ABOUT_US) as session,
         ):
             async with asyncio.timeout(START_S):

@@ -13,6 +13,7 @@ from typing import Final
 
 import httpx2
 
+from inference.tools.mcp.stdio import Note
 from inference.tools.outbound import Resolve, ToolUnreached, permitted_target
 from sessions.public_addresses import AGENT, AddressRules
 
@@ -29,23 +30,36 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends HTTP requests of MCP to permitted addresses only; usable inside an `httpx2.AsyncClient`, which closes
     it."""
 
-    def __init__(self, rules: Callable[[], AddressRules], credentials: Credentials, *, resolve: Resolve) -> None:
+    def __init__(
+        self, rules: Callable[[], AddressRules], credentials: Credentials, note: Note, *, resolve: Resolve
+    ) -> None:
+        """`note` gets why a request failed, in words without its address; "" if it did not."""
         self._rules = rules
         self._credentials = credentials
+        self._note = note
         self._resolve = resolve
         self._inner = httpx2.AsyncHTTPTransport(trust_env=False, limits=httpx2.Limits(max_connections=32))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            answer = await self._sent(request)
+        except httpx2.TransportError as error:
+            self._note(_reason(error))
+            raise
+        self._note(f"HTTP {answer.status_code}" if answer.status_code >= 400 else "")
+        return answer
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
         url = str(request.url)
         try:
             secrets = await self._credentials()
         except (OSError, ValueError) as error:
-            raise httpx2.ConnectError("it is not set up", request=request) from error
+            raise _NotSent("it is not set up", request=request) from error
         try:
             async with asyncio.timeout(CONNECT_S):
                 target = await permitted_target(url, self._rules(), self._resolve)
         except (ToolUnreached, TimeoutError) as error:
-            raise httpx2.ConnectError(str(error) or "its name was not resolved in time", request=request) from error
+            raise _NotSent(str(error) or "its name was not resolved in time", request=request) from error
         headers = httpx2.Headers(request.headers)
         headers.update(secrets)
         headers.setdefault("user-agent", AGENT)
@@ -68,6 +82,18 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _NotSent(httpx2.ConnectError):
+    """Raised if a request may not be sent; the message says why without its address."""
+
+
+def _reason(error: httpx2.TransportError) -> str:
+    if isinstance(error, _NotSent):
+        return str(error)
+    if isinstance(error, httpx2.ConnectError):
+        return "no connection to it can be made"
+    return "it took too long" if isinstance(error, httpx2.TimeoutException) else "the connection to it broke"
 
 
 class _Bounded(httpx2.AsyncByteStream):

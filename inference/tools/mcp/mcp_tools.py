@@ -18,15 +18,16 @@ import structlog
 from mcp import MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from inference.tools.gates import UNANSWERED, ToolGates, not_sent, retried
+from inference.tools.gates import ToolGates, not_sent, retried, unanswered
+from inference.tools.mcp.agreements import StoredPins
 from inference.tools.mcp.catalogue import McpTool
-from inference.tools.mcp.connection import Away, Connect, Listing, McpConnection, Pins, Unanswered
+from inference.tools.mcp.connection import Connect, McpConnection
 from inference.tools.mcp.guarded_http import CONNECT_S, GuardedTransport
 from inference.tools.mcp.plain_words import plain_words
 from inference.tools.mcp.results import result_of
 from inference.tools.mcp.server_table import McpServerTable
-from inference.tools.mcp.stdio import McpStreams, StdioCommand, stdio_streams
-from inference.tools.outbound import Resolve
+from inference.tools.mcp.stdio import McpStreams, Note, StdioCommand, stdio_streams
+from inference.tools.outbound import Resolve, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import SentSecrets, header_values, secret_values
 from inference.tools.tools_file import ToolsFile, server_of
 from sessions.model.errors import NotFound, Unavailable
@@ -42,15 +43,6 @@ FIRST_LISTING_S: Final = 10.0  # how many seconds a start waits for servers
 READ_S: Final = 330.0  # time-out of an answer's stream, above what a call may take
 
 
-class McpWorld(NamedTuple):
-    """The dependencies that all MCP connections of a replica share."""
-
-    environment: Mapping[str, str]
-    schemas: SchemaChecker
-    pins: Pins
-    resolve: Resolve | None = None
-
-
 class _Running(NamedTuple):
     connection: McpConnection
     task: asyncio.Task[None]
@@ -60,10 +52,19 @@ class McpTools:
     """The MCP servers of a replica and their tools; usable inside its `async with`. `put` takes another version of the
     file."""
 
-    def __init__(self, world: McpWorld, gates: ToolGates) -> None:
-        self._world = world
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        schemas: SchemaChecker,
+        pins: StoredPins,
+        gates: ToolGates,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._environment = environment
+        self._schemas = schemas
+        self._pins = pins
         self._gates = gates
-        self._resolve = world.resolve or NameLookup().addresses
+        self._resolve = resolve or NameLookup().addresses
         self._file = ToolsFile()
         self._rules = AddressRules()
         self._running: dict[tuple[str, str], _Running] = {}
@@ -93,14 +94,8 @@ class McpTools:
                 del self._running[name]
         for (owner, label), table in wanted.items():
             if (owner, label) not in self._running:
-                connection = McpConnection(
-                    owner,
-                    label,
-                    table,
-                    self._connect(label, table),
-                    schemas=self._world.schemas,
-                    pins=self._world.pins,
-                )
+                connect = self._connect(label, table)
+                connection = McpConnection(owner, label, table, connect, schemas=self._schemas, pins=self._pins)
                 self._running[owner, label] = _Running(connection, asyncio.create_task(connection.run()))
 
     async def first_listings(self) -> None:
@@ -113,11 +108,6 @@ class McpTools:
         """Has a server list its tools again, because the agreements about them have changed."""
         if (running := self._running.get((owner, label))) is not None:
             running.connection.look_again()
-
-    def list_of(self, owner: str, label: str) -> Listing:
-        """Returns the tools that a server listed last."""
-        running = self._running.get((owner, label))
-        return Listing() if running is None else running.connection.listing
 
     # -- what `ToolSet` asks ------------------------------------------------------------------------------------------
 
@@ -142,7 +132,8 @@ class McpTools:
         if connection is None or not self._has(tenant, label):
             raise NotFound("tool_not_found", f"The server has no MCP server {label!r} for you.", param="tools")
         if not connection.listing.shown and not connection.ready.is_set():
-            raise Unavailable("mcp_server_unavailable", f"The MCP server {label!r} cannot be reached now.")
+            what = f"The MCP server {label!r} cannot be reached now{connection.because}."
+            raise Unavailable("mcp_server_unavailable", what)
         shown = connection.listing.shown.values()
         return [_server_tool(connection, tool) for tool in shown if self._has(tenant, tool.name)]
 
@@ -176,15 +167,17 @@ class McpTools:
             async with asyncio.timeout(table.timeout_s):
                 answer = await connection.call(tool.own_name, arguments, report)
             return result_of(answer, table.result_bytes, connection.sent.taken_out), True
-        except Away:
-            return not_sent("it cannot be reached"), False
+        except ToolUnreached:
+            return not_sent(f"it cannot be reached{connection.because}"), False
         except TimeoutError:
-            is_away = not sent and not connection.ready.is_set()
-            return not_sent("it cannot be reached") if is_away else UNANSWERED, False
-        except Unanswered:
-            return UNANSWERED, False
+            if not sent and not connection.ready.is_set():
+                return not_sent(f"it cannot be reached{connection.because}"), False
+            return unanswered(f"it took longer than {table.timeout_s:g} s"), False
+        except ToolUnanswered as error:
+            return unanswered(f"{error}{connection.because}"), False
         except MCPError as error:
             words = plain_words(connection.sent.taken_out(error.error.message), 1_024)
+            words += connection.because if table.url else ""
             return ToolResult(outcome="failed", output=f"mcp_error {error.error.code}: {words}"), True
 
     # -- small --------------------------------------------------------------------------------------------------------
@@ -208,29 +201,31 @@ class McpTools:
         return connection, tool
 
     def _connect(self, label: str, table: McpServerTable) -> Connect:
-        def connect(sent: SentSecrets) -> AbstractAsyncContextManager[McpStreams]:
-            return self._command(label, table, sent) if table.command else self._url(table, sent)
+        def connect(sent: SentSecrets, note: Note) -> AbstractAsyncContextManager[McpStreams]:
+            return self._command(label, table, sent, note) if table.command else self._url(table, sent, note)
 
         return connect
 
     @asynccontextmanager
-    async def _command(self, label: str, table: McpServerTable, sent: SentSecrets) -> AsyncIterator[McpStreams]:
-        given = await asyncio.to_thread(secret_values, table.env, self._world.environment)
+    async def _command(
+        self, label: str, table: McpServerTable, sent: SentSecrets, note: Note
+    ) -> AsyncIterator[McpStreams]:
+        given = await asyncio.to_thread(secret_values, table.env, self._environment)
         sent.add(given.secrets)
-        path = self._world.environment.get("PATH")
+        path = self._environment.get("PATH")
         environment = given.values if path is None else {"PATH": path, **given.values}
-        about = StdioCommand(label, table.command, environment, table.folder or None, table.memory_mb << 20, sent)
+        about = StdioCommand(label, table.command, environment, table.folder or None, table.memory_mb << 20, sent, note)
         async with stdio_streams(about) as streams:
             yield streams
 
     @asynccontextmanager
-    async def _url(self, table: McpServerTable, sent: SentSecrets) -> AsyncIterator[McpStreams]:
+    async def _url(self, table: McpServerTable, sent: SentSecrets, note: Note) -> AsyncIterator[McpStreams]:
         async def credentials() -> Mapping[str, str]:
-            given = await asyncio.to_thread(header_values, table.headers, self._world.environment)
+            given = await asyncio.to_thread(header_values, table.headers, self._environment)
             sent.add(given.secrets)
             return given.values
 
-        transport = GuardedTransport(lambda: self._rules, credentials, resolve=self._resolve)
+        transport = GuardedTransport(lambda: self._rules, credentials, note, resolve=self._resolve)
         timeout = httpx2.Timeout(CONNECT_S, read=READ_S)
         async with (
             httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client,

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,9 +32,14 @@ MESSAGE_BYTES_MAX: Final = 1 << 20
 MESSAGES_PER_S: Final = 200.0
 MESSAGES_BURST: Final = 400.0
 END_S: Final = 2.0  # between the end of its input, SIGTERM and SIGKILL
+LAST_WORDS_S: Final = 0.5  # until its error stream ends too, which may say why it has ended
 _STDERR_LINES_MAX: Final = 50  # logged, of one process
 _STDERR_BYTES: Final = 4_096
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+
+
+Note = Callable[[str], None]
+"""Notes what a server, or the connection to it, said of its failure."""
 
 
 class McpStreams(NamedTuple):
@@ -56,6 +61,8 @@ class StdioCommand(NamedTuple):
     memory_bytes: int
     sent: SentSecrets
     """Secrets in its environment, which are removed from its output before that is logged."""
+    note: Note
+    """Gets each line of its error stream."""
 
 
 @contextlib.asynccontextmanager
@@ -76,10 +83,11 @@ async def stdio_streams(about: StdioCommand) -> AsyncIterator[McpStreams]:
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     closed = asyncio.Event()
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    errors = asyncio.create_task(_log_errors(about, process))
     works = [
-        asyncio.create_task(_receive(about.label, process, to_session, closed)),
+        asyncio.create_task(_receive(about.label, process, to_session, closed, errors)),
         asyncio.create_task(_send(process, from_session, closed)),
-        asyncio.create_task(_log_errors(about, process)),
+        errors,
     ]
     try:
         yield McpStreams(read, write, closed)
@@ -105,6 +113,7 @@ async def _receive(
     process: asyncio.subprocess.Process,
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
     closed: asyncio.Event,
+    errors: asyncio.Task[None],
 ) -> None:
     assert process.stdout is not None
     room = MESSAGES_BURST
@@ -121,6 +130,7 @@ async def _receive(
                 log.warning("mcp_message_malformed", server=label, bytes=len(line))
                 continue
             await to_session.send(SessionMessage(message))
+        await asyncio.wait((errors,), timeout=LAST_WORDS_S)
     except ValueError:  # StreamReader's, of a line beyond its limit
         log.warning("mcp_message_too_long", server=label, bytes_max=MESSAGE_BYTES_MAX)
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
@@ -150,7 +160,10 @@ async def _log_errors(about: StdioCommand, process: asyncio.subprocess.Process) 
     logged = 0
     while chunk := await process.stderr.read(_STDERR_BYTES):
         for line in chunk.decode(errors="replace").splitlines():
-            if line.strip() and logged < _STDERR_LINES_MAX:
+            if not line.strip():
+                continue
+            about.note(line)
+            if logged < _STDERR_LINES_MAX:
                 logged += 1
                 log.info("mcp_server_wrote", server=about.label, text=plain_words(about.sent.taken_out(line), 512))
 

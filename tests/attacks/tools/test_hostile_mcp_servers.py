@@ -20,7 +20,7 @@ from sessions.turn.keyword_filter import KeywordFilterSet
 from tests.support.doors.openai_server import SIMULATED, Serving, serving
 from tests.support.doors.tool_service import ToolService, opened_tools, reply
 from tests.support.mcp.http_server import HttpMcp
-from tests.support.mcp.opened import stdio_table, until, url_table
+from tests.support.mcp.opened import listing_of, stdio_table, until, url_table
 
 MCP: Any = {"type": "mcp", "server_label": "town"}
 CALL = '<tool_call>\n{"name": "town__look", "arguments": {}}\n</tool_call>'
@@ -76,14 +76,14 @@ async def test_one_that_answers_too_much_is_cut(tmp_path: Path) -> None:
 
 async def test_of_a_hundred_thousand_tools_some_are_taken(tmp_path: Path) -> None:
     async with against(tmp_path, stdio_table(tmp_path, mode="many", more="tools_max = 20")) as (server, tools):
-        assert len(tools.servers.list_of("", "town").shown) == 20
+        assert len(listing_of(tools.servers).shown) == 20
         done = await asked(server, "Hello.")
         assert len(done.output[0].tools) == 20
 
 
 async def test_names_show_nothing_that_cannot_be_seen_and_take_nobodys_place(tmp_path: Path) -> None:
     async with against(tmp_path, stdio_table(tmp_path, mode="names")) as (server, tools):
-        listing = tools.servers.list_of("", "town")
+        listing = listing_of(tools.servers)
         text = json.dumps([tool.description for tool in listing.shown.values()]) + "".join(listing.held)
         assert not any(sign in text for sign in ("\x1b", "\u202e", "\u200b", "\\u001b", "\\u202e", "\\u0000"))
         assert all(name.isascii() and len(name) <= 64 for name in listing.shown) and len(listing.shown) == 3
@@ -94,7 +94,7 @@ async def test_names_show_nothing_that_cannot_be_seen_and_take_nobodys_place(tmp
 
 async def test_schema_bombs_are_left_out_and_the_rest_is_there(tmp_path: Path) -> None:
     async with against(tmp_path, stdio_table(tmp_path, mode="bombs")) as (_, tools):
-        listing = tools.servers.list_of("", "town")
+        listing = listing_of(tools.servers)
         assert list(listing.shown) == ["town__look"] and len(listing.held) == 5
 
 
@@ -102,7 +102,7 @@ async def test_a_tool_that_says_something_else_than_at_first_is_not_shown(tmp_pa
     async with against(tmp_path, stdio_table(tmp_path, mode="pulls")) as (server, tools):
         assert (await asked(server, CALL, "Seen.")).output_text == "Seen."
         (tmp_path / "pull").touch()
-        await until(lambda: bool(tools.servers.list_of("", "town").held))
+        await until(lambda: bool(listing_of(tools.servers).held))
         with pytest.raises(Exception, match="no tool 'look'"):
             async with server.client() as client:
                 made: Any = client.responses
@@ -114,7 +114,7 @@ async def test_a_session_that_had_the_tool_cannot_call_it_any_more(tmp_path: Pat
     async with against(tmp_path, stdio_table(tmp_path, mode="pulls")) as (server, tools):
         first = await asked(server, CALL, "Seen.")
         (tmp_path / "pull").touch()
-        await until(lambda: bool(tools.servers.list_of("", "town").held))
+        await until(lambda: bool(listing_of(tools.servers).held))
         server.engine.script += [CALL, "Gone."]
         async with server.client() as client:
             made: Any = client.responses
@@ -132,7 +132,7 @@ async def test_a_server_that_redirects_inside_is_not_followed(tmp_path: Path, to
         text = 'networks = ["127.0.0.0/8"]\n' + url_table(service.url + "/mcp")
         async with against(tmp_path, text) as (server, tools):
             assert not inside.asked and service.asked
-            assert tools.servers.list_of("", "town").shown == {}
+            assert listing_of(tools.servers).shown == {}
             with pytest.raises(Exception, match="cannot be reached"):
                 await asked(server, "x")
 
@@ -151,7 +151,7 @@ async def test_a_body_without_an_end_is_broken_off(tmp_path: Path) -> None:
         service.answer = lambda asked: reply("x" * 3_000_000)
         text = 'networks = ["127.0.0.0/8"]\n' + url_table(service.url + "/mcp")
         async with against(tmp_path, text) as (server, tools):
-            assert tools.servers.list_of("", "town").shown == {}
+            assert listing_of(tools.servers).shown == {}
             await others_are_answered(server)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference.tools.gates import ToolGates
-from inference.tools.mcp.connection import Listing
-from inference.tools.mcp.mcp_tools import McpTools, McpWorld
+from inference.tools.mcp.agreements import StoredPins
+from inference.tools.mcp.catalogue import Listing
+from inference.tools.mcp.mcp_tools import McpTools
 from inference.tools.opening import CALL_S
 from inference.tools.tools_file import ToolsFile, read_tools
 from sessions.metrics import Metrics
@@ -24,8 +25,8 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 ACME: Final = TenantId("acme")
 
 
-class MemoryPins:
-    """The port `Pins`, for as long as a test lasts."""
+class MemoryPins(StoredPins):
+    """Agreements that are kept for as long as a test lasts."""
 
     def __init__(self) -> None:
         self._agreed: dict[tuple[str, str], dict[str, str]] = {}
@@ -67,10 +68,15 @@ async def opened_servers(folder: Path, text: str, **world: Any) -> AsyncIterator
         "pins": MemoryPins(),
     }
     call_s = Metrics().histograms("tool_call_duration_seconds", "", CALL_S, "tool")
-    async with McpTools(McpWorld(**{**given, **world}), ToolGates(call_s)) as tools:
+    async with McpTools(**{**given, **world}, gates=ToolGates(call_s)) as tools:
         tools.put(tools_file(folder, text))
         await tools.first_listings()
         yield tools
+
+
+def listing_of(tools: McpTools, label: str = "town") -> Listing:
+    """Returns the tools that a server of all tenants listed last."""
+    return tools._running["", label].connection.listing
 
 
 def request_of(name: str, *, tenant: TenantId = ACME, number: int = 0, **arguments: Any) -> ToolRequest:

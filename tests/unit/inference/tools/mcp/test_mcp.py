@@ -34,15 +34,24 @@ from inference.tools.mcp.guarded_http import BODY_BYTES_MAX, GuardedTransport
 from inference.tools.mcp.plain_words import plain_words
 from inference.tools.mcp.results import result_of
 from inference.tools.mcp.server_table import McpServerTable
-from inference.tools.mcp.stdio import McpStreams, StdioCommand, stdio_streams
+from inference.tools.mcp.stdio import McpStreams, Note, StdioCommand, stdio_streams
 from inference.tools.secrets import SentSecrets
-from sessions.model.errors import NotFound
+from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import McpSource, TenantId
 from sessions.name_lookup import NameLookup
 from sessions.public_addresses import AddressRules
 from sessions.schemas import InlineSchemaChecker
 from tests.support.doors.tool_service import ToolService, reply
-from tests.support.mcp.opened import ACME, MemoryPins, opened_servers, request_of, stdio_table, tools_file, until
+from tests.support.mcp.opened import (
+    ACME,
+    MemoryPins,
+    opened_servers,
+    request_of,
+    stdio_table,
+    tools_file,
+    until,
+    url_table,
+)
 
 # -- catalogue
 PLAIN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "description": "An \x1b[1ma\u202e."}}}
@@ -130,7 +139,7 @@ async def test_what_was_held_is_held_after_a_restart(tmp_path: Path) -> None:
 
 async def test_no_secret_is_in_the_log_if_a_server_repeats_it() -> None:
     @asynccontextmanager
-    async def connect(sent: SentSecrets) -> AsyncIterator[McpStreams]:
+    async def connect(sent: SentSecrets, note: Note) -> AsyncIterator[McpStreams]:
         sent.add(["a-very-secret-token"])
         raise OSError("who says a-very-secret-token?")
         yield
@@ -150,7 +159,7 @@ async def test_it_ends_even_if_the_client_raises_an_error_in_place_of_the_cancel
     connecting = asyncio.Event()
 
     @asynccontextmanager
-    async def connect(sent: SentSecrets) -> AsyncIterator[McpStreams]:
+    async def connect(sent: SentSecrets, note: Note) -> AsyncIterator[McpStreams]:
         connecting.set()
         try:
             await asyncio.Event().wait()
@@ -187,7 +196,9 @@ def client(rules: AddressRules = LOOPBACK, *addresses: str) -> httpx2.AsyncClien
     async def resolve(host: str, port: int) -> Sequence[str]:
         return addresses or (host,)
 
-    return httpx2.AsyncClient(transport=GuardedTransport(lambda: rules, secrets, resolve=resolve), trust_env=False)
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(lambda: rules, secrets, lambda _: None, resolve=resolve), trust_env=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,8 @@ async def test_secrets_that_are_not_there_are_no_request(service: ToolService) -
         raise OSError("no such file: /run/secret")
 
     async with httpx2.AsyncClient(
-        transport=GuardedTransport(lambda: LOOPBACK, nothing, resolve=NameLookup().addresses), trust_env=False
+        transport=GuardedTransport(lambda: LOOPBACK, nothing, lambda _: None, resolve=NameLookup().addresses),
+        trust_env=False,
     ) as http:
         with pytest.raises(httpx2.ConnectError, match="not set up"):
             async with asyncio.timeout(60):
@@ -283,8 +295,21 @@ async def test_who_gives_up_tells_the_server(tmp_path: Path) -> None:
 async def test_a_call_that_takes_too_long_is_unknown_and_cancelled(tmp_path: Path) -> None:
     async with opened_servers(tmp_path, stdio_table(tmp_path, more="timeout_s = 0.5")) as tools:
         late = await tools.call(request_of("town__slow", city="Rome"))
-        assert late.outcome == "unknown"
+        assert (late.outcome, late.output) == ("unknown", "(no answer: it took longer than 0.5 s)")
         await until(lambda: "cancelled Rome" in _asked(tmp_path))
+
+
+async def test_a_server_that_is_away_says_why(tmp_path: Path, service: ToolService) -> None:
+    service.answer = lambda asked: reply({}, 503)
+    loopback = 'networks = ["127.0.0.0/8"]\n'
+    for table, why in (
+        (f"{loopback}{url_table(service.url)}", "HTTP 503"),
+        (f"{loopback}{url_table('http://127.0.0.1:1/mcp')}", "no connection to it can be made"),
+        ('[servers.town]\ncommand = ["/nowhere/mcp"]\n', "/nowhere/mcp: No such file or directory"),
+    ):
+        async with opened_servers(tmp_path, table) as tools:
+            with pytest.raises(Unavailable, match=rf"cannot be reached now \({why}\)"):
+                await tools.of_server(ACME, McpSource(server_label="town"))
 
 
 async def test_who_has_which(tmp_path: Path) -> None:
@@ -397,8 +422,8 @@ print("\\x1b[31mhello", file=sys.stderr, flush=True)
 """
 
 
-def command(script: str) -> StdioCommand:
-    return StdioCommand("t", [sys.executable, "-c", SAYS % script], {"A": "b"}, None, 512 << 20, SentSecrets())
+def command(script: str, note: Note = lambda _: None) -> StdioCommand:
+    return StdioCommand("t", [sys.executable, "-c", SAYS % script], {"A": "b"}, None, 512 << 20, SentSecrets(), note)
 
 
 async def test_it_gets_no_more_of_the_environment_than_it_is_given() -> None:
@@ -429,6 +454,13 @@ async def test_one_that_does_not_end_is_ended_with_what_it_started(tmp_path: Pat
 async def test_a_line_without_an_end_ends_it() -> None:
     async with stdio_streams(command("while True: sys.stdout.write('x' * 65536)")) as streams:
         assert len([each async for each in streams.read]) == 1 and streams.closed.is_set()
+
+
+async def test_what_it_says_last_is_noted_before_its_streams_end() -> None:
+    said: list[str] = []
+    async with stdio_streams(command("sys.exit('no token')", said.append)) as streams:
+        assert len([each async for each in streams.read]) == 1
+    assert said == ["\x1b[31mhello", "no token"]
 
 
 def _runs(pid: int) -> bool:
