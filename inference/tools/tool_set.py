@@ -76,7 +76,7 @@ class ToolSet:
 
     def _missing(self, tool: AnyTool) -> str:
         """Returns why a tool cannot be carried out here; "" if it can."""
-        return self._code.missing(tool) if isinstance(tool, CodeTool) else ""
+        return self._code.missing() if isinstance(tool, CodeTool) else ""
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
         tool = self._file.find(request.key.tenant, request.name)

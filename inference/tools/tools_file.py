@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -56,10 +57,6 @@ CODE_MAX: Final = 100_000  # characters
 NOT_PERMITTED: Final = (
     "it is neither https:// to a public name or address, nor http:// or https:// to an address (not a name) of"
     " `networks`"
-)
-_NO_PROGRAMS: Final = (
-    'code that calls other tools (`interpreter = "program"`) is no longer run: remove this table and its name from'
-    " `allow` and `offer`; models call the tools themselves"
 )
 _ABOUT_CODE: Final = (
     "Runs Python code and returns what it prints, and the value of its last expression. The user's files are in its"
@@ -112,9 +109,6 @@ class HttpTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-Endpoint = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]{1,253}:[0-9]{1,5}$(?!\n)")]
-
-
 class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="code"):
     """Runs Python that the model writes, in a sandbox."""
 
@@ -128,7 +122,6 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kept_files: Annotated[int, Meta(ge=0, le=50)] = 16  # that a run leaves, which become files of its user
     kept_mb: Annotated[int, Meta(ge=1, le=4_096)] = 32  # of these files together
     result_bytes: Annotated[int, Meta(ge=64, le=1_000_000)] = 65_536
-    network: tuple[Endpoint, ...] = ()  # "host:port" that code may connect to; none: no network
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
     approval: Literal["never", "always"] = "never"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
@@ -146,7 +139,7 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tool = Tool(name=name, description=self.description or _ABOUT_CODE, parameters=parameters, server=True)
         return ServerTool(
             tool=tool,
-            takes_keys=not self.network,
+            takes_keys=True,
             approval=self.approval == "always",
             unavailable=unavailable,
         )
@@ -243,27 +236,29 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def read_tools(path: Path) -> ToolsFile:
     """Reads the file. Raises ValueError where it is malformed, OSError where it cannot be read. Blocking."""
     try:
-        tables = _with_kinds(tomllib.loads(path.read_text()))
+        tables = tomllib.loads(path.read_text())
     except RecursionError as error:
         raise ValueError("its values are nested too deeply") from error
+    for _, kind, _, entry in _entries(tables):
+        if kind == "tools" and isinstance(entry, dict):
+            entry.setdefault("kind", "http")
     try:
         return msgspec.convert(tables, ToolsFile)
     except msgspec.ValidationError as error:
         raise ValueError(_located(tables, str(error))) from error
 
 
-def _with_kinds(given: dict[str, Any]) -> dict[str, Any]:
-    """Adds a `kind` to each tool that names none: "http". Raises ValueError for an interpreter that is gone."""
-    tenants = given.get("tenants")
-    for table in [given, *(tenants.values() if isinstance(tenants, dict) else ())]:
-        tools = table.get("tools") if isinstance(table, dict) else None
-        for name, tool in tools.items() if isinstance(tools, dict) else ():
-            if not isinstance(tool, dict):
-                continue
-            tool.setdefault("kind", "http")
-            if tool.pop("interpreter", "cpython") != "cpython":
-                raise ValueError(f"[tools.{name}]: {_NO_PROGRAMS}")
-    return given
+def _entries(file: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    """Yields the tools and servers of a file that may be malformed: the table that each is in, whether that has `tools`
+    or `servers`, its name, and what it says."""
+    tenants = file.get("tenants")
+    tables = {"": file}
+    if isinstance(tenants, dict):
+        tables |= {f"tenants.{name}.": table for name, table in tenants.items() if isinstance(table, dict)}
+    for (whose, table), kind in product(tables.items(), ("tools", "servers")):
+        entries = table.get(kind)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            yield f"{whose}{kind}", kind, name, entry
 
 
 def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
@@ -277,22 +272,11 @@ def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
 
 def _located(tables: Mapping[str, Any], problem: str) -> str:
     """Returns an error's text in which the name of the tool or server replaces msgspec's `[...]`."""
-    tenants = tables.get("tenants")
-    all_tables = {"": tables} | {
-        f"tenants.{name}.": each for name, each in (tenants.items() if isinstance(tenants, dict) else ())
-    }
-    places = {
-        (f"{whose}{kind}", kind): table.get(kind)
-        for whose, table in all_tables.items()
-        for kind in ("tools", "servers")
-        if isinstance(table, Mapping)
-    }
-    for (place, kind), entries in places.items():
-        for name, entry in entries.items() if isinstance(entries, dict) else ():
-            try:
-                msgspec.convert({name: entry}, dict[Name, AnyTool] if kind == "tools" else dict[Label, McpServerTable])
-            except msgspec.ValidationError as error:
-                return f"[{place}.{name}]: {reason_of(error)}"
+    for place, kind, name, entry in _entries(tables):
+        try:
+            msgspec.convert({name: entry}, dict[Name, AnyTool] if kind == "tools" else dict[Label, McpServerTable])
+        except msgspec.ValidationError as error:
+            return f"[{place}.{name}]: {reason_of(error)}"
     return problem
 
 

@@ -1,18 +1,17 @@
 """Carries out calls of code tools on CPython: takes a sandbox, gives it the session's files, says what came of it.
 
-A run has no effect outside of its folder unless its tool has a network, so that it may be made again under the same
-key: then the answer of the first is given where it is known, and else it runs on the files that the first found. Files
-that it leaves are stored under ids of the call, so that no attempt stores them twice.
+A run has no effect outside of its folder, so that it may be made again under the same key, on the files that the first
+found. Files that it leaves are stored under ids of the call, so that no attempt stores them twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 import structlog
 
 from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles, RunFiles
@@ -33,7 +32,6 @@ from sessions.server_tools import Outcome, ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
 
-REMEMBERED_MAX: Final = 256
 FILES_NAMED_MAX: Final = 50
 _STOPPED: Final = {
     "time": "it took longer than {timeout_s:g} s",
@@ -54,16 +52,11 @@ class CodeTools:
         self._reason = ""
         self._pool: SandboxPool | None = None
         self._folders: ScratchFolders | None = None
-        self._answers: OrderedDict[str, ToolResult] = OrderedDict()
 
-    def missing(self, tool: CodeTool) -> str:
-        """Returns why a tool's code cannot be run here; "" if it can."""
-        pool = self._begun()
-        if pool is None:
-            return self._reason
-        if tool.network and pool.kind != "sandlock":
-            return "code with a network needs sandlock"
-        return ""
+    def missing(self) -> str:
+        """Returns why code cannot be run here; "" if it can."""
+        self._begun()
+        return self._reason
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
         """Sets how many sandboxes of each bounds are kept ready."""
@@ -92,9 +85,6 @@ class CodeTools:
 
     async def call(self, request: ToolRequest, tool: CodeTool) -> ToolResult:
         """Runs the code of a call within the tool's bounds."""
-        known = self._answers.get(request.execution_id)
-        if known is not None:
-            return known
         code = json.loads(request.arguments).get("code")
         if not isinstance(code, str):
             return ToolResult(outcome="not_sent", output="invalid_arguments: `code` is the program, a text.")
@@ -107,7 +97,7 @@ class CodeTools:
             log.error("sandbox_start_failed", tool=request.name, error=str(error))
             return unavailable()
         try:
-            answer = await self._run(request, tool, code, sandbox)
+            return await self._run(request, tool, code, sandbox)
         except SandboxUnavailable as error:
             log.error("sandbox_failed", tool=request.name, error=str(error))
             return ToolResult(outcome="failed", output="tool_failed: the sandbox went.")
@@ -116,10 +106,6 @@ class CodeTools:
             return ToolResult(outcome="not_sent", output="files_unavailable: the files of the session cannot be read.")
         finally:
             pool.release(sandbox)
-        self._answers[request.execution_id] = answer
-        if len(self._answers) > REMEMBERED_MAX:
-            self._answers.popitem(last=False)
-        return answer
 
     async def _run(self, request: ToolRequest, tool: CodeTool, code: str, sandbox: Sandbox) -> ToolResult:
         filled = FilledFolder({})
@@ -143,16 +129,7 @@ class CodeTools:
 
 def bounds_of(tool: CodeTool) -> SandboxBounds:
     """Returns the bounds of a tool's sandbox."""
-    return SandboxBounds(
-        memory_bytes=tool.memory_mb * 2**20,
-        cpu_s=tool.cpu_s,
-        processes=tool.processes,
-        disk_bytes=tool.disk_mb * 2**20,
-        files=tool.files,
-        output_bytes=tool.result_bytes,
-        network=tool.network,
-        python=tool.python,
-    )
+    return msgspec.convert(tool, SandboxBounds, from_attributes=True)
 
 
 def unavailable() -> ToolResult:
@@ -165,13 +142,7 @@ def result_of(result: SandboxResult, filled: FilledFolder, kept: KeptFiles, tool
     if result.dropped:
         parts.append(f"[cut off at {tool.result_bytes} bytes]")
     if result.stopped:
-        why = _STOPPED.get(result.stopped, "it was stopped").format(
-            timeout_s=tool.timeout_s,
-            cpu_s=tool.cpu_s,
-            memory_mb=tool.memory_mb,
-            disk_mb=tool.disk_mb,
-            files=tool.files,
-        )
+        why = _STOPPED.get(result.stopped, "it was stopped").format_map(msgspec.structs.asdict(tool))
         parts.append(f"[stopped: {why}; nothing that it wrote is kept]")
     if kept.files:
         parts.append(files_line(kept.files))

@@ -24,22 +24,18 @@ import msgspec
 import structlog
 
 from inference.tools.code.scratch import ScratchFolders
-from inference.tools.code.syscall_filter import NUMBERS, filter_program
+from inference.tools.code.syscall_filter import MACHINES, filter_program
 
 log = structlog.get_logger(__name__)
 
 START_S: Final = 15.0
 END_S: Final = 10.0  # how many seconds a run may take beyond its limit, for being killed and read
 SANDBOXES_MAX: Final = 64  # at a replica, including sandboxes that stand ready
+THREADS_MAX: Final = 64
+OPEN_FILES_MAX: Final = 128
 ADDRESS_ROOM: Final = 256 * 2**20  # how many bytes an interpreter maps without using them
 _HERE: Final = Path(__file__).parent
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
-PRIVATE_NETWORKS: Final = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-    "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "[::]/127", "[::ffff:0:0]/96", "[64:ff9b::]/96",
-    "[fc00::]/7", "[fe80::]/10", "[ff00::]/8",
-)  # fmt: skip
-
 Kind = Literal["sandlock", "bubblewrap"]
 
 
@@ -50,15 +46,12 @@ class SandboxUnavailable(Exception):
 class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The resources that one sandbox may use."""
 
-    memory_bytes: int = 512 * 2**20
+    memory_mb: int = 512
     cpu_s: float = 30.0
     processes: int = 8
-    threads: int = 64
-    open_files: int = 128
-    disk_bytes: int = 64 * 2**20
+    disk_mb: int = 64
     files: int = 256
-    output_bytes: int = 65_536
-    network: tuple[str, ...] = ()
+    result_bytes: int = 65_536
     python: str = ""  # another interpreter than the server's, with packages
 
 
@@ -81,7 +74,7 @@ class Interpreter(NamedTuple):
 
 def find_kind() -> Kind:
     """Returns the kind of sandbox that works here. Raises SandboxUnavailable that says what is missing."""
-    if platform.machine() not in NUMBERS:
+    if platform.machine() not in MACHINES:
         raise SandboxUnavailable(f"no filter of system calls is known for {platform.machine()}")
     try:
         import sandlock
@@ -243,7 +236,7 @@ class SandboxPool:
 
     def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
         """Sets how many sandboxes of each bounds are kept ready from now on; closes ready ones beyond that."""
-        self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0 and not bounds.network}
+        self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0}
         for bounds in [bounds for bounds in self._ready if bounds not in self._wanted]:
             for sandbox in self._ready.pop(bounds):
                 self.release(sandbox)
@@ -331,16 +324,17 @@ class SandboxPool:
 
 def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder: Path) -> dict[str, object]:
     """Returns the description of a sandbox that its supervisor gets."""
+    memory_bytes, disk_bytes = bounds.memory_mb * 2**20 + ADDRESS_ROOM, bounds.disk_mb * 2**20
     limits = {
-        "RLIMIT_AS": bounds.memory_bytes + ADDRESS_ROOM,
+        "RLIMIT_AS": memory_bytes,
         "RLIMIT_CPU": int(bounds.cpu_s) + 1,
-        "RLIMIT_FSIZE": bounds.disk_bytes,
-        "RLIMIT_NOFILE": bounds.open_files,
+        "RLIMIT_FSIZE": disk_bytes,
+        "RLIMIT_NOFILE": OPEN_FILES_MAX,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
     }
-    program = filter_program(platform.machine(), network=bool(bounds.network))
+    program = filter_program(platform.machine())
     return {
         **msgspec.structs.asdict(bounds),
         "kind": kind,
@@ -351,7 +345,8 @@ def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder:
         "bounds": ",".join(f"{name}={value}" for name, value in limits.items()) + ":" + program.hex(),
         "readable": [*interpreter.readable, str(_HERE / "bootstrap.py"), *_DEVICES],
         "folder": os.fspath(folder),
-        "memory_bytes": bounds.memory_bytes + ADDRESS_ROOM,
-        "network_denied": list(PRIVATE_NETWORKS),
+        "memory_bytes": memory_bytes,
+        "disk_bytes": disk_bytes,
+        "threads": THREADS_MAX,
         "start_s": START_S,
     }

@@ -96,8 +96,8 @@ class SandlockChild:
             env=_environment(spec),
             max_memory=spec["memory_bytes"],
             max_processes=spec["processes"],
-            net_allow=spec["network"],
-            net_deny=spec["network_denied"] if spec["network"] else [],
+            net_allow=[],
+            net_deny=[],
             name=f"code-{os.getpid()}",  # no two that run at the same time may share one
         )
         self._process = sandbox.popen(command(spec), StdioMode.PIPED, StdioMode.PIPED, StdioMode.PIPED)
@@ -293,7 +293,7 @@ class Run:
         if not part:
             self._open.discard(fd)
             return
-        room = max(self._spec["output_bytes"] - len(self._output), 0)
+        room = max(self._spec["result_bytes"] - len(self._output), 0)
         self._output += part[:room]
         self._dropped += len(part) - min(room, len(part))
 
