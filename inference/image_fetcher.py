@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from ipaddress import ip_network
 from typing import Final
 
@@ -36,22 +35,18 @@ class ImageFetcher:
                 names.add(_name(host))
         self._names = frozenset(names)
         self._rules = AddressRules(networks)
-        self._stack = AsyncExitStack()
-        self._client = client
+        self._client = client or ToolHttpClient()
         self._room = asyncio.Semaphore(FETCHES_MAX)
 
     async def __aenter__(self) -> ImageFetcher:
-        if self._client is None:
-            self._client = await self._stack.enter_async_context(ToolHttpClient())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        await self._client.aclose()
 
     async def fetch(self, url: str) -> bytes:
         """Returns the bytes at an address. Raises BadInput if it is not permitted or does not answer with an image,
         Unavailable if its server does not answer."""
-        assert self._client is not None
         if not self._permits(url):
             what = "This server fetches no image from there: send the image itself, as data:TYPE;base64,BYTES."
             raise BadInput("image_not_permitted", what)

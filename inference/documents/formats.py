@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
 from inference.documents.charsets import decode_text, looks_binary
@@ -42,6 +43,16 @@ _OTHERS: Final = (
     (b"\xfd7zXZ", "it is compressed"),
     (b"7z\xbc\xaf", "it is compressed"),
 )
+Reader = Callable[[bytes, TextBuilder], None]
+READERS: Final = {
+    PDF: ("pdf", "read_pdf"),
+    DOCX: ("office", "read_docx"),
+    XLSX: ("office", "read_xlsx"),
+    PPTX: ("office", "read_pptx"),
+    HTML: ("html_pages", "read_html"),
+    MARKDOWN: ("formats", "read_plain"),
+    PLAIN: ("formats", "read_plain"),
+}
 _PARTS: Final = (("word/document.xml", DOCX), ("xl/workbook.xml", XLSX), ("ppt/presentation.xml", PPTX))
 
 
@@ -82,32 +93,17 @@ def read_document(content: bytes, filename: str, media_type: str) -> DocumentTex
     return builder.finish(found)
 
 
-def _reader_of(media_type: str) -> Callable[[bytes, TextBuilder], None]:
+def _reader_of(media_type: str) -> Reader:
     """Returns the reader of a media type. It is imported here, so that a missing library affects only its own
     formats."""
+    module, name = READERS[media_type]
     try:
-        match media_type:
-            case _ if media_type == PDF:
-                from inference.documents.pdf import read_pdf
-
-                return read_pdf
-            case _ if media_type in (DOCX, XLSX, PPTX):
-                from inference.documents import office
-
-                return {DOCX: office.read_docx, XLSX: office.read_xlsx, PPTX: office.read_pptx}[media_type]
-            case _ if media_type == HTML:
-                from inference.documents.html_pages import read_html
-
-                return read_html
-            case _ if media_type == MARKDOWN:
-                from inference.documents.markdown_text import read_markdown
-
-                return read_markdown
+        reader: Reader = getattr(import_module(f"inference.documents.{module}"), name)
     except ImportError as exc:
         library = exc.name or "library"
         raise unsupported_file(f"this server has no {library} for it (its operator: make setup-files)") from exc
-    return _read_plain
+    return reader
 
 
-def _read_plain(content: bytes, builder: TextBuilder) -> None:
+def read_plain(content: bytes, builder: TextBuilder) -> None:
     builder.put(decode_text(content))

@@ -1,4 +1,4 @@
-"""Reads HTML by Python's own parser, which takes whatever comes: text in the order of the page, headings by their tags.
+"""Reads HTML by Python's own parser, which takes whatever comes: text in the order of the page.
 
 Scripts, styles and what is not shown are left out. Nothing is loaded, whatever the page names.
 """
@@ -50,7 +50,6 @@ class _Page(HTMLParser):
         self._builder = builder
         self._line: list[str] = []
         self._skipping: list[str] = []  # what is open of `_SKIPPED`
-        self._heading = 0
         self._title = False
         self._pre = 0
 
@@ -72,8 +71,6 @@ class _Page(HTMLParser):
             self._line.append("- ")
         if tag == "pre":
             self._pre += 1
-        if len(tag) == 2 and tag[0] == "h" and tag[1] in "123456":
-            self._heading = int(tag[1])
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "title" and self._title:
@@ -91,12 +88,9 @@ class _Page(HTMLParser):
             self._line.append(data if self._pre else _SPACES.sub(" ", data))
 
     def end_line(self) -> None:
-        """Passes the collected line to the builder, as a heading if it is one, and begins a new line."""
+        """Passes the collected line to the builder, and begins a new line."""
         text = "".join(self._line)
         text = text if self._pre else text.strip(" ")
         self._line.clear()
         if text.strip():
-            if self._heading or self._title:
-                self._builder.begin("heading", self._heading or 1, text)
             self._builder.line(text)
-        self._heading = 0

@@ -1,18 +1,11 @@
-"""Gathers a document's text and its sections, within limits. Pure."""
+"""Gathers a document's text, within limits. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from sessions.model.knowledge.documents import (
-    SECTIONS_MAX,
-    TEXT_CHARS_MAX,
-    TITLE_CHARS_MAX,
-    DocumentSection,
-    DocumentText,
-    SectionKind,
-)
+from sessions.model.knowledge.documents import TEXT_CHARS_MAX, DocumentText
 
 # Signs of control but tab and line feed; halves of surrogate pairs; what is no character; signs that turn the direction
 # of what stands behind them around, and would make people read another text than the model.
@@ -34,13 +27,11 @@ def clean_text(text: str) -> str:
 
 
 class TextBuilder:
-    """Collects a document's text and sections. `put` and `begin` raise TextFull at the limit; earlier text stays."""
+    """Collects a document's text. `put` raises TextFull at the limit; earlier text stays."""
 
     def __init__(self, chars_max: int = TEXT_CHARS_MAX) -> None:
         self._pieces: list[str] = []
-        self._length = 0
         self._left = chars_max
-        self._sections: list[DocumentSection] = []
         self.cut = False
 
     def put(self, text: str) -> None:
@@ -48,7 +39,6 @@ class TextBuilder:
         if len(text) > self._left:
             text, self.cut = text[: self._left], True
         self._pieces.append(text)
-        self._length += len(text)
         self._left -= len(text)
         if self.cut:
             raise TextFull
@@ -56,17 +46,9 @@ class TextBuilder:
     def line(self, text: str) -> None:
         self.put(f"{text}\n")
 
-    def begin(self, kind: SectionKind, number: int, title: str = "") -> None:
-        """Begins a section, whose text is put next."""
-        if len(self._sections) >= SECTIONS_MAX:
-            self.cut = True
-            raise TextFull
-        title = " ".join(clean_text(title).split())[:TITLE_CHARS_MAX]
-        self._sections.append(DocumentSection(kind, self._length, number, title))
-
     @property
     def empty(self) -> bool:
         return not any(piece.strip() for piece in self._pieces)
 
     def finish(self, media_type: str) -> DocumentText:
-        return DocumentText(media_type, "".join(self._pieces), tuple(self._sections), self.cut)
+        return DocumentText(media_type, "".join(self._pieces), self.cut)

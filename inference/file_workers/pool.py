@@ -181,7 +181,6 @@ def _size(reply: FileReply) -> int:
     size = 256
     if reply.document is not None:
         size += sys.getsizeof(reply.document.text)
-        size += sum(128 + sys.getsizeof(section.title) for section in reply.document.sections)
     if reply.image is not None:
         size += len(reply.image.data)
     return size

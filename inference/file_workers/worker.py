@@ -15,6 +15,8 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
 import msgspec
@@ -49,18 +51,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def load_libraries() -> None:
     """Imports all libraries for reading once, before the first fork. A missing one is reported when it is needed."""
-    from inference.documents import formats, html_pages, markdown_text
+    from inference.documents.formats import READERS
 
-    del formats, html_pages, markdown_text
-    for name in ("documents.pdf", "documents.office", "images.decoding"):
-        try:
-            __import__(f"inference.{name}")
-        except ImportError:
-            continue
-    try:
-        import charset_normalizer  # noqa: F401 - for its children
-    except ImportError:
-        return
+    readers = {f"inference.documents.{module}" for module, _ in READERS.values()}
+    for name in (*readers, "inference.images.decoding", "charset_normalizer"):
+        with suppress(ImportError):
+            import_module(name)
 
 
 def answer(request: FileRequest) -> FileReply:

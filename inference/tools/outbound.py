@@ -77,6 +77,9 @@ class ToolHttpClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
         await self._client.aclose()
 
     async def send(

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 PAGE: Final = 500
 SWEEP_S: Final = 60.0
+REST: Final = 20
 
 
 async def remove_deleted_uploads(
@@ -46,10 +47,13 @@ async def remove_deleted_uploads(
 async def sweep_deleted_uploads(
     index: PassageIndex, files: FileStore, now_ms: Callable[[], UnixMs], every_s: float = SWEEP_S
 ) -> None:
-    """Removes the documents of uploaded files that are gone, again and again until it is cancelled."""
+    """Removes the documents of uploaded files that are gone, again and again until it is cancelled. It reads the ids of
+    all of them, and waits `REST` times as long as that took, at least `every_s`."""
+    clock = asyncio.get_running_loop().time
     while True:
+        begun_at = clock()
         try:
             await remove_deleted_uploads(index, files, now_ms)
         except SessileError as error:  # the index or the journal is away: the next sweep tries again
             log.warning("upload_sweep_failed", error=error.code)
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(max(every_s, REST * (clock() - begun_at)))

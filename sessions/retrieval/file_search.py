@@ -26,7 +26,7 @@ from sessions.model.types import McpSource, Principal, SearchScope, TenantId, To
 from sessions.ports import ServerTools
 from sessions.retrieval.scoped_search import DEADLINES, RESULTS, RESULTS_MAX, ScopedSearch, StoreChoice
 from sessions.retrieval.search import Deadlines, PassageSearch, SkipReason, Stage
-from sessions.retrieval.vector_stores import Passage, PassageIndex
+from sessions.retrieval.vector_stores import ListSlice, Passage, PassageIndex, StoreId
 from sessions.server_tools import FILE_SEARCH, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 NAME: Final = FILE_SEARCH
@@ -111,12 +111,16 @@ class FileSearch:
     async def _stores(self, request: ToolRequest, arguments: _Arguments) -> StoreChoice:
         """Returns the stores of the session's owner: those that the client names, if it does; and whether some that the
         client, or without one the model, names are missing. If the model names ids of such stores, only those."""
-        scope, wanted = request.search, frozenset(arguments.vector_store_ids or ())
+        scope, tenant = request.search, request.key.tenant
+        wanted = frozenset(map(StoreId, arguments.vector_store_ids or ()))
+        if scope is None and arguments.vector_store_ids is None:
+            part = ListSlice(limit=STORES_MAX)
+            return await self._index.stores(tenant, request.user, anybody=False, part=part), False
         if scope is None:
-            stores = await self._index.stores(request.key.tenant, request.user, anybody=False)
-            chosen = [store for store in stores if arguments.vector_store_ids is None or store.id in wanted]
-            return chosen[:STORES_MAX], bool(wanted - {store.id for store in chosen})
-        stores = await self._scoped.in_scope(request.key.tenant, request.user, scope)
+            named = await self._index.stores_of_ids(tenant, wanted)
+            chosen = [store for store in named if (store.user or None) == (request.user or None)]
+            return chosen[:STORES_MAX], len(chosen) < len(wanted)
+        stores = await self._scoped.in_scope(tenant, request.user, scope)
         chosen = [store for store in stores if store.id in wanted] or stores
         return chosen, bool(set(scope.vector_store_ids) - {store.id for store in stores})
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -55,28 +55,16 @@ class SearchTooLate(Unavailable):
     """No store has answered within the deadlines."""
 
 
-class _Remaining:
-    """The time that a running search has left for its stages."""
-
-    def __init__(self, deadlines: Deadlines, clock: Callable[[], float]) -> None:
-        self._deadlines = deadlines
-        self._clock = clock
-        self._until = clock() + deadlines.whole
-
-    def seconds_for(self, stage: Literal["embedding", "index", "ranking"]) -> float:
-        """Returns how many seconds a stage that begins now may take."""
-        stage_s: float = getattr(self._deadlines, stage)
-        return max(min(stage_s, self._until - self._clock()), 0.0)
-
-
 class PassageSearch:
+    """Searches in the vector stores of a process."""
+
     def __init__(self, index: PassageIndex, embedder: Embedder, measures: Metrics) -> None:
-        self._index = index
-        self._embedder = embedder
+        self.index = index
+        self.embedder = embedder
         about = "How long stages of a search in vector stores took."
-        self._stage_s: Histograms = measures.histograms("retrieval_stage_duration_seconds", about, STAGE_S, "stage")
+        self.stage_s: Histograms = measures.histograms("retrieval_stage_duration_seconds", about, STAGE_S, "stage")
         about = "Stages of searches that were left out, by which and why."
-        self._skipped: Counter = measures.counter("retrieval_skipped", about, "stage", "why")
+        self.num_skipped: Counter = measures.counter("retrieval_skipped", about, "stage", "why")
 
     async def search(
         self,
@@ -90,116 +78,118 @@ class PassageSearch:
     ) -> SearchOutcome:
         """Searches the stores; returns the best `limit` passages. Raises Unavailable if none of the stores answers:
         SearchTooLate if they are late."""
-        limits = _Remaining(deadlines or Deadlines(), asyncio.get_running_loop().time)
-        skipped = dict[Stage, SkipReason]()
+        return await _Search(self, query, only, ranker, deadlines or Deadlines()).outcome(stores, limit)
+
+
+class _Search:
+    """One search, with the time that it has left and the stages that it has left out."""
+
+    def __init__(
+        self,
+        services: PassageSearch,
+        query: str,
+        only: AttributeFilter | None,
+        ranker: Ranker,
+        deadlines: Deadlines,
+    ) -> None:
+        self._services = services
+        self._query = query
+        self._only = only
+        self._ranker = ranker
+        self._deadlines = deadlines
+        self._clock = asyncio.get_running_loop().time
+        self._until = self._clock() + deadlines.whole
+        self._skipped: dict[Stage, SkipReason] = {}
+        self._tokens = 0
+
+    async def outcome(self, stores: Sequence[VectorStore], limit: int) -> SearchOutcome:
         models = {store.model: store for store in stores}
-        embedded = await asyncio.gather(
-            *(self._embedded(store, query, ranker, limits, skipped) for store in models.values())
-        )
-        vectors = dict(zip(models, (vector for vector, _ in embedded), strict=True))
-        tokens = sum(used for _, used in embedded)
-        searched = await asyncio.gather(
-            *(self._in_store(store, query, vectors[store.model], only, ranker, limits, skipped) for store in stores)
-        )
+        embedded = await asyncio.gather(*map(self._embedded, models.values()))
+        vectors = dict(zip(models, embedded, strict=True))
+        searched = await asyncio.gather(*(self._in_store(store, vectors[store.model]) for store in stores))
         failures = [outcome for outcome in searched if isinstance(outcome, Unavailable)]
         if failures and len(failures) == len(stores):
             raise failures[0]
         passages = [passage for outcome in searched if not isinstance(outcome, Unavailable) for passage in outcome]
         passages.sort(key=lambda each: (-each.score, each.file, each.start))
-        if ranker == "maxsim" and passages:
-            passages, used = await self._ranked(stores[0], query, passages, limits, skipped)
-            tokens += used
-        return SearchOutcome(passages[:limit], tokens, skipped)
+        if self._ranker == "maxsim" and passages:
+            passages = await self._ranked(stores[0], passages)
+        return SearchOutcome(passages[:limit], self._tokens, self._skipped)
 
-    async def _embedded(
-        self, store: VectorStore, query: str, ranker: Ranker, limits: _Remaining, skipped: dict[Stage, SkipReason]
-    ) -> tuple[bytes | None, int]:
-        if ranker == "words":
-            return None, 0
-        async with self._stage("embedding", limits, skipped):  # its model may refuse a query that is too long for it
-            made = await self._embedder.embed(store.tenant, store.model, [query])
-            return made.vectors[0], made.tokens
-        return None, 0
+    async def _embedded(self, store: VectorStore) -> bytes | None:
+        """Returns the query's vector by a store's model; None if the search goes on without it."""
+        if self._ranker == "words":
+            return None
+        async with self._stage("embedding"):  # its model may refuse a query that is too long for it
+            made = await self._services.embedder.embed(store.tenant, store.model, [self._query])
+            self._tokens += made.tokens
+            return made.vectors[0]
+        return None
 
-    async def _in_store(
-        self,
-        store: VectorStore,
-        query: str,
-        vector: bytes | None,
-        only: AttributeFilter | None,
-        ranker: Ranker,
-        limits: _Remaining,
-        skipped: dict[Stage, SkipReason],
-    ) -> list[Passage] | Unavailable:
+    async def _in_store(self, store: VectorStore, vector: bytes | None) -> list[Passage] | Unavailable:
         """Returns the passages of one store, or why it has not answered. With no time left nothing is asked of it."""
-        index, clock = self._index, asyncio.get_running_loop().time
-        begun_at = clock()
+        index, begun_at = self._services.index, self._clock()
+        by_meaning_alone = self._ranker == "none" and vector is not None
 
         async def by_meaning() -> list[tuple[int, float]]:
-            return [] if vector is None else await index.nearest(store.tenant, store.id, vector, only, CANDIDATES)
+            return [] if vector is None else await index.nearest(store.tenant, store.id, vector, self._only, CANDIDATES)
 
         async def by_words() -> list[int]:
-            if ranker == "none" and vector is not None:
+            if by_meaning_alone:
                 return []
-            return await index.matching(store.tenant, store.id, [query], only, CANDIDATES)
+            return await index.matching(store.tenant, store.id, [self._query], self._only, CANDIDATES)
 
         try:
-            index_s = limits.seconds_for("index")
+            index_s = self._seconds_for("index")
             if index_s <= 0:
                 raise TimeoutError
             async with asyncio.timeout(index_s):
-                near, worded = await asyncio.gather(by_meaning(), by_words())
-                if ranker == "none" and vector is not None:
-                    order = near
-                else:
-                    lists = [(1.0, [number for number, _ in near])] if vector is not None else []
-                    order = fuse([*lists, (1.0, worded)])
+                order, worded = await asyncio.gather(by_meaning(), by_words())
+                if not by_meaning_alone:
+                    near = [(1.0, [number for number, _ in order])] if vector is not None else []
+                    order = fuse([*near, (1.0, worded)])
                 scores = dict(order[:CANDIDATES])
                 passages = await index.passages(store.tenant, store.id, list(scores))
         except TimeoutError:
-            self._leave_out("vectors", "late", skipped)
+            self._leave_out("vectors", "late")
             return SearchTooLate("vector_stores_unavailable", "The vector stores do not answer in time.")
         except Unavailable as error:
-            self._leave_out("vectors", "failed", skipped)
+            self._leave_out("vectors", "failed")
             return error
         finally:
-            self._stage_s.of("index").observe(clock() - begun_at)
+            self._services.stage_s.of("index").observe(self._clock() - begun_at)
         return [msgspec.structs.replace(each, score=scores[each.number]) for each in passages]
 
-    async def _ranked(
-        self,
-        store: VectorStore,
-        query: str,
-        passages: list[Passage],
-        limits: _Remaining,
-        skipped: dict[Stage, SkipReason],
-    ) -> tuple[list[Passage], int]:
+    async def _ranked(self, store: VectorStore, passages: list[Passage]) -> list[Passage]:
         best = passages[:RANKED]
-        async with self._stage("ranking", limits, skipped):
+        async with self._stage("ranking"):
             texts = [each.text for each in best]
-            ranking = await self._embedder.rank(store.tenant, store.model, query, texts)
+            ranking = await self._services.embedder.rank(store.tenant, store.model, self._query, texts)
+            self._tokens += ranking.tokens
             pairs = zip(best, ranking.scores, strict=True)
             scored = [msgspec.structs.replace(passage, score=score) for passage, score in pairs]
-            return sorted(scored, key=lambda passage: -passage.score), ranking.tokens
-        return passages, 0
+            return sorted(scored, key=lambda passage: -passage.score)
+        return passages
+
+    def _seconds_for(self, stage: Literal["embedding", "index", "ranking"]) -> float:
+        """Returns how many seconds a stage that begins now may take."""
+        stage_s: float = getattr(self._deadlines, stage)
+        return max(min(stage_s, self._until - self._clock()), 0.0)
 
     @contextlib.asynccontextmanager
-    async def _stage(
-        self, stage: Literal["embedding", "ranking"], limits: _Remaining, skipped: dict[Stage, SkipReason]
-    ) -> AsyncIterator[None]:
-        """Bounds and measures a stage of a search. If it is late or fails, what follows goes on without it."""
-        clock = asyncio.get_running_loop().time
-        begun_at = clock()
+    async def _stage(self, stage: Literal["embedding", "ranking"]) -> AsyncIterator[None]:
+        """Bounds and measures a stage of the search. If it is late or fails, what follows goes on without it."""
+        begun_at = self._clock()
         try:
-            async with asyncio.timeout(limits.seconds_for(stage)):
+            async with asyncio.timeout(self._seconds_for(stage)):
                 yield
         except TimeoutError:
-            self._leave_out(stage, "late", skipped)
+            self._leave_out(stage, "late")
         except SessileError:
-            self._leave_out(stage, "failed", skipped)
+            self._leave_out(stage, "failed")
         finally:
-            self._stage_s.of(stage).observe(clock() - begun_at)
+            self._services.stage_s.of(stage).observe(self._clock() - begun_at)
 
-    def _leave_out(self, stage: Stage, reason: SkipReason, skipped: dict[Stage, SkipReason]) -> None:
-        skipped[stage] = reason
-        self._skipped.add(stage, reason)
+    def _leave_out(self, stage: Stage, reason: SkipReason) -> None:
+        self._skipped[stage] = reason
+        self._services.num_skipped.add(stage, reason)

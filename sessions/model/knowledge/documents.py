@@ -1,38 +1,23 @@
-"""The result of reading a document: its text, and where its pages and headings begin in the text."""
+"""The result of reading a document: its text."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from sessions.model.errors import BadInput, TooLarge
 
 TEXT_CHARS_MAX: Final = 4_000_000
-SECTIONS_MAX: Final = 20_000
-TITLE_CHARS_MAX: Final = 200
-
-SectionKind = Literal["page", "slide", "sheet", "heading"]
-
-
-class DocumentSection(msgspec.Struct, frozen=True, array_like=True):
-    """A section of a document, from code point `start` of its text to the next section of its kind; sections of
-    different kinds may overlap. `number` is that of a page, slide or sheet, from 1, or a heading's level, from 1."""
-
-    kind: SectionKind
-    start: int
-    number: int
-    title: str = ""
 
 
 class DocumentText(msgspec.Struct, frozen=True, array_like=True):
-    """The text of a document, with its sections. `media_type` is what the file's content proved to be. `cut`: the text
+    """The text of a document. `media_type` is what the file's content proved to be. `cut`: the text
     was cut off at `TEXT_CHARS_MAX`. Lines end with a line feed alone, and the text has no characters that a log could
     not store."""
 
     media_type: str
     text: str
-    sections: tuple[DocumentSection, ...] = ()
     cut: bool = False
 
 

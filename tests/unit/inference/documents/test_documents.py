@@ -1,4 +1,4 @@
-"""Documents of each format: what they are, the text and sections that are read of them, and what is refused."""
+"""Documents of each format: what they are, the text that is read of them, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 import pytest
 
-from inference.documents import office, pdf, text_builder
+from inference.documents import office, pdf
 from inference.documents.charsets import decode_text, looks_binary
 from inference.documents.formats import DOCX, HTML, MARKDOWN, PDF, PLAIN, PPTX, XLSX, media_type_of, read_document
 from inference.documents.html_pages import read_html
-from inference.documents.markdown_text import read_markdown
 from inference.documents.office import read_docx, read_pptx, read_xlsx
 from inference.documents.pdf import read_pdf
 from inference.documents.text_builder import TextBuilder, TextFull, clean_text
 from inference.documents.zip_bounds import PARTS_MAX, check_zip
+from inference.file_workers.frames import DocumentRequest
+from inference.file_workers.worker import answer
 from sessions.model.errors import BadInput, TooLarge
 from sessions.model.knowledge.documents import DocumentText
 from testbed.documents.made import a_docx, a_pdf, a_pptx, an_xlsx
@@ -127,14 +128,13 @@ def html_text(content: str | bytes) -> DocumentText:
     return builder.finish("text/html")
 
 
-def test_texts_and_headings() -> None:
+def test_texts_of_a_page() -> None:
     made = html_text(
         "<html><head><title>The title</title><style>p{}</style><script>alert(1)</script></head><body>"
         "<h1>Head</h1><p>Some  &amp;\n more<br>line<ul><li>one<li>two</ul>"
         "<table><tr><th>a<td>b<tr><td>c<td>d</table><pre>x  y\n z</pre></body></html>"
     )
     assert made.text == "The title\nHead\nSome & more\nline\n- one\n- two\na\tb\nc\td\nx  y\n z\n"
-    assert [(each.number, each.title) for each in made.sections] == [(1, "The title"), (1, "Head")]
 
 
 def test_a_head_that_is_not_closed_hides_nothing() -> None:
@@ -153,20 +153,6 @@ def test_deep_and_broken_pages_end() -> None:
     assert len(html_text("<!--" + "x" * 1000).text) <= 1005, "a remark without an end is a text, as it was written"
 
 
-# -- markdown text
-def test_headings() -> None:
-    text = "intro\n\n# One *x*\ntext\n\nTwo\n===\nmore\n```\n# no\n```\n> ## Quoted\n"
-    builder = TextBuilder()
-    read_markdown(text.encode(), builder)
-    made = builder.finish("text/markdown")
-    assert made.text == text
-    assert [(each.number, each.title, made.text[each.start :][:4]) for each in made.sections] == [
-        (1, "One *x*", "# On"),
-        (1, "Two", "Two\n"),
-        (2, "Quoted", "> ##"),
-    ]
-
-
 # -- office
 def office_text(reader: Callable[[bytes, TextBuilder], None], content: bytes) -> DocumentText:
     builder = TextBuilder()
@@ -177,19 +163,11 @@ def office_text(reader: Callable[[bytes, TextBuilder], None], content: bytes) ->
 def test_word() -> None:
     made = office_text(read_docx, a_docx([(1, "Title"), "Words.", (2, "Sub"), "More."], [["a", "b"], ["c", "d"]]))
     assert made.text == "Title\nWords.\nSub\nMore.\na\tb\nc\td\n"
-    assert [(each.kind, each.number, each.title, made.text[each.start :][:3]) for each in made.sections] == [
-        ("heading", 1, "Title", "Tit"),
-        ("heading", 2, "Sub", "Sub"),
-    ]
 
 
 def test_excel() -> None:
     made = office_text(read_xlsx, an_xlsx({"First": [["name", "n"], ["x", 2.5], []], "Second": [["z"]]}))
     assert made.text == "# First\nname\tn\nx\t2.5\n# Second\nz\n"
-    assert [(each.kind, each.number, each.title) for each in made.sections] == [
-        ("sheet", 1, "First"),
-        ("sheet", 2, "Second"),
-    ]
 
 
 def test_excel_has_bounded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +179,15 @@ def test_excel_has_bounded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_powerpoint() -> None:
     made = office_text(read_pptx, a_pptx([("One", "Body", "Notes"), ("Two", "", "")]))
     assert made.text == "One\nBody\nNotes\n\nTwo\n\n"
-    assert [(each.number, each.title) for each in made.sections if each.kind == "slide"] == [(1, "One"), (2, "Two")]
 
 
-@pytest.mark.parametrize("reader", [read_docx, read_xlsx, read_pptx])
-@pytest.mark.parametrize("content", [b"PK\3\4", a_docx(["x"])[:900], b""])
-def test_damaged_ones_are_refused(reader: Callable[[bytes, TextBuilder], None], content: bytes) -> None:
-    with pytest.raises(BadInput, match="damaged"):
-        office_text(reader, content)
+@pytest.mark.parametrize("part", ["word/document.xml", "xl/workbook.xml", "ppt/presentation.xml"])
+def test_damaged_ones_are_refused(part: str) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(part, "<w")
+    reply = answer(DocumentRequest(content.getvalue(), "a", ""))
+    assert reply.fault is not None and reply.fault.code == "file_unreadable" and "damaged" in reply.fault.message
 
 
 # -- pdf
@@ -218,15 +197,9 @@ def pdf_text(content: bytes) -> DocumentText:
     return builder.finish("application/pdf")
 
 
-def test_pages_and_headings() -> None:
-    made = pdf_text(a_pdf(["Intro\nChapter One\nwords", "More"], outline=[(0, "Chapter One"), (1, "Elsewhere")]))
+def test_pages() -> None:
+    made = pdf_text(a_pdf(["Intro\nChapter One\nwords", "More"], outline=[(0, "Chapter One")]))
     assert made.text == "Intro\nChapter One\nwords\nMore\n"
-    assert [(each.kind, made.text[each.start :][:5], each.title) for each in made.sections] == [
-        ("page", "Intro", ""),
-        ("heading", "Chapt", "Chapter One"),
-        ("page", "More\n", ""),
-        ("heading", "More\n", "Elsewhere"),
-    ]
 
 
 @pytest.mark.parametrize("content", [b"%PDF-1.4", b"%PDF-1.7\n" + bytes(500), a_pdf(["x"])[:120]])
@@ -262,16 +235,6 @@ def test_a_text_beyond_its_limit_is_cut() -> None:
         builder.put("defg")
     made = builder.finish("text/plain")
     assert made.text == "abcde" and made.cut
-
-
-def test_sections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_builder, "SECTIONS_MAX", 2)
-    builder = TextBuilder()
-    builder.begin("page", 1)
-    builder.begin("page", 2)
-    with pytest.raises(TextFull):
-        builder.begin("page", 3)
-    assert builder.finish("text/plain").cut
 
 
 def test_what_no_log_can_hold_is_left_out() -> None:
