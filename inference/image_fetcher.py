@@ -79,7 +79,7 @@ def _network(text: str) -> str:
     try:
         return str(ip_network(text))
     except ValueError as error:
-        raise BadInput("invalid_setting", f"{SETTING}: {text!r} is no network: {error}.", param=SETTING) from error
+        raise _wrong(f"{text!r} is no network: {error}") from error
 
 
 def _name(text: str) -> str:
@@ -87,6 +87,9 @@ def _name(text: str) -> str:
     try:
         destination(f"https://{name.removeprefix('*.')}/")
     except ValueError as error:
-        what = f"{SETTING}: {text!r} is no name of a host, such as images.example.com or *.example.com: {error}."
-        raise BadInput("invalid_setting", what, param=SETTING) from error
+        raise _wrong(f"{text!r} is no name of a host, such as images.example.com or *.example.com: {error}") from error
     return name
+
+
+def _wrong(what: str) -> BadInput:
+    return BadInput("invalid_setting", f"{SETTING}: {what}.", param=SETTING)

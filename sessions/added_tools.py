@@ -67,7 +67,7 @@ class AddedTools(msgspec.Struct, frozen=True, kw_only=True):
         tool that has the name of a server or of a tool of one, or the reverse."""
         others = self.without(tool.kind, tool.name).tools
         for each in others:
-            if each.kind != tool.kind and _server_of(each.name) == _server_of(tool.name):
+            if each.kind != tool.kind and server_of(each.name) == server_of(tool.name):
                 raise Conflict(
                     "tool_exists",
                     f"The {each.kind} {each.name!r} was added, whose name would be mistaken for {tool.name!r}.",
@@ -138,7 +138,7 @@ def tools_conflict() -> Conflict:
     return Conflict("tool_changed", "The tools were changed meanwhile: try again.", retryable=True)
 
 
-def _server_of(name: str) -> str:
+def server_of(name: str) -> str:
     """Returns the server in the name of a server's tool, `SERVER__NAME`; the whole of another name."""
     return name.partition("__")[0]
 

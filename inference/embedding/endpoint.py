@@ -1,4 +1,4 @@
-"""Embeddings from a server that speaks OpenAI's API, and rankings from one that has `/rerank` as Cohere and Jina do.
+"""Embeddings from a server that speaks OpenAI's API.
 
 Inputs go in pieces of `PIECE_INPUTS`, one after the other, at most `concurrency` requests at a time for all tenants
 together, tried once more where the server says that it is busy. What comes back is checked: as many vectors as inputs,
@@ -23,6 +23,7 @@ from inference.embedding.models_file import EndpointModel
 from inference.tools.outbound import ToolHttpClient, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import header_values
 from sessions.model.errors import BadInput, Overloaded
+from sessions.model.types import TenantId
 from sessions.public_addresses import AddressRules
 from sessions.retrieval.embedding import EmbeddingInput, EmbeddingModel, Embeddings, Ranking, TokenSpans
 
@@ -56,31 +57,24 @@ class EndpointEmbedder:
         self._room = asyncio.Semaphore(given.concurrency)
         self._waiting = 0
 
-    async def embed(self, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
-        if dimensions is not None and dimensions != self.model.dimensions and not self.model.resizes:
-            message = f"{self.model.name} makes vectors of {self.model.dimensions} dimensions and no others."
-            raise BadInput("unsupported_parameter", message, param="dimensions")
+    async def embed(self, tenant: TenantId, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
         pieces = [inputs[at : at + PIECE_INPUTS] for at in range(0, len(inputs), PIECE_INPUTS)]
         answers = [await self._embed(piece, dimensions) for piece in pieces]
         return Embeddings(
             tuple(vector for each in answers for vector in each.vectors), sum(each.tokens for each in answers)
         )
 
-    async def rank(self, query: str, documents: Sequence[str]) -> Ranking:
-        body = {"model": self._given.model or self.model.name, "query": query, "documents": list(documents)}
-        answer = await self._ask("rerank", body)
-        try:
-            scores = [math.nan] * len(documents)
-            for result in answer["results"]:
-                scores[result["index"]] = float(result["relevance_score"])
-            if any(map(math.isnan, scores)):
-                raise ValueError("documents without a score")
-            tokens = int((answer.get("usage") or {}).get("total_tokens") or 0)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise self._nonsense(error) from error
-        return Ranking(tuple(scores), tokens)
+    async def rank(self, tenant: TenantId, query: str, documents: Sequence[str]) -> Ranking:
+        raise BadInput("unsupported_parameter", f"{self.model.name} ranks no documents.", param="model")
 
-    def split(self, text: str) -> TokenSpans:
+    async def decode(self, tenant: TenantId, inputs: Sequence[EmbeddingInput]) -> list[str]:
+        texts = [input_ for input_ in inputs if isinstance(input_, str)]
+        if len(texts) < len(inputs):
+            what = f"{self.model.name} is sent texts: its token ids mean nothing here."
+            raise BadInput("invalid_request", what, param="input")
+        return texts
+
+    async def split(self, tenant: TenantId, text: str) -> TokenSpans:
         spans = [match.span() for match in _PIECE.finditer(text)]
         return TokenSpans(tuple(begin for begin, _ in spans), tuple(end for _, end in spans))
 
@@ -92,7 +86,7 @@ class EndpointEmbedder:
         }
         if dimensions is not None and self.model.resizes:
             body["dimensions"] = dimensions
-        answer = await self._ask("embeddings", body)
+        answer = await self._ask(body)
         try:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             if [row["index"] for row in rows] != list(range(len(inputs))):
@@ -103,17 +97,17 @@ class EndpointEmbedder:
             raise self._nonsense(error) from error
         return Embeddings(vectors, tokens)
 
-    async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
         if self._waiting >= WAITING_MAX:
             raise Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
         self._waiting += 1
         try:
             async with self._room:
-                return await self._tried(path, msgspec.json.encode(body))
+                return await self._tried(msgspec.json.encode(body))
         finally:
             self._waiting -= 1
 
-    async def _tried(self, path: str, body: bytes) -> dict[str, Any]:
+    async def _tried(self, body: bytes) -> dict[str, Any]:
         given = self._given
         try:
             given_headers = await asyncio.to_thread(header_values, given.headers, self._environment)
@@ -127,7 +121,7 @@ class EndpointEmbedder:
             try:
                 answer = await self._client.send(
                     "POST",
-                    f"{given.url.rstrip('/')}/{path}",
+                    f"{given.url.rstrip('/')}/embeddings",
                     self._rules,
                     body=body,
                     headers={**given_headers.values, "content-type": "application/json"},

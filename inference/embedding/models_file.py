@@ -4,12 +4,11 @@
     packaged = true                           # all-minilm-l6-v2 too, where it is installed
 
     [models.bge-m3]
-    url = "https://embeddings.example.com/v1"     # /embeddings and, where it ranks, /rerank are below it
+    url = "https://embeddings.example.com/v1"     # /embeddings is below it
     model = "BAAI/bge-m3"                     # its name there; else the same
     dimensions = 1024
     tokens_max = 8192
     resizes = false                           # it takes `dimensions`
-    ranks = false                             # it has /rerank
     timeout_s = 30
     concurrency = 4
     headers.authorization = {file = "/run/secrets/embeddings", prefix = "Bearer "}
@@ -42,7 +41,6 @@ class EndpointModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str = ""
     tokens_max: Annotated[int, Meta(ge=16, le=1_000_000)] = 8_192
     resizes: bool = False
-    ranks: bool = False
     timeout_s: Annotated[float, Meta(gt=0, le=300)] = 30.0
     concurrency: Annotated[int, Meta(ge=1, le=256)] = 4
     headers: dict[HeaderName, Secret] = {}
@@ -51,13 +49,7 @@ class EndpointModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         check_headers(self.headers)
 
     def about(self, name: str) -> EmbeddingModel:
-        return EmbeddingModel(
-            name=name,
-            dimensions=self.dimensions,
-            tokens_max=self.tokens_max,
-            ranks=self.ranks,
-            resizes=self.resizes,
-        )
+        return EmbeddingModel(name=name, dimensions=self.dimensions, tokens_max=self.tokens_max, resizes=self.resizes)
 
 
 class EmbeddingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

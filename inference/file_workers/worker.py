@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from inference.documents.formats import READERS, read_document
 from inference.file_workers.frames import (
     REPLY_BYTES_MAX,
     DocumentRequest,
@@ -51,8 +52,6 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def load_libraries() -> None:
     """Imports all libraries for reading once, before the first fork. A missing one is reported when it is needed."""
-    from inference.documents.formats import READERS
-
     readers = {f"inference.documents.{module}" for module, _ in READERS.values()}
     for name in (*readers, "inference.images.decoding", "charset_normalizer"):
         with suppress(ImportError):
@@ -62,7 +61,9 @@ def load_libraries() -> None:
 def answer(request: FileRequest) -> FileReply:
     """Reads a file, in the child process. Raises MemoryError."""
     try:
-        return _read_image(request) if isinstance(request, ImageRequest) else _read_document(request)
+        if isinstance(request, ImageRequest):
+            return _read_image(request)
+        return FileReply(document=read_document(request.content, request.filename, request.media_type))
     except BadInput as error:
         return fault_reply(error)
     except MemoryError:
@@ -71,12 +72,6 @@ def answer(request: FileRequest) -> FileReply:
         return _too_complex(request, "it is nested too deep")
     except Exception:  # noqa: BLE001 - a library's bug refuses this file alone
         return _broken(request)
-
-
-def _read_document(request: DocumentRequest) -> FileReply:
-    from inference.documents.formats import read_document
-
-    return FileReply(document=read_document(request.content, request.filename, request.media_type))
 
 
 def _read_image(request: ImageRequest) -> FileReply:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,9 +25,8 @@ from inference.tools.tools_file import (
     TenantTools,
     ToolsFile,
     reason_of,
-    server_of,
 )
-from sessions.added_tools import HIDDEN, NAME_PARAMS, AddedKind, AddedTool, AddedTools, AddedToolStore
+from sessions.added_tools import HIDDEN, NAME_PARAMS, AddedKind, AddedTool, AddedTools, AddedToolStore, server_of
 from sessions.model.errors import BadInput, Conflict, SessileError
 from sessions.model.types import TenantId
 from sessions.public_addresses import AddressRules
@@ -173,7 +172,7 @@ class ToolSources:
     async def _look(self, store: AddedToolStore) -> None:
         begun = self._version
         while changes := await store.changes(after=self._version, limit=PAGE):
-            for tools, tables in zip(changes, await asyncio.to_thread(_tables, changes), strict=True):
+            for tools, tables in zip(changes, await asyncio.to_thread(list, map(_tables_of, changes)), strict=True):
                 self._added.pop(tools.tenant, None)
                 if tools.tools:
                     self._added[tools.tenant] = tables
@@ -223,12 +222,8 @@ class ToolSources:
         return MergedTools(networks=file.networks, tools=file.tools, servers=file.servers, tenants=tenants)
 
 
-def _tables(changes: Iterable[AddedTools]) -> list[TenantTools]:
-    """Reads the tables of sets; one that cannot be read is left out. It takes time and runs in a thread."""
-    return [_tables_of(each) for each in changes]
-
-
 def _tables_of(added: AddedTools) -> TenantTools:
+    """Reads the tables of a set; one that cannot be read is left out. It takes time and runs in a thread."""
     read = dict[AddedKind, dict[str, Any]](tool={}, server={})
     for each in added.tools:
         try:

@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -25,6 +25,8 @@ from sessions.model.types import TenantId
 from sessions.server_tools import ToolRequest, ToolResult
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 SHARED_S: Final = 0.25  # for an answer of the shared breakers
 SHARED_PAUSE_S: Final = 1.0  # after the shared breakers could not be reached
@@ -88,39 +90,37 @@ class ToolGates:
                 self._call_s.of(request.name).observe(clock() - begun_at)
 
     async def _shared_permits(self, request: ToolRequest) -> bool:
-        clock = asyncio.get_running_loop().time
-        if self._shared is None or clock() < self._shared_again_at:
-            return True
-        try:
-            async with asyncio.timeout(SHARED_S):
-                return await self._shared.permits(
-                    request.key.tenant, request.name, failures_max=FAILURES_MAX, pause_s=PAUSE_S
-                )
-        except (Unavailable, TimeoutError) as error:
-            self._shared_lost(error, clock())
-            return True
+        async def asked(shared: SharedBreakers) -> bool:
+            return await shared.permits(request.key.tenant, request.name, failures_max=FAILURES_MAX, pause_s=PAUSE_S)
+
+        return await self._ask_shared(asked) is not False
 
     async def _share(self, request: ToolRequest, *, success: bool) -> None:
+        async def noted(shared: SharedBreakers) -> None:
+            await shared.record(
+                request.key.tenant, request.name, success=success, failures_max=FAILURES_MAX, pause_s=PAUSE_S
+            )
+
+        await self._ask_shared(noted)
+
+    async def _ask_shared(self, ask: Callable[[SharedBreakers], Awaitable[T]]) -> T | None:
+        """Returns an answer of the shared breakers; None if there are none, or they do not answer."""
         clock = asyncio.get_running_loop().time
         if self._shared is None or clock() < self._shared_again_at:
-            return
+            return None
         try:
             async with asyncio.timeout(SHARED_S):
-                await self._shared.record(
-                    request.key.tenant, request.name, success=success, failures_max=FAILURES_MAX, pause_s=PAUSE_S
-                )
+                return await ask(self._shared)
         except (Unavailable, TimeoutError) as error:
-            self._shared_lost(error, clock())
+            self._shared_again_at = clock() + SHARED_PAUSE_S
+            log.warning("shared_breakers_lost", error=error.code if isinstance(error, Unavailable) else "late")
+            return None
 
     def _note(self, work: Coroutine[Any, Any, None]) -> None:
         """Notes an outcome while its result goes on."""
         task = asyncio.create_task(work)
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
-
-    def _shared_lost(self, error: Exception, now: float) -> None:
-        self._shared_again_at = now + SHARED_PAUSE_S
-        log.warning("shared_breakers_lost", error=error.code if isinstance(error, Unavailable) else "late")
 
 
 async def retried(attempts: int, once: Callable[[], Awaitable[tuple[ToolResult, bool]]]) -> ToolResult:

@@ -37,17 +37,12 @@ class ToolAnswer(NamedTuple):
     cut: bool
 
 
-class PermittedTarget(NamedTuple):
-    """The address of a request: exactly the one that was checked, with the name that it was resolved from."""
-
-    url: httpx2.URL
-    authority: str
-    host: str
-
-
-async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> PermittedTarget:
-    """Resolves the URL's host and checks each of its addresses. Returns the address to connect to. Raises
-    ToolUnreached."""
+async def permitted_request(
+    request: httpx2.Request, headers: httpx2.Headers, rules: AddressRules, resolve: Resolve
+) -> httpx2.Request:
+    """Resolves a request's host and checks each of its addresses. Returns the request as it is sent: with `headers`, to
+    the very address that was checked, with the name that it was resolved from. Raises ToolUnreached."""
+    url = str(request.url)
     if not rules.permits_url(url):
         raise ToolUnreached("its address is not permitted")
     to = destination(url)
@@ -57,8 +52,15 @@ async def permitted_target(url: str, rules: AddressRules, resolve: Resolve) -> P
         raise ToolUnreached("its name is not found") from error
     if not rules.permits_all(addresses):
         raise ToolUnreached("its address is not permitted")
-    target = httpx2.URL(url).copy_with(netloc=to.at(addresses[0]).encode())
-    return PermittedTarget(target, to.authority, to.host)
+    headers = headers.copy()
+    headers.update({"host": to.authority, "accept-encoding": "identity"})
+    return httpx2.Request(
+        request.method,
+        httpx2.URL(url).copy_with(netloc=to.at(addresses[0]).encode()),
+        headers=headers,
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": to.host},
+    )
 
 
 class ToolHttpClient:
@@ -67,6 +69,7 @@ class ToolHttpClient:
     def __init__(self, *, resolve: Resolve | None = None) -> None:
         self._resolve = resolve or NameLookup().addresses
         self._client = httpx2.AsyncClient(
+            headers={"user-agent": AGENT},
             timeout=None,
             trust_env=False,
             follow_redirects=False,
@@ -97,25 +100,19 @@ class ToolHttpClient:
         request = None
         try:
             async with asyncio.timeout(timeout_s):
-                request = await self._request(method, url, rules, body, headers)
+                given = self._client.build_request(method, url, content=body, headers=headers)
+                request = await permitted_request(given, given.headers, rules, self._resolve)
                 return await self._answer(request, bytes_max)
         except TimeoutError as error:
             if request is None:
                 raise ToolUnreached("its name was not resolved in time") from error
             raise ToolUnanswered("it did not answer in time") from error
+        except httpx2.InvalidURL as error:
+            raise ToolUnreached("its address is not permitted") from error
         except httpx2.ConnectError as error:
             raise ToolUnreached("it cannot be reached") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise ToolUnanswered("its answer was broken off") from error
-
-    async def _request(
-        self, method: str, url: str, rules: AddressRules, body: bytes | None, headers: Mapping[str, str]
-    ) -> httpx2.Request:
-        target = await permitted_target(url, rules, self._resolve)
-        about = {"user-agent": AGENT, **headers, "host": target.authority, "accept-encoding": "identity"}
-        return self._client.build_request(
-            method, target.url, content=body, headers=about, extensions={"sni_hostname": target.host}
-        )
 
     async def _answer(self, request: httpx2.Request, bytes_max: int) -> ToolAnswer:
         answer = await self._client.send(request, stream=True)

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from inference.tools.code.code_tools import CodeTools, bounds_of
-from inference.tools.code.sandbox_pool import SandboxBounds
+from inference.tools.code.code_tools import CodeTools
 from inference.tools.gates import ToolGates
 from inference.tools.http_tools import HttpTools
 from inference.tools.mcp.mcp_tools import McpTools
-from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile, code_tools
+from inference.tools.tools_file import AnyTool, CodeTool, ToolsFile
 from sessions.model.types import McpSource, TenantId
 from sessions.public_addresses import AddressRules
 from sessions.server_tools import (
@@ -43,18 +42,11 @@ class ToolSet:
         """Replaces the tools by those of another version of the file."""
         self._file, self._rules = file, AddressRules(file.networks)
         self.servers.put(file)
-        warm, refused = dict[SandboxBounds, int](), set[str]()
-        for place, tool in code_tools(file).items():
-            missing = self._missing(tool)
-            if missing:
-                refused.add(place)
-                if place not in self._refused:
-                    log.error("code_tool_refused", tool=place, reason=missing)
-            else:
-                bounds = bounds_of(tool)
-                warm[bounds] = max(warm.get(bounds, 0), tool.warm)
-        self._refused = refused
-        self._code.keep_ready(warm)
+        places = {place for place, tool in file.all_tools() if isinstance(tool, CodeTool)}
+        missing = self._code.missing() if places else ""
+        for place in sorted(places - self._refused) if missing else ():
+            log.error("code_tool_refused", tool=place, reason=missing)
+        self._refused = places if missing else set()
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         tool = self._file.find(tenant, name)

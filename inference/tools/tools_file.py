@@ -45,6 +45,7 @@ from msgspec import Meta
 
 from inference.tools.mcp.server_table import SEPARATOR, McpServerTable
 from inference.tools.secrets import HeaderName, Secret, check_headers
+from sessions.added_tools import server_of
 from sessions.model.json_schema import SchemaFault, judge_schema
 from sessions.model.types import TenantId, Tool
 from sessions.public_addresses import AddressRules, destination
@@ -125,7 +126,6 @@ class CodeTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     python: Annotated[str, Meta(max_length=4_096)] = ""  # another CPython than the server's, with packages
     approval: Literal["never", "always"] = "never"
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] = 4  # runs of a tenant at the same time, at each replica
-    warm: Annotated[int, Meta(ge=0, le=16)] = 1  # sandboxes that stand ready
 
     def server_tool(self, name: str, unavailable: str = "") -> ServerTool:
         """Returns the tool's description for sessions. `unavailable`: why it cannot be called here; "" if it can."""
@@ -167,13 +167,11 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         rules = AddressRules(self.networks)
-        own = {f"tenants.{tenant}.tools": table.tools for tenant, table in self.tenants.items()}
-        for place, tools in {"tools": self.tools, **own}.items():
-            for name, tool in tools.items():
-                if name == CODE_INTERPRETER and not isinstance(tool, CodeTool):
-                    raise ValueError(f'{place}.{name}: this name is for kind = "code"')
-                if isinstance(tool, HttpTool) and not rules.permits_url(tool.url):
-                    raise ValueError(f"{place}.{name}.url: {NOT_PERMITTED}")
+        for place, tool in self.all_tools():
+            if place.endswith(f".{CODE_INTERPRETER}") and not isinstance(tool, CodeTool):
+                raise ValueError(f'{place}: this name is for kind = "code"')
+            if isinstance(tool, HttpTool) and not rules.permits_url(tool.url):
+                raise ValueError(f"{place}.url: {NOT_PERMITTED}")
         for (owner, label), server in self.all_servers():
             if server.url and not rules.permits_url(server.url):
                 whose = f"tenants.{owner}.servers.{label}" if owner else f"servers.{label}"
@@ -194,6 +192,14 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if table is not None and table.allow is not None and name not in table.allow:
             return None
         return self.tools.get(name)
+
+    def all_tools(self) -> Iterator[tuple[str, AnyTool]]:
+        """Yields all tools, each with its place in the file: `tools.NAME`, or `tenants.TENANT.tools.NAME`."""
+        tables: dict[str, ToolsFile | TenantTools] = {"": self}
+        tables |= {f"tenants.{tenant}.": table for tenant, table in self.tenants.items()}
+        for whose, table in tables.items():
+            for name, tool in table.tools.items():
+                yield f"{whose}tools.{name}", tool
 
     def all_servers(self) -> Iterator[tuple[tuple[str, str], McpServerTable]]:
         """Yields all MCP servers, each with its owner ("": all tenants) and its label."""
@@ -261,15 +267,6 @@ def _entries(file: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
             yield f"{whose}{kind}", kind, name, entry
 
 
-def code_tools(file: ToolsFile) -> dict[str, CodeTool]:
-    """Returns the file's code tools, by their places in the file, such as `tools.NAME` or
-    `tenants.TENANT.tools.NAME`."""
-    places = {f"tools.{name}": tool for name, tool in file.tools.items()}
-    for tenant, table in file.tenants.items():
-        places |= {f"tenants.{tenant}.tools.{name}": tool for name, tool in table.tools.items()}
-    return {place: tool for place, tool in places.items() if isinstance(tool, CodeTool)}
-
-
 def _located(tables: Mapping[str, Any], problem: str) -> str:
     """Returns an error's text in which the name of the tool or server replaces msgspec's `[...]`."""
     for place, kind, name, entry in _entries(tables):
@@ -283,8 +280,3 @@ def _located(tables: Mapping[str, Any], problem: str) -> str:
 def reason_of(error: msgspec.ValidationError) -> str:
     """Returns the text of msgspec's error about a dict of one tool or server, without the dict's own place."""
     return str(error).replace(" - at `$[...]`", "").replace("$[...].", "")
-
-
-def server_of(name: str) -> str:
-    """Returns the label of the MCP server that a tool's name begins with."""
-    return name.partition(SEPARATOR)[0]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -51,6 +52,8 @@ from sessions.retrieval.vector_stores import (
     StoreId,
     VectorStore,
 )
+
+T = TypeVar("T")
 
 _STORE: Final = "num, tenant, id, end_user, model, dimensions, chunks, version, created_at, key_id, body"
 _FILE: Final = "f.tenant, s.id, f.id, f.status, f.created_at, f.batch, f.size, f.attributes, f.key_id, f.body"
@@ -137,7 +140,7 @@ class SqlPassageIndex:
             text += f" AND end_user = {statement.put(user or '')}"
         cursor = f"SELECT created_at, num FROM stores WHERE tenant = {owner}"
         text += _cut(statement, part, "created_at, num", cursor)
-        return [row.store for row in await self._store_rows(text, statement.values)]
+        return [row.store for row in await self._read(text, statement.values, self._store_of)]
 
     async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
         statement = Parameters()
@@ -146,7 +149,7 @@ class SqlPassageIndex:
         if not ids:
             return []
         text += f" AND id IN ({', '.join(ids)}) ORDER BY created_at DESC, num DESC"
-        return [row.store for row in await self._store_rows(text, statement.values)]
+        return [row.store for row in await self._read(text, statement.values, self._store_of)]
 
     async def change(self, store: VectorStore) -> None:
         row = await self._row(store.tenant, store.id)
@@ -187,7 +190,9 @@ class SqlPassageIndex:
 
     async def add_file(self, file: StoreFile, text: str, *, replace: bool = False) -> None:
         check_text(file.tenant, file.store, file.id, file.batch, *_texts_of(file.attributes))
-        sealed = await self._seal(file.tenant, f"file {file.id}", _encode(_body_of(file)))
+        sealed = await self._seal(
+            file.tenant, f"file {file.id}", _encode(_FileBody(file.filename, file.error, file.chunking))
+        )
         sealed_text = await self._seal(file.tenant, f"text {file.id}", text.encode())
 
         def script() -> Script[None]:
@@ -218,7 +223,7 @@ class SqlPassageIndex:
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None:
         check_text(store_id, file_id)
         text = f"SELECT {_FILE} {_OF} WHERE f.tenant = $1 AND s.id = $2 AND f.id = $3"
-        return next(iter(await self._files(text, (tenant, store_id, file_id))), None)
+        return next(iter(await self._read(text, (tenant, store_id, file_id), self._file_of)), None)
 
     async def files(
         self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
@@ -232,14 +237,18 @@ class SqlPassageIndex:
         num = f"(SELECT num FROM stores WHERE tenant = {owner} AND id = {store})"
         cursor = f"SELECT created_at, id FROM files WHERE tenant = {owner} AND store = {num}"
         text += _cut(statement, part, "f.created_at, f.id", cursor)
-        return await self._files(text, statement.values)
+        return await self._read(text, statement.values, self._file_of)
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None:
         check_text(store_id, file_id)
         text = f"SELECT text_key, text FROM files WHERE {_MINE}"
-        for key_id, stored in await self._database.rows(text, (tenant, store_id, file_id)):
-            return (await self._open(tenant, f"text {file_id}", key_id, stored)).decode()
-        return None
+        key, name = SessionKey(tenant, PASSAGES), f"text {file_id}"
+
+        def opened(row: Any) -> str:
+            key_id, stored = row
+            return self._codec.decode(key, name, key_id, bytes(stored)).decode()
+
+        return next(iter(await self._read(text, (tenant, store_id, file_id), opened)), None)
 
     async def set_attributes(
         self, tenant: TenantId, store_id: StoreId, file_id: DocumentId, attributes: Mapping[str, Value]
@@ -356,8 +365,8 @@ class SqlPassageIndex:
         return await self._database.run(script)
 
     async def fail(self, file: StoreFile, error: str) -> bool:
-        body = msgspec.structs.replace(_body_of(file), error=error)
-        sealed = await self._seal(file.tenant, f"file {file.id}", _encode(body))
+        body = _encode(_FileBody(file.filename, error, file.chunking))
+        sealed = await self._seal(file.tenant, f"file {file.id}", body)
 
         def script() -> Script[bool]:
             text = f"UPDATE files SET status = 'failed', key_id = $5, body = $6 WHERE {_CLAIMED} RETURNING store"
@@ -472,27 +481,19 @@ class SqlPassageIndex:
         columns = "c.num, c.file, c.key_id, c.body, f.key_id, f.body, f.attributes"
         some = self._dialect.numbered(statement, numbers)
         text = f"SELECT {columns} {self._allowed(statement, row, None, some)}"
-        rows = await self._database.rows(text, statement.values)
-
-        def opened() -> list[Passage]:
-            return [self._passage_of(tenant, row) for row in rows]
-
-        return await with_keys(self._codec, opened)
+        return await self._read(text, statement.values, partial(self._passage_of, tenant))
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _row(self, tenant: TenantId, store_id: StoreId) -> _StoreRow | None:
         check_text(store_id)
         text = f"SELECT {_STORE} FROM stores WHERE tenant = $1 AND id = $2"
-        return next(iter(await self._store_rows(text, (tenant, store_id))), None)
+        return next(iter(await self._read(text, (tenant, store_id), self._store_of)), None)
 
-    async def _store_rows(self, text: str, values: Sequence[Any]) -> list[_StoreRow]:
+    async def _read(self, text: str, values: Sequence[Any], opened: Callable[[Any], T]) -> list[T]:
+        """Returns what `opened` makes of each row of a query, with the keys of the rows loaded."""
         rows = await self._database.rows(text, values)
-        return await with_keys(self._codec, lambda: [self._store_of(row) for row in rows])
-
-    async def _files(self, text: str, values: Sequence[Any]) -> list[StoreFile]:
-        rows = await self._database.rows(text, values)
-        return await with_keys(self._codec, lambda: [self._file_of(row) for row in rows])
+        return await with_keys(self._codec, lambda: [opened(row) for row in rows])
 
     def _store_of(self, row: Any) -> _StoreRow:
         num, tenant, store_id, user, model, dimensions, chunks, version, created_at, key_id, body = row
@@ -543,14 +544,6 @@ class SqlPassageIndex:
 
     async def _seal(self, tenant: TenantId, row: str, plain: bytes) -> tuple[str, bytes]:
         return await with_keys(self._codec, lambda: self._codec.encode(SessionKey(tenant, PASSAGES), row, plain))
-
-    async def _open(self, tenant: TenantId, row: str, key_id: str, stored: bytes) -> bytes:
-        key = SessionKey(tenant, PASSAGES)
-        return await with_keys(self._codec, lambda: self._codec.decode(key, row, key_id, bytes(stored)))
-
-
-def _body_of(file: StoreFile) -> _FileBody:
-    return _FileBody(file.filename, file.error, file.chunking)
 
 
 def _cut(statement: Parameters, part: ListSlice, order: str, cursor: str) -> str:

@@ -139,7 +139,13 @@ def tenant_for(principal: Principal, tenant: str | None) -> TenantId:
 
 def may_see(principal: Principal, key: SessionKey, user: str | None) -> bool:
     """Returns whether `principal` may read and command the session `key`, which belongs to `user`."""
-    if principal.tenant != key.tenant:
+    return owns(principal, key.tenant, user)
+
+
+def owns(principal: Principal, tenant: TenantId, user: str | None) -> bool:
+    """Returns whether a principal may see what belongs to an end user of a tenant, or (None) to the tenant as a
+    whole: a session, a file, a vector store."""
+    if principal.tenant != tenant:
         return False
     if principal.role == "user":
         return principal.user is not None and principal.user == user

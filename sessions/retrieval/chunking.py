@@ -35,11 +35,10 @@ class Chunking(msgspec.Struct, frozen=True):
 
 
 class DocumentChunk(msgspec.Struct, frozen=True):
-    """A chunk of a document: the code points `start` to `end` of its text, and its length in tokens."""
+    """A chunk of a document: the code points `start` to `end` of its text."""
 
     start: int
     end: int
-    tokens: int
 
 
 def _strengths(text: str, spans: TokenSpans) -> bytearray:
@@ -63,7 +62,7 @@ def chunks(text: str, spans: TokenSpans, how: Chunking) -> Iterator[DocumentChun
         if end < len(starts):
             earliest = begin + max(how.tokens_max // 2, how.overlap + 1)
             end = max(range(min(earliest, end), end + 1), key=lambda at: (strengths[at], at))
-        yield DocumentChunk(starts[begin], max(ends[begin:end]), end - begin)
+        yield DocumentChunk(starts[begin], max(ends[begin:end]))
         if end == len(starts):
             return
         shared = range(max(begin + 1, end - how.overlap), end + 1)

@@ -27,7 +27,6 @@ class EmbeddingModel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dimensions: int
     tokens_max: int  # of one input, at most
-    ranks: bool = False  # whether it has a vector for each token, and so can score documents for a query
     resizes: bool = False  # whether it makes shorter vectors on request
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,7 @@ from sessions.model.types import McpSource, Principal, SearchScope, TenantId, To
 from sessions.ports import ServerTools
 from sessions.retrieval.scoped_search import DEADLINES, RESULTS, RESULTS_MAX, ScopedSearch, StoreChoice
 from sessions.retrieval.search import Deadlines, PassageSearch, SkipReason, Stage
-from sessions.retrieval.vector_stores import ListSlice, Passage, PassageIndex, StoreId
+from sessions.retrieval.vector_stores import ListSlice, Passage, PassageIndex
 from sessions.server_tools import FILE_SEARCH, ReportProgress, ServerTool, ToolRequest, ToolResult
 
 NAME: Final = FILE_SEARCH
@@ -40,7 +41,6 @@ TOOL: Final = ServerTool(
             "type": "object",
             "properties": {
                 "query": {"type": "string", "description": "What to look for", "maxLength": 2_000},
-                "vector_store_ids": {"type": "array", "items": {"type": "string"}, "maxItems": STORES_MAX},
                 "max_num_results": {"type": "integer", "minimum": 1, "maximum": RESULTS_MAX},
             },
             "required": ["query"],
@@ -53,7 +53,6 @@ TOOL: Final = ServerTool(
 
 class _Arguments(msgspec.Struct, frozen=True):
     query: str
-    vector_store_ids: tuple[str, ...] | None = None
     max_num_results: int | None = None
 
 
@@ -99,30 +98,21 @@ class FileSearch:
             arguments = msgspec.json.decode(request.arguments, type=_Arguments)
         except msgspec.MsgspecError:
             return ToolResult(outcome="not_sent", output="invalid_arguments: `query` is a text.")
-
-        async def choose() -> StoreChoice:
-            return await self._stores(request, arguments)
-
-        retrieved = await self._scoped.search(choose, arguments.query, request.search, limit=_limit(request, arguments))
+        choose, limit = partial(self._stores, request), _limit(request, arguments)
+        retrieved = await self._scoped.search(choose, arguments.query, request.search, limit=limit)
         skipped = (retrieved.error,) if retrieved.error else tuple(retrieved.reasons)
         output = _output(retrieved.passages, (RETRIEVAL_SKIPPED, *skipped) if skipped else (), retrieved.reasons)
         return ToolResult(outcome="failed" if retrieved.error else "done", output=output)
 
-    async def _stores(self, request: ToolRequest, arguments: _Arguments) -> StoreChoice:
-        """Returns the stores of the session's owner: those that the client names, if it does; and whether some that the
-        client, or without one the model, names are missing. If the model names ids of such stores, only those."""
+    async def _stores(self, request: ToolRequest) -> StoreChoice:
+        """Returns the stores that the client names, else those of the session's owner; and whether some that it names
+        are missing."""
         scope, tenant = request.search, request.key.tenant
-        wanted = frozenset(map(StoreId, arguments.vector_store_ids or ()))
-        if scope is None and arguments.vector_store_ids is None:
+        if scope is None:
             part = ListSlice(limit=STORES_MAX)
             return await self._index.stores(tenant, request.user, anybody=False, part=part), False
-        if scope is None:
-            named = await self._index.stores_of_ids(tenant, wanted)
-            chosen = [store for store in named if (store.user or None) == (request.user or None)]
-            return chosen[:STORES_MAX], len(chosen) < len(wanted)
         stores = await self._scoped.in_scope(tenant, request.user, scope)
-        chosen = [store for store in stores if store.id in wanted] or stores
-        return chosen, bool(set(scope.vector_store_ids) - {store.id for store in stores})
+        return stores, len(stores) < len(set(scope.vector_store_ids))
 
 
 def _limit(request: ToolRequest, arguments: _Arguments) -> int:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -81,26 +82,21 @@ class PassageSearch:
         return await _Search(self, query, only, ranker, deadlines or Deadlines()).outcome(stores, limit)
 
 
+@dataclass(eq=False)
 class _Search:
     """One search, with the time that it has left and the stages that it has left out."""
 
-    def __init__(
-        self,
-        services: PassageSearch,
-        query: str,
-        only: AttributeFilter | None,
-        ranker: Ranker,
-        deadlines: Deadlines,
-    ) -> None:
-        self._services = services
-        self._query = query
-        self._only = only
-        self._ranker = ranker
-        self._deadlines = deadlines
-        self._clock = asyncio.get_running_loop().time
-        self._until = self._clock() + deadlines.whole
-        self._skipped: dict[Stage, SkipReason] = {}
-        self._tokens = 0
+    services: PassageSearch
+    query: str
+    only: AttributeFilter | None
+    ranker: Ranker
+    deadlines: Deadlines
+    tokens: int = 0
+    skipped: dict[Stage, SkipReason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = asyncio.get_running_loop().time
+        self.until = self.clock() + self.deadlines.whole
 
     async def outcome(self, stores: Sequence[VectorStore], limit: int) -> SearchOutcome:
         models = {store.model: store for store in stores}
@@ -112,32 +108,32 @@ class _Search:
             raise failures[0]
         passages = [passage for outcome in searched if not isinstance(outcome, Unavailable) for passage in outcome]
         passages.sort(key=lambda each: (-each.score, each.file, each.start))
-        if self._ranker == "maxsim" and passages:
+        if self.ranker == "maxsim" and passages:
             passages = await self._ranked(stores[0], passages)
-        return SearchOutcome(passages[:limit], self._tokens, self._skipped)
+        return SearchOutcome(passages[:limit], self.tokens, self.skipped)
 
     async def _embedded(self, store: VectorStore) -> bytes | None:
         """Returns the query's vector by a store's model; None if the search goes on without it."""
-        if self._ranker == "words":
+        if self.ranker == "words":
             return None
         async with self._stage("embedding"):  # its model may refuse a query that is too long for it
-            made = await self._services.embedder.embed(store.tenant, store.model, [self._query])
-            self._tokens += made.tokens
+            made = await self.services.embedder.embed(store.tenant, store.model, [self.query])
+            self.tokens += made.tokens
             return made.vectors[0]
         return None
 
     async def _in_store(self, store: VectorStore, vector: bytes | None) -> list[Passage] | Unavailable:
         """Returns the passages of one store, or why it has not answered. With no time left nothing is asked of it."""
-        index, begun_at = self._services.index, self._clock()
-        by_meaning_alone = self._ranker == "none" and vector is not None
+        index, begun_at = self.services.index, self.clock()
+        by_meaning_alone = self.ranker == "none" and vector is not None
 
         async def by_meaning() -> list[tuple[int, float]]:
-            return [] if vector is None else await index.nearest(store.tenant, store.id, vector, self._only, CANDIDATES)
+            return [] if vector is None else await index.nearest(store.tenant, store.id, vector, self.only, CANDIDATES)
 
         async def by_words() -> list[int]:
             if by_meaning_alone:
                 return []
-            return await index.matching(store.tenant, store.id, [self._query], self._only, CANDIDATES)
+            return await index.matching(store.tenant, store.id, [self.query], self.only, CANDIDATES)
 
         try:
             index_s = self._seconds_for("index")
@@ -157,15 +153,15 @@ class _Search:
             self._leave_out("vectors", "failed")
             return error
         finally:
-            self._services.stage_s.of("index").observe(self._clock() - begun_at)
+            self.services.stage_s.of("index").observe(self.clock() - begun_at)
         return [msgspec.structs.replace(each, score=scores[each.number]) for each in passages]
 
     async def _ranked(self, store: VectorStore, passages: list[Passage]) -> list[Passage]:
         best = passages[:RANKED]
         async with self._stage("ranking"):
             texts = [each.text for each in best]
-            ranking = await self._services.embedder.rank(store.tenant, store.model, self._query, texts)
-            self._tokens += ranking.tokens
+            ranking = await self.services.embedder.rank(store.tenant, store.model, self.query, texts)
+            self.tokens += ranking.tokens
             pairs = zip(best, ranking.scores, strict=True)
             scored = [msgspec.structs.replace(passage, score=score) for passage, score in pairs]
             return sorted(scored, key=lambda passage: -passage.score)
@@ -173,13 +169,13 @@ class _Search:
 
     def _seconds_for(self, stage: Literal["embedding", "index", "ranking"]) -> float:
         """Returns how many seconds a stage that begins now may take."""
-        stage_s: float = getattr(self._deadlines, stage)
-        return max(min(stage_s, self._until - self._clock()), 0.0)
+        stage_s: float = getattr(self.deadlines, stage)
+        return max(min(stage_s, self.until - self.clock()), 0.0)
 
     @contextlib.asynccontextmanager
     async def _stage(self, stage: Literal["embedding", "ranking"]) -> AsyncIterator[None]:
         """Bounds and measures a stage of the search. If it is late or fails, what follows goes on without it."""
-        begun_at = self._clock()
+        begun_at = self.clock()
         try:
             async with asyncio.timeout(self._seconds_for(stage)):
                 yield
@@ -188,8 +184,8 @@ class _Search:
         except SessileError:
             self._leave_out(stage, "failed")
         finally:
-            self._services.stage_s.of(stage).observe(self._clock() - begun_at)
+            self.services.stage_s.of(stage).observe(self.clock() - begun_at)
 
     def _leave_out(self, stage: Stage, reason: SkipReason) -> None:
-        self._skipped[stage] = reason
-        self._services.num_skipped.add(stage, reason)
+        self.skipped[stage] = reason
+        self.services.num_skipped.add(stage, reason)

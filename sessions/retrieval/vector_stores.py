@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, NewType, Protocol
 
 import msgspec
 
+from sessions.model.authorization import owns
 from sessions.model.errors import NotFound
 from sessions.model.types import Principal, SessionId, TenantId, UnixMs
 from sessions.retrieval.chunking import Chunking
@@ -227,12 +228,7 @@ class PassageIndex(Protocol):
 
 
 def may_see_store(principal: Principal, store: VectorStore) -> bool:
-    """Returns whether a principal may see a store, by the rules of `authorization.may_see`."""
-    if principal.tenant != store.tenant:
-        return False
-    if principal.role == "user":
-        return principal.user is not None and principal.user == store.user
-    return True
+    return owns(principal, store.tenant, store.user)
 
 
 def may_search_store(tenant: TenantId, user: str | None, store: VectorStore) -> bool:

@@ -40,6 +40,7 @@ SHOWN_MAX: Final = 8 << 20  # characters of all files' texts and images in base6
 READ_BYTES_MAX: Final = 128 << 20  # of all files that one command has read; a single file may be larger
 
 Content = cm.Content
+Part = InputFile | InputImage
 
 
 class ReadFile(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class CommandFiles:
     """The files and images that one command names, as far as they were read."""
 
     def __init__(self) -> None:
-        self.kept: list[InputFile | InputImage] = []  # of the message that an edit replaces
+        self.kept: list[Part] = []  # of the message that an edit replaces
         self.files: dict[str, InputFile] = {}  # by file id
         self.images: dict[tuple[str | None, str | None, ImageBounds], InputImage] = {}  # by file id, or URL
         self._read_bytes = 0
@@ -75,7 +76,7 @@ class CommandFiles:
             raise TooLarge("too_large", what)
         self._read_bytes += size
 
-    def take_shown(self, part: InputFile | InputImage, at: str) -> None:
+    def take_shown(self, part: Part, at: str) -> None:
         """Counts a part that becomes a part of the command. Raises TooLarge if they are too much together."""
         self._shown += len(part.image_url or "") if isinstance(part, InputImage) else len(part.text)
         if self._shown > SHOWN_MAX:
@@ -103,7 +104,7 @@ class ImageReader(Protocol):
 
 ReadStored = Callable[[Principal, str, CommandFiles], Awaitable[ReadFile]]
 ReadGiven = Callable[[bytes, str, str], Awaitable[ReadFile]]
-ReadEdited = Callable[[Principal, cm.MessageEdit], Awaitable[Sequence[InputFile | InputImage]]]
+ReadEdited = Callable[[Principal, cm.MessageEdit], Awaitable[Sequence[Part]]]
 
 
 class AttachmentReader:
@@ -123,7 +124,7 @@ class AttachmentReader:
         edit replaces; without it, an edit keeps no files."""
         match command:
             case cm.MessageCreate() | cm.MessageEdit() | cm.ResponseSteer():
-                if not names_files(command.content):
+                if not num_attachments(command.content):
                     return command
                 role = command.role if isinstance(command, cm.MessageCreate) else "user"
                 files = CommandFiles()
@@ -140,13 +141,8 @@ class AttachmentReader:
     async def units(self, principal: Principal, units: Sequence[Unit]) -> list[Unit]:
         """Returns the messages of a history with each file replaced by its text. The history index and the turn both
         get this form."""
-        count = sum(
-            isinstance(part, InputFile | InputImage)
-            for unit in units
-            for item in unit.items
-            if isinstance(item, cm.NewMessage) and not isinstance(item.content, str)
-            for part in item.content
-        )
+        messages = [item for unit in units for item in unit.items if isinstance(item, cm.NewMessage)]
+        count = sum(num_attachments(message.content) for message in messages)
         if not count:
             return list(units)
         if count > 8 * ATTACHMENTS_MAX:
@@ -158,7 +154,7 @@ class AttachmentReader:
         ]
 
     async def _item(self, principal: Principal, item: cm.NewItem, param: str, files: CommandFiles) -> cm.NewItem:
-        if not isinstance(item, cm.NewMessage) or not names_files(item.content):
+        if not isinstance(item, cm.NewMessage) or not num_attachments(item.content):
             return item
         content = await self._content(principal, item.content, item.role, param, files, anew=False)
         return msgspec.structs.replace(item, content=content)
@@ -169,7 +165,7 @@ class AttachmentReader:
         assert not isinstance(content, str)
         if role != "user":
             raise BadInput("invalid_request", "Only a user's message can have files and images.", param=param)
-        if sum(isinstance(part, InputFile | InputImage) for part in content) > ATTACHMENTS_MAX:
+        if num_attachments(content) > ATTACHMENTS_MAX:
             raise _too_many()
         num_images = sum(isinstance(part, InputImage) for part in content)
         bytes_max = min(DECODED_BYTES_MAX, IMAGE_BYTES // max(1, num_images))
@@ -181,8 +177,8 @@ class AttachmentReader:
                     parts.append(_kept(part, files.kept) or await self._part(principal, part, at, files))
                 case InputImage() if anew or not part.sha256:
                     bounds = ImageBounds(LOW_EDGE if part.detail == "low" else EDGE_MAX, bytes_max)
-                    kept = _kept_image(part, files.kept)
-                    if kept is None:
+                    kept = _kept(part, files.kept)
+                    if not isinstance(kept, InputImage):
                         parts.append(await self._image(principal, part, at, bounds, files))
                     elif _num_bytes(kept) <= bytes_max:
                         parts.append(kept)
@@ -192,7 +188,7 @@ class AttachmentReader:
                         parts.append(msgspec.structs.replace(smaller, file_id=kept.file_id))
                 case _:
                     parts.append(part)
-            if isinstance(parts[-1], InputFile | InputImage):
+            if isinstance(parts[-1], Part):
                 files.take_shown(parts[-1], at)
         return tuple(parts)
 
@@ -272,29 +268,21 @@ def _decoded(given: str, name: str, bytes_max: int) -> tuple[str, bytes]:
         raise BadInput("invalid_request", f"{name} is no base64.") from exc
 
 
-def _kept(part: InputFile, kept: list[InputFile | InputImage]) -> InputFile | None:
-    """Takes the file out of `kept` that a part names by its id, or by its filename if it came as bytes. Returns None if
-    there is none."""
-    if part.file_data is not None:
-        return None
-    for place, file in enumerate(kept):
-        same_name = isinstance(file, InputFile) and file.filename == part.filename
-        if isinstance(file, InputFile) and file.file_id == part.file_id and (part.file_id is not None or same_name):
-            kept.pop(place)
-            return file
-    return None
+def _kept(part: Part, kept: list[Part]) -> Part | None:
+    """Takes the file or image out of `kept` that a part names. Returns None if there is none."""
+    place = next((place for place, old in enumerate(kept) if _is_same(part, old)), None)
+    return None if place is None else kept.pop(place)
 
 
-def _kept_image(part: InputImage, kept: list[InputFile | InputImage]) -> InputImage | None:
-    """Takes the image out of `kept` that `part` is, by its URL as its client read it, else by its file. Returns None if
-    there is none."""
-    for place, image in enumerate(kept):
-        if isinstance(image, InputImage):
-            same_file = part.image_url is None and part.file_id is not None and image.file_id == part.file_id
-            if same_file or (part.image_url is not None and image.image_url == part.image_url):
-                kept.pop(place)
-                return image
-    return None
+def _is_same(part: Part, old: Part) -> bool:
+    """Returns whether a part of an edit is one of the message before: an image by its URL as its client read it, a file
+    by its filename if it came as bytes, else both by their ids."""
+    if isinstance(part, InputImage) and isinstance(old, InputImage):
+        same_file = part.image_url is None and part.file_id is not None and old.file_id == part.file_id
+        return same_file or (part.image_url is not None and old.image_url == part.image_url)
+    if isinstance(part, InputFile) and isinstance(old, InputFile) and part.file_data is None:
+        return old.file_id == part.file_id and (part.file_id is not None or old.filename == part.filename)
+    return False
 
 
 def _num_bytes(image: InputImage) -> int:
@@ -302,9 +290,9 @@ def _num_bytes(image: InputImage) -> int:
     return len((image.image_url or "").partition(",")[2].rstrip("=")) * 3 // 4
 
 
-def names_files(content: Content) -> bool:
-    """Returns whether a content has files or images."""
-    return not isinstance(content, str) and any(isinstance(part, InputFile | InputImage) for part in content)
+def num_attachments(content: Content) -> int:
+    """Returns how many files and images a content has."""
+    return 0 if isinstance(content, str) else sum(isinstance(part, Part) for part in content)
 
 
 def place_of_image(command: cm.ActorCommand) -> str | None:

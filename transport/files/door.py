@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from sessions.clock import Clock
@@ -28,10 +29,9 @@ from sessions.model.knowledge.files import (
     FileStore,
     StoredFile,
     file_not_found,
-    may_see_file,
-    owner_of,
     safe_filename,
     safe_media_type,
+    visible_file,
 )
 from sessions.model.knowledge.images import DecodedImage
 from sessions.model.types import Principal, TenantId, UnixMs
@@ -77,9 +77,10 @@ class FileDoor:
         self._reads = asyncio.Semaphore(READS_MAX)
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
-    def upload(self, principal: Principal) -> Upload:
-        """Returns a new upload, to be used as a context manager. Raises Forbidden, BadInput, TooLarge if this server
-        takes no files, and Limited or Overloaded if too many uploads run."""
+    @asynccontextmanager
+    async def upload(self, principal: Principal) -> AsyncIterator[Upload]:
+        """Yields a new upload; leaving the block before its `finish` discards the bytes. Raises Forbidden, BadInput,
+        TooLarge if this server takes no files, and Limited or Overloaded if too many uploads run."""
         demand(principal, "chat")
         if not self.bytes_max:
             raise TooLarge("file_too_large", "This server takes no files.", param="file")
@@ -87,9 +88,22 @@ class FileDoor:
             raise BadInput("user_required", "Files are an end user's: use a key of theirs.", param="user")
         if self.under_way.total() >= UPLOADS_MAX:
             raise Overloaded("overloaded", "Too many files are uploaded here at once.", retry_after_ms=1_000)
-        if self.under_way[key_of(principal)] >= UPLOADS_PER_KEY_MAX:
+        who = key_of(principal)
+        if self.under_way[who] >= UPLOADS_PER_KEY_MAX:
             raise Limited("rate_limited", "Too many files of this key are uploaded at once.", retry_after_ms=1_000)
-        return Upload(self, self._files, principal, self._clock)
+        self.under_way[who] += 1
+        try:
+            blob = await self._files.begin(principal.tenant, principal.user, self._clock.now_ms())
+            upload = Upload(self, self._files, principal, self._clock, blob)
+            try:
+                yield upload
+            finally:
+                if not upload.finished:
+                    await self._files.abandon(principal.tenant, blob)
+        finally:
+            self.under_way[who] -= 1
+            if not self.under_way[who]:
+                del self.under_way[who]
 
     def quotas(self, principal: Principal) -> FileQuotas:
         table = self._table(principal.tenant)
@@ -97,11 +111,7 @@ class FileDoor:
 
     async def find(self, principal: Principal, file_id: str) -> StoredFile:
         """Returns a file that the principal may see. Raises Forbidden, NotFound."""
-        demand(principal, "read")
-        file = await self._files.find(principal.tenant, FileId(file_id), self._clock.now_ms())
-        if file is None or not may_see_file(principal, file):
-            raise file_not_found(file_id)
-        return file
+        return await visible_file(self._files, principal, file_id, self._clock.now_ms())
 
     async def files(
         self,
@@ -119,7 +129,7 @@ class FileDoor:
             return []
         query = FileQuery(
             tenant=principal.tenant,
-            user=owner_of(principal),
+            user=principal.user,
             anybody=principal.role != "user",
             purpose=purpose,
             after=None if after is None else FileId(after),
@@ -205,10 +215,9 @@ class FileDoor:
 
 
 class Upload:
-    """One upload, as a context manager: `feed` takes bytes, then `finish` makes the file. Leaving the block before
-    `finish` discards the bytes."""
+    """One upload: `feed` takes bytes, then `finish` makes the file."""
 
-    def __init__(self, door: FileDoor, files: FileStore, principal: Principal, clock: Clock) -> None:
+    def __init__(self, door: FileDoor, files: FileStore, principal: Principal, clock: Clock, blob: BlobId) -> None:
         self._door = door
         self._files = files
         self._principal = principal
@@ -216,31 +225,8 @@ class Upload:
         self._hash = hashlib.sha256()
         self._buffer = bytearray()
         self._size = self._chunks = 0
-        self._blob: BlobId | None = None
-        self._finished = False
-
-    async def __aenter__(self) -> Upload:
-        who = key_of(self._principal)
-        self._door.under_way[who] += 1
-        try:
-            self._blob = await self._files.begin(
-                self._principal.tenant, owner_of(self._principal), self._clock.now_ms()
-            )
-        except BaseException:
-            self._leave()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
-        if self._blob is not None and not self._finished:
-            await self._files.abandon(self._principal.tenant, self._blob)
-
-    def _leave(self) -> None:
-        who = key_of(self._principal)
-        self._door.under_way[who] -= 1
-        if not self._door.under_way[who]:
-            del self._door.under_way[who]
+        self._blob = blob
+        self.finished = False
 
     async def feed(self, data: bytes) -> None:
         """Takes the next bytes of the file. Raises TooLarge if the file has more than the largest allowed size."""
@@ -254,7 +240,6 @@ class Upload:
             del self._buffer[:CHUNK_BYTES]
 
     async def _put(self, chunk: bytes) -> None:
-        assert self._blob is not None
         await self._files.put_chunk(self._principal.tenant, self._blob, self._chunks, chunk)
         self._chunks += 1
 
@@ -263,7 +248,6 @@ class Upload:
     ) -> StoredFile:
         """Makes the file of all bytes that were fed, and returns it. It expires after `expires_s` seconds, or never if
         that is None. Raises Limited if the tenant or the user has no room for it."""
-        assert self._blob is not None
         if self._buffer:
             await self._put(bytes(self._buffer))
             self._buffer.clear()
@@ -271,7 +255,7 @@ class Upload:
         file = StoredFile(
             id=FileId(f"{FILE_ID_PREFIX}{self._clock.new_id()}"),
             tenant=self._principal.tenant,
-            user=owner_of(self._principal),
+            user=self._principal.user,
             filename=safe_filename(filename),
             purpose=purpose,
             media_type=safe_media_type(media_type),
@@ -282,5 +266,5 @@ class Upload:
             expires_at=None if expires_s is None else UnixMs(now + 1000 * expires_s),
         )
         made = await self._files.finish(file, self._door.quotas(self._principal))
-        self._finished = True
+        self.finished = True
         return made

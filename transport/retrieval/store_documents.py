@@ -2,7 +2,7 @@
 
 An uploaded file keeps its id in each store, so that it is in a store only once, and its deletion removes it from all. A
 file of a batch that cannot be read becomes a failed document; one that does not exist, or is somebody else's, refuses
-the batch before anything of it is added.
+the batch.
 """
 
 from __future__ import annotations
@@ -50,13 +50,6 @@ async def batch_document_of(gateway: Gateway, principal: Principal, body: vm.New
         if body.file_id is None or error.status >= 500 or isinstance(error, NotFound):
             raise
         return StoreDocument(DocumentId(body.file_id), body.filename or body.file_id, "", error.public_message)
-
-
-async def check_files(gateway: Gateway, principal: Principal, documents: Sequence[vm.NewStoreFile]) -> None:
-    """Raises NotFound if a file of the documents is not there for the principal."""
-    for document in documents:
-        if document.file_id is not None:
-            await gateway.files.find(principal, document.file_id)
 
 
 def batch_documents(body: vm.NewFileBatch) -> list[vm.NewStoreFile]:

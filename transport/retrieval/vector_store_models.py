@@ -33,17 +33,15 @@ class AutoChunking(RequestModel):
     type: Literal["auto"]
 
 
-class NewVectorStore(RequestModel):
-    name: StoreName | None = None
-    metadata: Metadata | None = None
-    embedding_model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
-    file_ids: FileIds | None = None
-    chunking_strategy: AutoChunking | StaticChunking | None = None
-
-
 class VectorStoreChange(RequestModel):
     name: StoreName | None = None
     metadata: Metadata | None = None
+
+
+class NewVectorStore(VectorStoreChange):
+    embedding_model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    file_ids: FileIds | None = None
+    chunking_strategy: AutoChunking | StaticChunking | None = None
 
 
 class NewStoreFile(RequestModel):

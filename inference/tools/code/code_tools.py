@@ -18,13 +18,12 @@ from inference.tools.code.run_files import FilledFolder, FolderBounds, KeptFiles
 from inference.tools.code.sandbox_pool import (
     Kind,
     Sandbox,
-    SandboxBounds,
     SandboxPool,
     SandboxResult,
     SandboxUnavailable,
     find_kind,
 )
-from inference.tools.code.scratch import ScratchFolders, plain_files
+from inference.tools.code.scratch import plain_files
 from inference.tools.tools_file import CodeTool
 from sessions.machine.scrubbing import files_line
 from sessions.model.errors import Unavailable
@@ -51,26 +50,17 @@ class CodeTools:
         self._find = find
         self._reason = ""
         self._pool: SandboxPool | None = None
-        self._folders: ScratchFolders | None = None
 
     def missing(self) -> str:
         """Returns why code cannot be run here; "" if it can."""
         self._begun()
         return self._reason
 
-    def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """Sets how many sandboxes of each bounds are kept ready."""
-        if wanted and (pool := self._begun()) is not None:
-            pool.keep_ready(wanted)
-        elif self._pool is not None:
-            self._pool.keep_ready({})
-
     def _begun(self) -> SandboxPool | None:
         if self._pool is None and not self._reason:
             try:
                 kind = self._find()
-                self._folders = ScratchFolders()
-                self._pool = SandboxPool(kind, self._folders)
+                self._pool = SandboxPool(kind)
                 log.info("code_sandbox_chosen", kind=kind)
             except (SandboxUnavailable, OSError) as error:
                 self._reason = str(error)
@@ -80,19 +70,17 @@ class CodeTools:
         """Removes every sandbox and every folder."""
         if self._pool is not None:
             await self._pool.close()
-        if self._folders is not None:
-            await asyncio.to_thread(self._folders.close)
 
     async def call(self, request: ToolRequest, tool: CodeTool) -> ToolResult:
         """Runs the code of a call within the tool's bounds."""
         code = json.loads(request.arguments).get("code")
         if not isinstance(code, str):
             return ToolResult(outcome="not_sent", output="invalid_arguments: `code` is the program, a text.")
-        pool, folders = self._begun(), self._folders
-        if pool is None or folders is None:
+        pool = self._begun()
+        if pool is None:
             return unavailable()
         try:
-            sandbox = await pool.take(bounds_of(tool))
+            sandbox = await pool.open(tool)
         except SandboxUnavailable as error:
             log.error("sandbox_start_failed", tool=request.name, error=str(error))
             return unavailable()
@@ -125,11 +113,6 @@ class CodeTools:
         left = await asyncio.to_thread(plain_files, sandbox.folder, tool.files)
         missing = tuple(file.path for file in left if file.path not in filled.files)
         return KeptFiles(missing=missing, reason="this server stores none")
-
-
-def bounds_of(tool: CodeTool) -> SandboxBounds:
-    """Returns the bounds of a tool's sandbox."""
-    return msgspec.convert(tool, SandboxBounds, from_attributes=True)
 
 
 def unavailable() -> ToolResult:

@@ -28,7 +28,6 @@ from inference.tools.code.scratch import (
     open_plain_file,
     plain_files,
 )
-from sessions.model.authorization import demand
 from sessions.model.errors import Limited, OutcomeUnknown, SessileError, Unavailable
 from sessions.model.knowledge.files import (
     CHUNK_BYTES,
@@ -38,10 +37,9 @@ from sessions.model.knowledge.files import (
     FileQuotas,
     FileStore,
     StoredFile,
-    file_not_found,
-    may_see_file,
     safe_filename,
     safe_media_type,
+    visible_file,
 )
 from sessions.model.types import Principal, RunFile, TenantId, UnixMs
 from sessions.server_tools import CallFile, ToolRequest
@@ -92,10 +90,7 @@ class RunFiles:
 
     async def check(self, principal: Principal, file_id: str) -> None:
         """Raises Forbidden, and NotFound if there is no such file that the principal may see."""
-        demand(principal, "read")
-        file = await self._store.find(principal.tenant, FileId(file_id), self._now_ms())
-        if file is None or not may_see_file(principal, file):
-            raise file_not_found(file_id)
+        await visible_file(self._store, principal, file_id, self._now_ms())
 
     # -- in -----------------------------------------------------------------------------------------------------------
 

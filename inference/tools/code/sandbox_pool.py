@@ -1,7 +1,6 @@
-"""Sandboxes as the server sees them: opened through the zygote, kept ready, run once, killed when nobody waits.
+"""Sandboxes as the server sees them: opened through the zygote, run once, killed when nobody waits.
 
-A sandbox is used once: what one run leaves in it, no other finds. `warm` of a kind stand ready, so that a run waits for
-no interpreter; each that is taken is replaced behind the run. Cancelling a run closes its channel, and with it goes
+A sandbox is used once: what one run leaves in it, no other finds. Cancelling a run closes its channel, and with it goes
 the sandbox.
 """
 
@@ -16,7 +15,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections import deque
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -25,34 +23,25 @@ import structlog
 
 from inference.tools.code.scratch import ScratchFolders
 from inference.tools.code.syscall_filter import MACHINES, filter_program
+from inference.tools.tools_file import CodeTool
 
 log = structlog.get_logger(__name__)
 
 START_S: Final = 15.0
 END_S: Final = 10.0  # how many seconds a run may take beyond its limit, for being killed and read
-SANDBOXES_MAX: Final = 64  # at a replica, including sandboxes that stand ready
+SANDBOXES_MAX: Final = 64  # at a replica
+MESSAGE_BYTES_MAX: Final = 8 << 20  # a result has a million bytes, each of up to six in JSON
 THREADS_MAX: Final = 64
 OPEN_FILES_MAX: Final = 128
 ADDRESS_ROOM: Final = 256 * 2**20  # how many bytes an interpreter maps without using them
 _HERE: Final = Path(__file__).parent
+_SHARED: Final = ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/urandom")
 Kind = Literal["sandlock", "bubblewrap"]
 
 
 class SandboxUnavailable(Exception):
     """Raised when no sandbox can be had; the message says why, for the log and the operator."""
-
-
-class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources that one sandbox may use."""
-
-    memory_mb: int = 512
-    cpu_s: float = 30.0
-    processes: int = 8
-    disk_mb: int = 64
-    files: int = 256
-    result_bytes: int = 65_536
-    python: str = ""  # another interpreter than the server's, with packages
 
 
 class SandboxResult(msgspec.Struct, frozen=True):
@@ -62,7 +51,6 @@ class SandboxResult(msgspec.Struct, frozen=True):
     stopped: str
     output: str
     dropped: int = 0
-    ran_s: float = 0.0
 
 
 class Interpreter(NamedTuple):
@@ -84,22 +72,15 @@ def find_kind() -> Kind:
         if sandlock.landlock_abi_version() >= sandlock.min_landlock_abi():
             return "sandlock"
         missing = f"this kernel's Landlock is older than version {sandlock.min_landlock_abi()}"
-    if bubblewrap_path() is not None:
+    if shutil.which("bwrap") is not None:
         return "bubblewrap"
     raise SandboxUnavailable(f"{missing}, and there is no bubblewrap (bwrap)")
-
-
-def bubblewrap_path() -> str | None:
-    return shutil.which("bwrap")
 
 
 def find_interpreter(python: str) -> Interpreter:
     """Finds the CPython for sandboxes: the one at `python` with its packages, or, if `python` is empty, the server's
     own without packages. Blocking. Raises SandboxUnavailable."""
-    libraries = [
-        path for path in ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/etc/ld.so.cache") if Path(path).exists()
-    ]
-    zones = [path for path in ("/usr/share/zoneinfo",) if Path(path).exists()]
+    shared = [path for path in _SHARED if Path(path).exists()]
     if python:
         ask = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix]))"
         try:
@@ -107,12 +88,12 @@ def find_interpreter(python: str) -> Interpreter:
             prefixes = [*json.loads(said.stdout), str(Path(python).resolve())]
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise SandboxUnavailable(f"python = {python!r} is no Python: {error}") from error
-        return Interpreter(python, tuple(dict.fromkeys([*libraries, *zones, *prefixes])))
+        return Interpreter(python, tuple(dict.fromkeys([*shared, *prefixes])))
     binary = str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
     standard = sysconfig.get_paths(vars={"base": sys.base_prefix, "installed_base": sys.base_prefix})["stdlib"]
-    shared = sysconfig.get_config_var("LIBDIR") or ""
-    of_it = [binary, standard, *([shared] if shared and Path(shared).exists() else [])]
-    return Interpreter(binary, tuple(dict.fromkeys([*libraries, *zones, *of_it])))
+    library = sysconfig.get_config_var("LIBDIR") or ""
+    of_it = [binary, standard, *([library] if library and Path(library).exists() else [])]
+    return Interpreter(binary, tuple(dict.fromkeys([*shared, *of_it])))
 
 
 class Sandbox:
@@ -151,20 +132,14 @@ class Sandbox:
         finally:
             self._writer.close()
 
-    @property
-    def ended_already(self) -> bool:
-        return self._reader.at_eof() or self._writer.is_closing()
-
 
 async def _send(writer: asyncio.StreamWriter, message: dict[str, object]) -> None:
-    body = json.dumps(message).encode()
-    writer.write(len(body).to_bytes(4, "big") + body)
+    writer.write(json.dumps(message).encode() + b"\n")
     await writer.drain()
 
 
 async def _receive(reader: asyncio.StreamReader) -> dict[str, object]:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    message: dict[str, object] = json.loads(await reader.readexactly(size))
+    message: dict[str, object] = json.loads(await reader.readuntil(b"\n"))
     return message
 
 
@@ -186,7 +161,7 @@ class Zygote:
             with theirs:
                 socket.send_fds(self._control, [b"s"], [theirs.fileno()])
             ours.setblocking(False)
-            return await asyncio.open_connection(sock=ours)
+            return await asyncio.open_connection(sock=ours, limit=MESSAGE_BYTES_MAX)
         except BaseException:
             ours.close()
             raise
@@ -220,40 +195,16 @@ class Zygote:
 
 
 class SandboxPool:
-    """Opens sandboxes, and keeps some for each set of bounds ready."""
+    """Opens sandboxes, at most `SANDBOXES_MAX` at once."""
 
-    def __init__(self, kind: Kind, folders: ScratchFolders) -> None:
-        self.kind: Kind = kind
-        self._folders = folders
+    def __init__(self, kind: Kind, *, parent: str | None = None) -> None:
+        """`parent` is where the folders of sandboxes are."""
+        self._kind: Kind = kind
+        self._folders = ScratchFolders(parent=parent)
         self._zygote = Zygote()
         self._interpreters: dict[str, Interpreter] = {}
-        self._ready: dict[SandboxBounds, deque[Sandbox]] = {}
-        self._wanted: dict[SandboxBounds, int] = {}
-        self._filling: dict[SandboxBounds, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(SANDBOXES_MAX)
-        self._closed = False
-
-    def keep_ready(self, wanted: dict[SandboxBounds, int]) -> None:
-        """Sets how many sandboxes of each bounds are kept ready from now on; closes ready ones beyond that."""
-        self._wanted = {bounds: count for bounds, count in wanted.items() if count > 0}
-        for bounds in [bounds for bounds in self._ready if bounds not in self._wanted]:
-            for sandbox in self._ready.pop(bounds):
-                self.release(sandbox)
-        for bounds in self._wanted:
-            self._fill(bounds)
-
-    async def take(self, bounds: SandboxBounds) -> Sandbox:
-        """Returns a sandbox for one run; the caller releases it. Raises SandboxUnavailable."""
-        ready = self._ready.get(bounds)
-        while ready:
-            sandbox = ready.popleft()
-            if not sandbox.ended_already:
-                self._fill(bounds)
-                return sandbox
-            self.release(sandbox)
-        self._fill(bounds)
-        return await self._open(bounds)
 
     def release(self, sandbox: Sandbox) -> None:
         """Closes a sandbox; its resources are free and its folder deleted once it has ended."""
@@ -267,32 +218,21 @@ class SandboxPool:
         self._room.release()
         await asyncio.to_thread(self._folders.drop, sandbox.folder)
 
-    def _fill(self, bounds: SandboxBounds) -> None:
-        if not self._closed and bounds not in self._filling and bounds in self._wanted:
-            task = self._filling[bounds] = asyncio.create_task(self._filled(bounds))
-            task.add_done_callback(lambda _: self._filling.pop(bounds, None))
-
-    async def _filled(self, bounds: SandboxBounds) -> None:
-        ready = self._ready.setdefault(bounds, deque())
-        try:
-            while len(ready) < self._wanted.get(bounds, 0):
-                ready.append(await self._open(bounds))
-        except SandboxUnavailable as error:
-            log.warning("sandbox_start_failed", error=str(error))
-
-    async def _open(self, bounds: SandboxBounds) -> Sandbox:
+    async def open(self, tool: CodeTool) -> Sandbox:
+        """Returns a sandbox within the bounds of a tool for one run; the caller releases it. Raises
+        SandboxUnavailable."""
         await self._room.acquire()
         folder: Path | None = None
         writer: asyncio.StreamWriter | None = None
         try:
-            interpreter = self._interpreters.get(bounds.python)
+            interpreter = self._interpreters.get(tool.python)
             if interpreter is None:
-                interpreter = await asyncio.to_thread(find_interpreter, bounds.python)
-                self._interpreters[bounds.python] = interpreter
+                interpreter = await asyncio.to_thread(find_interpreter, tool.python)
+                self._interpreters[tool.python] = interpreter
             folder = self._folders.new()
             async with asyncio.timeout(START_S):
                 reader, writer = await self._zygote.channel()
-                await _send(writer, spec_of(bounds, self.kind, interpreter, folder))
+                await _send(writer, spec_of(tool, self._kind, interpreter, folder))
                 begun = await _receive(reader)
             if "failed" in begun:
                 raise SandboxUnavailable(str(begun["failed"]))
@@ -308,26 +248,18 @@ class SandboxPool:
             raise
 
     async def close(self) -> None:
-        """Closes every sandbox."""
-        self._closed = True
-        tasks = list(self._filling.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for ready in self._ready.values():
-            for sandbox in ready:
-                self.release(sandbox)
-        self._ready.clear()
+        """Closes every sandbox, and removes every folder."""
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await asyncio.to_thread(self._zygote.close)
+        await asyncio.to_thread(self._folders.close)
 
 
-def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder: Path) -> dict[str, object]:
+def spec_of(tool: CodeTool, kind: Kind, interpreter: Interpreter, folder: Path) -> dict[str, object]:
     """Returns the description of a sandbox that its supervisor gets."""
-    memory_bytes, disk_bytes = bounds.memory_mb * 2**20 + ADDRESS_ROOM, bounds.disk_mb * 2**20
+    memory_bytes, disk_bytes = tool.memory_mb * 2**20 + ADDRESS_ROOM, tool.disk_mb * 2**20
     limits = {
         "RLIMIT_AS": memory_bytes,
-        "RLIMIT_CPU": int(bounds.cpu_s) + 1,
+        "RLIMIT_CPU": int(tool.cpu_s) + 1,
         "RLIMIT_FSIZE": disk_bytes,
         "RLIMIT_NOFILE": OPEN_FILES_MAX,
         "RLIMIT_CORE": 0,
@@ -336,11 +268,14 @@ def spec_of(bounds: SandboxBounds, kind: Kind, interpreter: Interpreter, folder:
     }
     program = filter_program(platform.machine())
     return {
-        **msgspec.structs.asdict(bounds),
+        "cpu_s": tool.cpu_s,
+        "processes": tool.processes,
+        "files": tool.files,
+        "result_bytes": tool.result_bytes,
         "kind": kind,
-        "bubblewrap": bubblewrap_path() or "",
+        "bubblewrap": shutil.which("bwrap") or "",
         "python": interpreter.path,
-        "packages": bool(bounds.python),
+        "packages": bool(tool.python),
         "bootstrap": str(_HERE / "bootstrap.py"),
         "bounds": ",".join(f"{name}={value}" for name, value in limits.items()) + ":" + program.hex(),
         "readable": [*interpreter.readable, str(_HERE / "bootstrap.py"), *_DEVICES],

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 TICK_S: Final = 0.02
 KILL_ROUNDS: Final = 200
@@ -38,43 +38,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    body = json.dumps(message).encode()
-    channel.sendall(len(body).to_bytes(4, "big") + body)
+    """Sends a message: a line of JSON."""
+    channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def receive(channel: socket.socket) -> dict[str, Any] | None:
+def receive(lines: BinaryIO) -> dict[str, Any] | None:
     """Returns the next message; None after the last. Raises OSError."""
-    head = _exactly(channel, 4)
-    body = _exactly(channel, int.from_bytes(head, "big")) if head else b""
-    message: dict[str, Any] | None = json.loads(body) if body else None
+    line = lines.readline()
+    message: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
     return message
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size:
-        part = channel.recv(min(size, READ_BYTES))
-        if not part:
-            return b""
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 # -- sandboxes ----------------------------------------------------------------------------------------------------
-
-
-class Child(Protocol):
-    """A running sandbox: its first process, and the ends of its pipes."""
-
-    pid: int
-    stdin: int
-    stdout: int
-    stderr: int
-
-    def end(self) -> tuple[int, bool]:
-        """Waits for the first process; returns its status, and whether it was killed."""
-        ...
 
 
 def command(spec: dict[str, Any]) -> list[str]:
@@ -106,6 +81,7 @@ class SandlockChild:
         self.pid = self._process.pid
 
     def end(self) -> tuple[int, bool]:
+        """Waits for the first process; returns its status, and whether it was killed."""
         result = self._process.wait()
         return result.exit_code, int(result.reason) != 0
 
@@ -131,6 +107,9 @@ class BubblewrapChild:
     def end(self) -> tuple[int, bool]:
         status = self._process.wait()
         return (status, False) if 0 <= status < 128 else (-1, True)
+
+
+Child = SandlockChild | BubblewrapChild
 
 
 def _environment(spec: dict[str, Any]) -> dict[str, str]:
@@ -273,7 +252,6 @@ class Run:
             "stopped": self.stopped,
             "output": self._output.decode(errors="replace"),
             "dropped": self._dropped,
-            "ran_s": time.monotonic() - begun_at,
         }
 
     def _write(self, due: memoryview) -> memoryview | None:
@@ -323,12 +301,13 @@ def kill_all_but(first: int) -> None:
 def supervise(channel: socket.socket) -> None:
     """Runs one sandbox, from its start to its end."""
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-    spec = receive(channel)
+    lines = channel.makefile("rb")
+    spec = receive(lines)
     if spec is None:
         return
     try:
         kind = BubblewrapChild if spec["kind"] == "bubblewrap" else SandlockChild
-        child: Child = kind(spec)
+        child = kind(spec)
         ready = select.select([child.stdout], [], [], spec["start_s"])[0]
         if not ready or os.read(child.stdout, 1) != b"\0":
             raise RuntimeError(os.read(child.stderr, 2_000).decode(errors="replace") if ready else "it did not start")
@@ -338,7 +317,7 @@ def supervise(channel: socket.socket) -> None:
         return
     try:
         send(channel, {"ready": True})
-        asked = receive(channel)
+        asked = receive(lines)
         if asked is not None:
             send(channel, Run(spec, channel, child).go(asked["code"], asked["wall_s"]))
     finally:

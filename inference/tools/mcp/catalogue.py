@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+import mcp.types
 import msgspec
 
 from inference.tools.mcp.plain_words import plain_words
-from inference.tools.mcp.server_table import SEPARATOR
+from inference.tools.mcp.server_table import SEPARATOR, McpServerTable
 from sessions.model.types import McpSource, Tool
 from sessions.server_tools import ServerTool
 
@@ -33,16 +34,6 @@ Held = str
 """The reason why a tool is not shown: `changed`, `new`, or what is wrong with the tool."""
 
 
-class ListedTool(NamedTuple):
-    """A tool as the server lists it, parsed but not judged."""
-
-    name: str
-    description: str
-    schema: dict[str, Any]
-    read_only: bool = False
-    idempotent: bool = False
-
-
 class McpTool(NamedTuple):
     """A tool as it is shown to models. `name` is ours, `own_name` the server's."""
 
@@ -54,12 +45,15 @@ class McpTool(NamedTuple):
     read_only: bool
     idempotent: bool
 
-    def server_tool(self, label: str, *, takes_keys: bool, approval: bool) -> ServerTool:
+    def server_tool(self, label: str, table: McpServerTable) -> ServerTool:
         source = McpSource(server_label=label, tool=self.own_name)
         about = Tool(
             name=self.name, description=self.description or None, parameters=self.schema, server=True, mcp=source
         )
-        return ServerTool(tool=about, takes_keys=takes_keys, approval=approval, read_only=self.read_only)
+        takes_keys = table.repeatable(self.own_name, hinted=self.idempotent)
+        return ServerTool(
+            tool=about, takes_keys=takes_keys, approval=table.asks(self.own_name), read_only=self.read_only
+        )
 
 
 def shown_name(label: str, own_name: str) -> str:
@@ -71,14 +65,15 @@ def shown_name(label: str, own_name: str) -> str:
     return f"{plain[: NAME_LENGTH_MAX - _DIGEST_SIGNS - 1]}_{digest}"
 
 
-def digest_of(listed: ListedTool) -> str:
+def digest_of(listed: mcp.types.Tool) -> str:
     """Returns a digest of everything about a tool that a model or an operator relies on."""
-    about = (listed.name, listed.description, listed.schema, listed.read_only, listed.idempotent)
-    encoded = msgspec.json.encode(about, order="deterministic")
+    hints = listed.annotations or mcp.types.ToolAnnotations()
+    about = (listed.name, listed.description or "", listed.input_schema, bool(hints.read_only_hint))
+    encoded = msgspec.json.encode((*about, bool(hints.idempotent_hint)), order="deterministic")
     return hashlib.sha256(encoded).hexdigest()
 
 
-def taken_over(label: str, listed: Iterable[ListedTool]) -> tuple[list[McpTool], dict[str, Held]]:
+def taken_over(label: str, listed: Iterable[mcp.types.Tool]) -> tuple[list[McpTool], dict[str, Held]]:
     """Returns the tools that can be shown, and for the others, by their own names made plain, why they cannot be."""
     tools: dict[str, McpTool] = {}
     refused: dict[str, Held] = {}
@@ -90,32 +85,33 @@ def taken_over(label: str, listed: Iterable[ListedTool]) -> tuple[list[McpTool],
         if problem:
             refused[plain_words(each.name, NAME_LENGTH_MAX)] = problem
             continue
+        hints = each.annotations or mcp.types.ToolAnnotations()
         tools[name] = McpTool(
             name=name,
             own_name=each.name,
-            description=plain_words(each.description, DESCRIPTION_LENGTH_MAX),
-            schema=_plain_schema(each.schema),
+            description=plain_words(each.description or "", DESCRIPTION_LENGTH_MAX),
+            schema=_plain_schema(each.input_schema),
             digest=digest_of(each),
-            read_only=each.read_only,
-            idempotent=each.idempotent or each.read_only,
+            read_only=bool(hints.read_only_hint),
+            idempotent=bool(hints.idempotent_hint or hints.read_only_hint),
         )
     return list(tools.values()), refused
 
 
-def _problem(listed: ListedTool) -> str:
+def _problem(listed: mcp.types.Tool) -> str:
     if not listed.name or len(listed.name) > OWN_NAME_LENGTH_MAX:
         return f"its name has no or more than {OWN_NAME_LENGTH_MAX} characters"
     if plain_words(listed.name, OWN_NAME_LENGTH_MAX) != listed.name or "\n" in listed.name or "\t" in listed.name:
         return "its name has signs that cannot be seen"
-    if not _depth_within(listed.schema, SCHEMA_DEPTH_MAX):
+    if not _depth_within(listed.input_schema, SCHEMA_DEPTH_MAX):
         return f"its schema is nested more than {SCHEMA_DEPTH_MAX} deep"
     try:
-        size = len(msgspec.json.encode(listed.schema))
+        size = len(msgspec.json.encode(listed.input_schema))
     except (msgspec.EncodeError, RecursionError, TypeError, UnicodeEncodeError):
         return "its schema cannot be written as JSON"
     if size > SCHEMA_BYTES_MAX:
         return f"its schema has more than {SCHEMA_BYTES_MAX} bytes"
-    if listed.schema.get("type", "object") != "object":
+    if listed.input_schema.get("type", "object") != "object":
         return "its schema is not one of an object"
     return ""
 

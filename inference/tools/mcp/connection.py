@@ -27,12 +27,13 @@ from mcp.types import (
     ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
+    Tool,
     ToolListChangedNotification,
 )
 from pydantic import ValidationError
 
 from inference.tools.mcp.agreements import StoredPins
-from inference.tools.mcp.catalogue import ListedTool, Listing, review, taken_over
+from inference.tools.mcp.catalogue import Listing, review, taken_over
 from inference.tools.mcp.plain_words import plain_words
 from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.mcp.stdio import McpStreams, Note
@@ -228,7 +229,7 @@ class McpConnection:
     async def _list(self, session: ClientSession) -> None:
         if self._retired:
             return
-        listed, more = await self._pages(session)
+        listed = await self._pages(session)
         allow = self.table.allow
         tools, refused = taken_over(self.label, (tool for tool in listed if allow is None or tool.name in allow))
         for name, problem in [(tool.name, await self._schema_problem(tool.schema)) for tool in tools]:
@@ -242,34 +243,30 @@ class McpConnection:
         waiting = {tool.name: tool for tool in tools if tool.name in found.held}
         listing = Listing(found.shown, {**refused, **found.held}, waiting)
         if listing != self.listing:
-            log.info("mcp_tools_listed", server=self.label, owner=self.owner, tools=len(found.shown), more=more)
+            log.info("mcp_tools_listed", server=self.label, owner=self.owner, tools=len(found.shown))
             for name, why in list(listing.held.items())[:20]:
                 if self.listing.held.get(name) != why:
                     log.warning("mcp_tool_held", server=self.label, owner=self.owner, tool=name, reason=why)
             self.listing = listing
             await self._pins.listed(self.owner, self.label, listing)
 
-    async def _pages(self, session: ClientSession) -> tuple[list[ListedTool], bool]:
-        """Returns the tools that the server lists, up to a bound, and whether there are more."""
-        listed: list[ListedTool] = []
+    async def _pages(self, session: ClientSession) -> list[Tool]:
+        """Returns the tools that the server lists, up to a bound."""
+        listed: list[Tool] = []
         cursor: str | None = None
         async with asyncio.timeout(LIST_S):
             for _ in range(PAGES_MAX):
                 params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
                 page = await session.send_request(ListToolsRequest(params=params), ListToolsResult)
                 for tool in page.tools[: self.table.tools_max + 1 - len(listed)]:
-                    hints = tool.annotations
-                    read_only = bool(hints is not None and hints.read_only_hint)
-                    idempotent = bool(hints is not None and hints.idempotent_hint)
                     words = self.sent.taken_out(tool.description or "")
-                    listed.append(ListedTool(tool.name, words, tool.input_schema, read_only, idempotent))
+                    listed.append(tool.model_copy(update={"description": words}))
                 cursor = page.next_cursor
                 if cursor is None or len(listed) > self.table.tools_max:
                     break
-        more = cursor is not None or len(listed) > self.table.tools_max
-        if more:
+        if cursor is not None or len(listed) > self.table.tools_max:
             log.warning("mcp_tools_left_out", server=self.label, owner=self.owner, tools_max=self.table.tools_max)
-        return listed[: self.table.tools_max], more
+        return listed[: self.table.tools_max]
 
     async def _schema_problem(self, schema: dict[str, Any]) -> str:
         try:

@@ -14,8 +14,8 @@ from typing import Final
 import httpx2
 
 from inference.tools.mcp.stdio import Note
-from inference.tools.outbound import Resolve, ToolUnreached, permitted_target
-from sessions.public_addresses import AGENT, AddressRules
+from inference.tools.outbound import Resolve, ToolUnreached, permitted_request
+from sessions.public_addresses import AddressRules
 
 BODY_BYTES_MAX: Final = 1 << 20
 STREAM_BYTES_MAX: Final = 16 << 20  # of events in one answer; the client then sends another request
@@ -50,27 +50,16 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return answer
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        url = str(request.url)
         try:
-            secrets = await self._credentials()
+            headers = httpx2.Headers(request.headers)
+            headers.update(await self._credentials())
         except (OSError, ValueError) as error:
             raise _NotSent("it is not set up", request=request) from error
         try:
             async with asyncio.timeout(CONNECT_S):
-                target = await permitted_target(url, self._rules(), self._resolve)
+                sent = await permitted_request(request, headers, self._rules(), self._resolve)
         except (ToolUnreached, TimeoutError) as error:
             raise _NotSent(str(error) or "its name was not resolved in time", request=request) from error
-        headers = httpx2.Headers(request.headers)
-        headers.update(secrets)
-        headers.setdefault("user-agent", AGENT)
-        headers["host"], headers["accept-encoding"] = target.authority, "identity"
-        sent = httpx2.Request(
-            request.method,
-            target.url,
-            headers=headers,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": target.host},
-        )
         answer = await self._inner.handle_async_request(sent)
         kept = httpx2.Headers(answer.headers)
         if answer.status_code in _REDIRECTS and "location" in kept:

@@ -29,7 +29,8 @@ from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.mcp.stdio import McpStreams, Note, StdioCommand, stdio_streams
 from inference.tools.outbound import Resolve, ToolUnanswered, ToolUnreached
 from inference.tools.secrets import SentSecrets, header_values, secret_values
-from inference.tools.tools_file import ToolsFile, server_of
+from inference.tools.tools_file import ToolsFile
+from sessions.added_tools import server_of
 from sessions.model.errors import NotFound, Unavailable
 from sessions.model.types import McpSource, TenantId
 from sessions.name_lookup import NameLookup
@@ -113,7 +114,7 @@ class McpTools:
 
     def find(self, tenant: TenantId, name: str) -> ServerTool | None:
         found = self._found(tenant, name)
-        return None if found is None else _server_tool(*found)
+        return None if found is None else found[1].server_tool(found[0].label, found[0].table)
 
     def offered(self, tenant: TenantId) -> Sequence[str]:
         """Returns the names of the tools that the file offers to the tenant's sessions, as far as servers have them; an
@@ -123,19 +124,21 @@ class McpTools:
             connection = self._connection(tenant, name)
             if connection is not None:
                 shown = connection.listing.shown
-                names += [each for each in shown if name in (each, connection.label) and self._has(tenant, each)]
+                names += [
+                    each for each in shown if name in (each, connection.label) and self._file.has_server(tenant, each)
+                ]
         return names
 
     async def of_server(self, tenant: TenantId, source: McpSource) -> Sequence[ServerTool]:
         label = source.server_label
         connection = self._connection(tenant, label)
-        if connection is None or not self._has(tenant, label):
+        if connection is None or not self._file.has_server(tenant, label):
             raise NotFound("tool_not_found", f"The server has no MCP server {label!r} for you.", param="tools")
         if not connection.listing.shown and not connection.ready.is_set():
             what = f"The MCP server {label!r} cannot be reached now{connection.because}."
             raise Unavailable("mcp_server_unavailable", what)
         shown = connection.listing.shown.values()
-        return [_server_tool(connection, tool) for tool in shown if self._has(tenant, tool.name)]
+        return [tool.server_tool(label, connection.table) for tool in shown if self._file.has_server(tenant, tool.name)]
 
     async def call(self, request: ToolRequest, report: ReportProgress | None = None) -> ToolResult:
         found = self._found(request.key.tenant, request.name)
@@ -190,13 +193,10 @@ class McpTools:
             return None
         return self._running[found[0], server_of(name)].connection
 
-    def _has(self, tenant: TenantId, name: str) -> bool:
-        return self._file.has_server(tenant, name)
-
     def _found(self, tenant: TenantId, name: str) -> tuple[McpConnection, McpTool] | None:
         connection = self._connection(tenant, name)
         tool = connection.listing.shown.get(name) if connection is not None else None
-        if connection is None or tool is None or not self._has(tenant, name):
+        if connection is None or tool is None or not self._file.has_server(tenant, name):
             return None
         return connection, tool
 
@@ -242,12 +242,3 @@ async def _end(running: _Running) -> None:
     finally:
         running.task.cancel()
         await asyncio.gather(running.task, return_exceptions=True)
-
-
-def _server_tool(connection: McpConnection, tool: McpTool) -> ServerTool:
-    table = connection.table
-    return tool.server_tool(
-        connection.label,
-        takes_keys=table.repeatable(tool.own_name, hinted=tool.idempotent),
-        approval=table.asks(tool.own_name),
-    )

@@ -21,6 +21,7 @@ from typing import Final, Literal, NewType, Protocol, get_args
 
 import msgspec
 
+from sessions.model.authorization import demand, owns
 from sessions.model.errors import Limited, NotFound
 from sessions.model.types import Principal, TenantId, UnixMs
 
@@ -150,18 +151,17 @@ class FileStore(Protocol):
         ...
 
 
-def owner_of(principal: Principal) -> str | None:
-    """Returns the end user who owns a principal's files; None if their tenant owns them."""
-    return principal.user
-
-
 def may_see_file(principal: Principal, file: StoredFile) -> bool:
-    """Returns whether a principal may see a file, by the rules of `authorization.may_see`."""
-    if principal.tenant != file.tenant:
-        return False
-    if principal.role == "user":
-        return principal.user is not None and principal.user == file.user
-    return True
+    return owns(principal, file.tenant, file.user)
+
+
+async def visible_file(store: FileStore, principal: Principal, file_id: str, now: UnixMs) -> StoredFile:
+    """Returns a file that the principal may see. Raises Forbidden, NotFound."""
+    demand(principal, "read")
+    file = await store.find(principal.tenant, FileId(file_id), now)
+    if file is None or not may_see_file(principal, file):
+        raise file_not_found(file_id)
+    return file
 
 
 def file_not_found(file_id: str, param: str | None = None) -> NotFound:

@@ -31,7 +31,6 @@ disk_mb = 16
 files = 64
 kept_files = {KEPT}
 kept_mb = 1
-warm = 2
 """
 
 

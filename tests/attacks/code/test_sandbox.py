@@ -39,7 +39,6 @@ cpu_s = 3
 memory_mb = 256
 disk_mb = 16
 files = 64
-warm = 2
 """
 
 

@@ -19,10 +19,8 @@ from structlog.testing import capture_logs
 from inference.simulated import SimulatedOptions
 from inference.tools import added_tools
 from inference.tools.added_tools import AddedToolRules
-from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.opening import open_added_tool_check
 from inference.tools.tool_set import ToolSet
-from inference.tools.tools_file import HttpTool
 from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
@@ -36,7 +34,6 @@ from tests.support.mcp.http_server import HttpMcp
 from tests.support.mcp.opened import until
 from transport.auth.authenticator import key_digest
 from transport.http_api.routes import added_tools as routes
-from transport.http_api.routes.added_tools import SERVER, TOOL
 
 LOCAL = TenantId("local")
 SECRET = "s3cr3t-of-the-weather"
@@ -481,12 +478,6 @@ async def test_administrators_have_the_tools_of_their_own_tenant(tmp_path: Path,
         assert [await ask(key, "DELETE") for key in ("chat", "user", "beta")] == [403, 403, 404]
         assert await ask("beta", "PUT", body) == 201 and await ask("boss", "DELETE") == 200
         assert await ask("beta", "GET") == 200
-
-
-def test_the_openapi_document_names_the_fields_of_the_tools_file() -> None:
-    operators = {"command", "env", "folder", "memory_mb"}
-    assert TOOL.keys() - {"offer", "kind"} == set(HttpTool.__struct_fields__)
-    assert SERVER.keys() - {"offer"} == set(McpServerTable.__struct_fields__) - operators
 
 
 async def test_a_server_without_tools_adds_none() -> None:

@@ -27,7 +27,7 @@ from sessions.retrieval.services import Retrieval, VectorStores
 from sessions.retrieval.vector_stores import VectorStore
 
 WORD = re.compile(r"\w+|[^\w\s]")
-MADE_UP = EmbeddingModel(name="made-up", dimensions=64, tokens_max=512, ranks=True)
+MADE_UP = EmbeddingModel(name="made-up", dimensions=64, tokens_max=512)
 
 
 def words(text: str) -> list[str]:

@@ -28,7 +28,6 @@ from sessions.model.errors import BadInput, Conflict, Forbidden, NotFound
 from sessions.model.generation import cache_scope_of
 from sessions.model.journal_types import CommandRecord, Due
 from sessions.model.knowledge.files import FILENAME_MAX, may_see_file, safe_filename, safe_media_type
-from sessions.model.knowledge.files import owner_of as owner_of_file
 from sessions.model.memories import HEADING, owner_of, with_memories
 from sessions.model.request import Request, recorded_answer, request_of
 from sessions.model.reviews import appealable
@@ -427,7 +426,6 @@ def test_who_may_see_a_file() -> None:
     assert sees("ü") == (True, False) and sees("x") == sees(None) == (False, False)
     assert sees(None, "service") == sees(None, "operator") == (True, True)
     assert sees("ü", tenant=BETA) == sees(None, "service", BETA) == (False, False)
-    assert owner_of_file(Principal(tenant=ACME_FILES, key_id="k", user="ü")) == "ü"
 
 
 @pytest.mark.parametrize(

@@ -30,35 +30,11 @@ ATTEMPTS: Final = 16  # at a change, while others change the tenant's tools too
 FIRST_PAUSE_S: Final = 0.01
 PAUSE_MAX_S: Final = 0.5
 RECORDS: Final[tuple[ToolRecordKind, ...]] = ("pin", "listing")  # about an MCP server
-TEXT: Final = {"type": "string"}
-WHOLE: Final = {"type": "integer"}
-TEXTS: Final = {"type": "array", "items": TEXT}
-BOTH: Final[dict[str, Any]] = {
-    "url": TEXT,
-    "headers": {"type": "object", "additionalProperties": TEXT},
-    "timeout_s": {"type": "number"},
-    "result_bytes": WHOLE,
-    "retries": WHOLE,
-    "concurrency": WHOLE,
-    "offer": {"type": "boolean", "description": "Every session of the tenant has it."},
-}
-TOOL: Final[dict[str, Any]] = {
-    **BOTH,
-    "kind": {"const": "http"},
-    "description": TEXT,
-    "parameters": {"type": "object"},
-    "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"]},
-    "idempotency": {"enum": ["key", "none"]},
-    "approval": {"enum": ["never", "always"]},
-}
-SERVER: Final[dict[str, Any]] = {
-    **BOTH,
-    "allow": {"anyOf": [TEXTS, {"type": "null"}]},
-    "approve": {"anyOf": [{"type": "boolean"}, TEXTS]},
-    "idempotent": TEXTS,
-    "trust_hints": {"type": "boolean"},
-    "changes": {"enum": ["hold", "take"]},
-    "tools_max": WHOLE,
+BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "description": "The settings of a tool, or an MCP server, in the tools file (docs/tools.md), and `offer`.",
+        "content": {"application/json": {"schema": {"required": ["url"]}}},
+    }
 }
 
 
@@ -80,12 +56,6 @@ class DeletedToolObject(ResponseModel):
     deleted: bool = True
 
 
-def _body(properties: dict[str, Any]) -> dict[str, Any]:
-    """Returns what OpenAPI says of a body whose fields the reader of the tools file checks."""
-    schema = {"properties": properties, "required": ["url"], "additionalProperties": False}
-    return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
-
-
 def _refuse_tenant(request: Request) -> None:
     """Raises BadInput for a request that names a tenant: these routes are about the caller's own."""
     if "tenant" in request.query_params:
@@ -95,7 +65,7 @@ def _refuse_tenant(request: Request) -> None:
 routes = APIRouter(tags=["tools"], route_class=StrictRoute, dependencies=[Depends(_refuse_tenant)])
 
 
-@routes.put("/v1/tools/{name}", responses=ERRORS, openapi_extra=_body(TOOL))
+@routes.put("/v1/tools/{name}", responses=ERRORS, openapi_extra=BODY)
 async def put_tool(request: Request, name: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
     """Adds an HTTP tool to the tenant's, or replaces it. Sessions can name it within two seconds."""
     return await _put(request, response, "tool", name, body)
@@ -114,7 +84,7 @@ async def delete_tool(request: Request, name: Name) -> DeletedToolObject:
     return DeletedToolObject(object="tool.deleted", name=name)
 
 
-@routes.put("/v1/tool_servers/{server}", responses=ERRORS, openapi_extra=_body(SERVER))
+@routes.put("/v1/tool_servers/{server}", responses=ERRORS, openapi_extra=BODY)
 async def put_server(request: Request, server: Name, body: dict[str, Any], response: Response) -> AddedToolObject:
     """Adds an MCP server to the tenant's, or replaces it. Its tools are there as soon as it has listed them."""
     return await _put(request, response, "server", server, body)
@@ -215,28 +185,22 @@ async def _change(
 ) -> AddedTool | None:
     """Stores a change of the tenant's tools when its earlier changes here are stored, and again if other processes
     change them at the same time. Returns the tool that was there before. Raises NotFound, Conflict, Limited."""
-    async with tool_changes_of(request).turn(by.tenant):
-        return await _replace(request, by, tool, change, action)
-
-
-async def _replace(
-    request: Request, by: Principal, tool: AddedTool, change: Callable[[AddedTools], AddedTools], action: Action
-) -> AddedTool | None:
     store = gateway_of(request).store.added_tools
     audit = Audited(action=action, at=tool.at, by=by, detail=_detail(tool.kind, tool.name))
     pauses = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random())
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            await asyncio.sleep(pauses.next_s())
-        tools = await store.tools_of(by.tenant)
-        before = tools.find(tool.kind, tool.name)
-        _check_match(request, before)
-        changed = change(tools)
-        try:
-            await store.replace(changed, audit)
-            return before
-        except Conflict:
-            continue
+    async with tool_changes_of(request).turn(by.tenant):
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(pauses.next_s())
+            tools = await store.tools_of(by.tenant)
+            before = tools.find(tool.kind, tool.name)
+            _check_match(request, before)
+            changed = change(tools)
+            try:
+                await store.replace(changed, audit)
+                return before
+            except Conflict:
+                continue
     raise tools_conflict()
 
 

@@ -32,7 +32,11 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     await record_use(gateway, principal, model, made.tokens)
     is_text = body.encoding_format == "base64"
     data = [
-        {"object": "embedding", "index": index, "embedding": _base64(vector) if is_text else _numbers(vector)}
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector).decode() if is_text else _numbers(vector),
+        }
         for index, vector in enumerate(made.vectors)
     ]
     return _json({"object": "list", "data": data, "model": model, "usage": _usage(made.tokens)})
@@ -73,10 +77,6 @@ def _numbers(vector: bytes) -> list[float]:
     numbers = array("f")
     numbers.frombytes(vector)
     return numbers.tolist()
-
-
-def _base64(vector: bytes) -> str:
-    return base64.b64encode(vector).decode()
 
 
 def _usage(tokens: int) -> dict[str, int]:

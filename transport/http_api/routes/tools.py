@@ -15,7 +15,7 @@ from sessions.model.audit import Audited
 from sessions.model.authorization import demand_administrator, demand_operator, operates
 from sessions.model.errors import Conflict, NotFound
 from sessions.model.types import Principal, TenantId
-from sessions.tool_records import EVERYBODY, ToolListing, ToolPin, ToolRecord
+from sessions.tool_records import EVERYBODY, ToolListing, ToolPin, ToolRecord, ToolRecordKind, ToolRecordStore
 from transport.http_api.context import gateway_of, principal_of
 from transport.http_api.routes.added_tools import AddedToolObject, check_readable, tool_object
 from transport.http_api.strict_json import StrictRoute
@@ -88,7 +88,7 @@ async def agree(request: Request, body: ToolAgreement) -> ToolServerObject:
     owner = _owner(principal, body)
     gateway = gateway_of(request)
     store = gateway.store.tool_records
-    record = next((each for each in await store.records("listing", owner) if each.name == body.server), None)
+    record = await _record(store, "listing", owner, body.server)
     if record is None:
         raise NotFound("tool_not_found", f"There is no MCP server {body.server!r}.", param="server")
     waiting = msgspec.json.decode(record.body, type=ToolListing).waiting
@@ -97,32 +97,18 @@ async def agree(request: Request, body: ToolAgreement) -> ToolServerObject:
             raise NotFound("tool_not_found", f"No tool {name!r} of it waits for an agreement.", param=f"tools.{name}")
         if waiting[name][0] != digest:
             raise Conflict("tool_changed", f"The tool {name!r} says something else by now.", param=f"tools.{name}")
-    pins = await store.records("pin", owner)
-    known = next(
-        (msgspec.json.decode(each.body, type=ToolPin).digests for each in pins if each.name == body.server), {}
-    )
-    agreed = ToolPin(digests={**known, **body.tools})
-    now = gateway.now_ms()
-    audit = Audited(
-        action="tool.agreed",
-        at=now,
-        by=principal,
-        detail={
-            "server": body.server,
-            "tools": sorted(body.tools),
-            "digests": [body.tools[n] for n in sorted(body.tools)],
-        },
-    )
-    pin = ToolRecord(
-        tenant=owner,
-        kind="pin",
-        name=body.server,
-        body=msgspec.json.encode(agreed).decode(),
-        at=now,
-        by=principal.key_id,
-    )
-    await store.put(pin, audit)
+    before = await _record(store, "pin", owner, body.server)
+    known = {} if before is None else msgspec.json.decode(before.body, type=ToolPin).digests
+    agreed = msgspec.json.encode(ToolPin(digests={**known, **body.tools})).decode()
+    now, names = gateway.now_ms(), sorted(body.tools)
+    detail = {"server": body.server, "tools": names, "digests": [body.tools[name] for name in names]}
+    pin = ToolRecord(tenant=owner, kind="pin", name=body.server, body=agreed, at=now, by=principal.key_id)
+    await store.put(pin, Audited(action="tool.agreed", at=now, by=principal, detail=detail))
     return _server_object(record)
+
+
+async def _record(store: ToolRecordStore, kind: ToolRecordKind, owner: TenantId, server: str) -> ToolRecord | None:
+    return next((each for each in await store.records(kind, owner) if each.name == server), None)
 
 
 def _owner(principal: Principal, body: ToolAgreement) -> TenantId:

@@ -223,7 +223,7 @@ async def test_inputs_go_in_pieces_and_come_back_in_order_with_length_one(
 ) -> None:
     header = {"authorization": SecretHeader(env="KEY", prefix="Bearer ")}
     model = made(service, client, {"KEY": "s3cret"}, model="theirs", headers=header)
-    done = await model.embed([f"text {number}" for number in range(PIECE_INPUTS + 2)], None)
+    done = await model.embed(ACME, [f"text {number}" for number in range(PIECE_INPUTS + 2)], None)
     assert len(done.vectors) == PIECE_INPUTS + 2 and done.tokens == 2 * (PIECE_INPUTS + 2)
     assert all(sum(value * value for value in array("f", each)) == pytest.approx(1) for each in done.vectors)
     first, second = service.asked
@@ -237,10 +237,10 @@ async def test_inputs_go_in_pieces_and_come_back_in_order_with_length_one(
 
 async def test_dimensions_are_passed_on_where_the_model_resizes(service: ToolService, client: ToolHttpClient) -> None:
     service.answer = lambda asked: vectors(asked, dimensions=2)
-    assert len((await made(service, client, resizes=True).embed(["x"], 2)).vectors[0]) == 8
+    assert len((await made(service, client, resizes=True).embed(ACME, ["x"], 2)).vectors[0]) == 8
     assert json.loads(service.asked[0].body)["dimensions"] == 2
-    with pytest.raises(BadInput, match="3 dimensions and no others"):
-        await made(service, client).embed(["x"], 2)
+    with pytest.raises(BadInput, match="384 dimensions and no others"):
+        await catalog().embed(ACME, MODEL.name, ["x"], dimensions=2)
 
 
 @pytest.mark.parametrize(
@@ -259,23 +259,23 @@ async def test_an_answer_that_is_none_is_not_taken_for_one(
 ) -> None:
     service.answer = lambda asked: reply(answer)
     with pytest.raises(Unavailable, match="does not answer as it should"):
-        await made(service, client).embed(["x"], None)
+        await made(service, client).embed(ACME, ["x"], None)
 
 
 async def test_a_busy_server_is_asked_once_more_and_a_refusal_is_the_callers(
     service: ToolService, client: ToolHttpClient
 ) -> None:
     service.answer = lambda asked: reply({}, 503) if len(service.asked) == 1 else vectors(asked)
-    assert (await made(service, client).embed(["x"], None)).tokens == 2
+    assert (await made(service, client).embed(ACME, ["x"], None)).tokens == 2
     service.answer = lambda asked: reply({}, 400)
     with pytest.raises(BadInput, match="refuses these inputs"):
-        await made(service, client).embed(["x"], None)
+        await made(service, client).embed(ACME, ["x"], None)
     service.answer = lambda asked: reply({}, 401)
     with pytest.raises(Unavailable):
-        await made(service, client).embed(["x"], None)
+        await made(service, client).embed(ACME, ["x"], None)
     service.answer = lambda asked: reply({}, 503)
     with pytest.raises(Unavailable):
-        await made(service, client).embed(["x"], None)
+        await made(service, client).embed(ACME, ["x"], None)
 
 
 async def test_more_than_may_wait_are_refused(
@@ -283,28 +283,17 @@ async def test_more_than_may_wait_are_refused(
 ) -> None:
     monkeypatch.setattr(endpoint, "WAITING_MAX", 0)
     with pytest.raises(Overloaded):
-        await made(service, client).embed(["x"], None)
+        await made(service, client).embed(ACME, ["x"], None)
 
 
 async def test_no_secret_no_call(service: ToolService, client: ToolHttpClient) -> None:
     header = {"authorization": SecretHeader(env="KEY")}
     with pytest.raises(Unavailable, match="cannot be called"):
-        await made(service, client, headers=header).embed(["x"], None)
+        await made(service, client, headers=header).embed(ACME, ["x"], None)
     assert service.asked == []
 
 
-async def test_documents_are_ranked_there(service: ToolService, client: ToolHttpClient) -> None:
-    rows = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]
-    service.answer = lambda asked: reply({"results": rows, "usage": {"total_tokens": 7}})
-    ranked = await made(service, client, ranks=True).rank("q", ["a", "b"])
-    assert (ranked.scores, ranked.tokens) == ((0.1, 0.9), 7)
-    assert service.asked[0].target == "/v1/rerank"
-    service.answer = lambda asked: reply({"results": rows[:1]})
-    with pytest.raises(Unavailable):
-        await made(service, client, ranks=True).rank("q", ["a", "b"])
-
-
-def test_tokens_are_estimated_from_above() -> None:
+async def test_tokens_are_estimated_from_above() -> None:
     model = EndpointEmbedder("m", EndpointModel(url="https://a.example", dimensions=3), None, AddressRules(), {})  # type: ignore[arg-type]
-    spans = model.split("Donaudampfschiff, ja!")
+    spans = await model.split(ACME, "Donaudampfschiff, ja!")
     assert (spans.starts[:3], spans.ends[:3]) == ((0, 4, 8), (4, 8, 12)) and len(spans.starts) == 7

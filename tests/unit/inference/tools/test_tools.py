@@ -21,7 +21,7 @@ from inference.tools.secrets import (
     secret_values,
     without_secrets,
 )
-from inference.tools.tools_file import CodeTool, ToolsFile, code_tools, read_tools
+from inference.tools.tools_file import CodeTool, ToolsFile, read_tools
 from persistence.memory.database import MemoryDatabase
 from sessions.model.errors import BadInput
 from sessions.model.types import CallId, McpSource, ResponseId, SessionId, SessionKey, TenantId
@@ -119,7 +119,8 @@ def test_code_tools_have_bounds_of_their_own(tmp_path: Path) -> None:
     file = read(
         tmp_path, '[tools.code_interpreter]\nkind = "code"\nmemory_mb = 64\n[tenants.acme.tools.p]\nkind = "code"'
     )
-    assert list(code_tools(file)) == ["tools.code_interpreter", "tenants.acme.tools.p"]
+    places = [place for place, each in file.all_tools() if isinstance(each, CodeTool)]
+    assert places == ["tools.code_interpreter", "tenants.acme.tools.p"]
     tool = file.find(ACME, "code_interpreter")
     assert isinstance(tool, CodeTool) and tool.memory_mb == 64
     given = tool.server_tool("code_interpreter", "no sandbox")

@@ -94,9 +94,8 @@ async def test_a_session_finds_its_owners_documents_and_no_others(made: Retrieva
     assert (result["number"], result["file_id"], result["start"], result["end"]) == (1, "f0", 0, 15)
     assert texts(await search.call(asked("ann", query="fox"))) == ["The fox of Ann is blue."]
     assert texts(await search.call(asked("bob", query="fox"))) == []
-    for store in ("vs_1", "vs_2"):
-        assert texts(await search.call(asked(query="fox", vector_store_ids=[store]))) == []
-    assert texts(await search.call(asked(query="fox", vector_store_ids=["vs_0"]))) == ["The fox is red."]
+    made_up = asked(query="fox", vector_store_ids=["vs_1", "vs_2"])
+    assert texts(await search.call(made_up)) == ["The fox is red."], "a model names no stores"
 
 
 async def test_an_answer_goes_on_without_and_says_so(made: Retrieval) -> None:

@@ -288,15 +288,15 @@ async def test_who_may_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     door, _ = a_door()
     for principal, error in ((DOOR_READER, Forbidden), (NOBODY, BadInput)):
         with pytest.raises(error):
-            door.upload(principal)
+            await uploaded(door, b"x", principal)
     monkeypatch.setattr(module, "UPLOADS_PER_KEY_MAX", 1)
     async with door.upload(ANA):
         with pytest.raises(Limited):
-            door.upload(ANA)
+            await uploaded(door, b"x", ANA)
         async with door.upload(SERVICE):
             monkeypatch.setattr(module, "UPLOADS_MAX", 2)
             with pytest.raises(Overloaded):
-                door.upload(BETA)
+                await uploaded(door, b"x", BETA)
 
 
 async def test_an_image_whose_result_is_known_is_not_read() -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from inference.tools.code.bootstrap import run
-from inference.tools.code.code_tools import CodeTools, bounds_of, result_of
+from inference.tools.code.code_tools import CodeTools, result_of
 from inference.tools.code.run_files import FilledFolder, KeptFiles
 from inference.tools.code.sandbox_pool import (
     Kind,
-    SandboxBounds,
     SandboxPool,
     SandboxResult,
     SandboxUnavailable,
@@ -27,7 +26,6 @@ from inference.tools.code.sandbox_pool import (
     find_kind,
     spec_of,
 )
-from inference.tools.code.scratch import ScratchFolders
 from inference.tools.code.supervisor import cpu_and_threads, descendants, disk_usage, receive, send
 from inference.tools.code.syscall_filter import CALLS, MACHINES, filter_program
 from inference.tools.tools_file import CodeTool
@@ -61,7 +59,7 @@ def test_what_goes_wrong_is_said_without_our_frames(code: str, capsys: pytest.Ca
 
 
 # -- sandbox pool
-BOUNDS = SandboxBounds(memory_mb=256, cpu_s=5)
+BOUNDS = CodeTool(memory_mb=256, cpu_s=5)
 
 
 @pytest.fixture
@@ -70,11 +68,9 @@ async def pool(tmp_path: Path) -> AsyncIterator[SandboxPool]:
         kind = find_kind()
     except SandboxUnavailable as error:
         pytest.skip(f"no sandbox here: {error}")
-    folders = ScratchFolders(parent=str(tmp_path))
-    made = SandboxPool(kind, folders)
+    made = SandboxPool(kind, parent=str(tmp_path))
     yield made
     await made.close()
-    folders.close()
     assert not any(tmp_path.iterdir())
 
 
@@ -85,26 +81,12 @@ def test_a_spec_names_bounds_and_no_secret(tmp_path: Path) -> None:
 
 
 async def run_in(pool: SandboxPool, code: str, wall_s: float = 10.0) -> tuple[int, str, str]:
-    sandbox = await pool.take(BOUNDS)
+    sandbox = await pool.open(BOUNDS)
     try:
         result = await sandbox.run(code, wall_s)
         return result.status, result.stopped, result.output
     finally:
         pool.release(sandbox)
-
-
-async def test_a_ready_one_is_taken_and_replaced(pool: SandboxPool) -> None:
-    pool.keep_ready({BOUNDS: 1})
-    await asyncio.gather(*pool._filling.values())
-    (ready,) = pool._ready[BOUNDS]
-    taken = await pool.take(BOUNDS)
-    assert taken is ready
-    assert (await taken.run("1 + 1", 5)).output == "2\n"
-    pool.release(taken)
-    await asyncio.gather(*pool._filling.values())
-    assert len(pool._ready[BOUNDS]) == 1
-    pool.keep_ready({})
-    assert not pool._ready
 
 
 async def test_a_zygote_that_was_killed_is_begun_again(pool: SandboxPool) -> None:
@@ -124,11 +106,11 @@ def test_another_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
 # -- supervisor
 def test_messages_come_whole_and_the_end_is_none() -> None:
     ours, theirs = socket.socketpair()
-    with theirs:
-        send(ours, {"code": "x" * 100_000})
-        assert receive(theirs) == {"code": "x" * 100_000}
+    with theirs, theirs.makefile("rb") as lines:
+        send(ours, {"code": "x\n" * 50_000})
+        assert receive(lines) == {"code": "x\n" * 50_000}
         ours.close()
-        assert receive(theirs) is None
+        assert receive(lines) is None
 
 
 def test_all_that_is_below_a_process_is_found_and_counted() -> None:
@@ -242,7 +224,6 @@ async def test_without_a_sandbox_the_tool_says_why() -> None:
     tools = CodeTools(find=none)
     assert tools.missing() == "there is no bubblewrap (bwrap)"
     assert (await tools.call(request("1"), TOOL)).outcome == "not_sent"
-    tools.keep_ready({bounds_of(TOOL): 1})
     await tools.aclose()
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp.types import CallToolResult, ImageContent, TextContent
+from mcp.types import CallToolResult, ImageContent, TextContent, ToolAnnotations
+from mcp.types import Tool as ListedTool
 from structlog.testing import capture_logs
 
 from inference.tools.mcp import launcher
 from inference.tools.mcp.catalogue import (
     NAME_LENGTH_MAX,
     SCHEMA_DEPTH_MAX,
-    ListedTool,
     digest_of,
     review,
     shown_name,
@@ -58,7 +58,7 @@ PLAIN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"
 
 
 def listed(name: str = "look", description: str = "Looks.", schema: dict[str, Any] = PLAIN) -> ListedTool:
-    return ListedTool(name, description, schema)
+    return ListedTool(name=name, description=description, input_schema=schema)
 
 
 def test_names_are_ours_and_no_two_become_one() -> None:
@@ -110,7 +110,7 @@ def test_a_tool_that_says_something_else_is_held() -> None:
     [
         listed(description="Looks!"),
         listed(schema={"type": "object"}),
-        ListedTool("look", "Looks.", PLAIN, read_only=True),
+        listed().model_copy(update={"annotations": ToolAnnotations(read_only_hint=True)}),
         listed(description="Looks.\u200b"),
     ],
 )
