@@ -90,18 +90,18 @@ class ToolGates:
                 self._call_s.of(request.name).observe(clock() - begun_at)
 
     async def _shared_permits(self, request: ToolRequest) -> bool:
-        async def asked(shared: SharedBreakers) -> bool:
+        async def permits(shared: SharedBreakers) -> bool:
             return await shared.permits(request.key.tenant, request.name, failures_max=FAILURES_MAX, pause_s=PAUSE_S)
 
-        return await self._ask_shared(asked) is not False
+        return await self._ask_shared(permits) is not False
 
     async def _share(self, request: ToolRequest, *, success: bool) -> None:
-        async def noted(shared: SharedBreakers) -> None:
+        async def record(shared: SharedBreakers) -> None:
             await shared.record(
                 request.key.tenant, request.name, success=success, failures_max=FAILURES_MAX, pause_s=PAUSE_S
             )
 
-        await self._ask_shared(noted)
+        await self._ask_shared(record)
 
     async def _ask_shared(self, ask: Callable[[SharedBreakers], Awaitable[T]]) -> T | None:
         """Returns an answer of the shared breakers; None if there are none, or they do not answer."""

@@ -71,8 +71,6 @@ class SandlockChild:
             env=_environment(spec),
             max_memory=spec["memory_bytes"],
             max_processes=spec["processes"],
-            net_allow=[],
-            net_deny=[],
             name=f"code-{os.getpid()}",  # no two that run at the same time may share one
         )
         self._process = sandbox.popen(command(spec), StdioMode.PIPED, StdioMode.PIPED, StdioMode.PIPED)

@@ -93,7 +93,7 @@ async def _file(index: PassageIndex, store: VectorStore, file_id: str) -> StoreF
     return file
 
 
-class Page(NamedTuple):
+class StorePage(NamedTuple):
     """The page of a list that a request asks for."""
 
     after: str | None
@@ -110,11 +110,11 @@ async def _page(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20,
     after: str | None = None,
     order: Literal["asc", "desc"] = "desc",
-) -> Page:
-    return Page(after, limit, order == "desc")
+) -> StorePage:
+    return StorePage(after, limit, order == "desc")
 
 
-WantedPage = Annotated[Page, Depends(_page)]
+PageParam = Annotated[StorePage, Depends(_page)]
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ async def create_store(request: Request, index: Index, body: vm.NewVectorStore) 
 
 
 @routes.get("/v1/vector_stores", responses=ERRORS)
-async def list_stores(request: Request, index: Index, page: WantedPage) -> ListPage[vm.VectorStoreObject]:
+async def list_stores(request: Request, index: Index, page: PageParam) -> ListPage[vm.VectorStoreObject]:
     """Lists the caller's vector stores, newest first unless `order` says otherwise."""
     principal = principal_of(request, "read")
     if page.after is not None:
@@ -232,7 +232,7 @@ async def add_file(request: Request, store: ChangedStore, body: vm.NewStoreFile)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files", responses=ERRORS)
-async def list_files(index: Index, store: ReadStore, page: WantedPage) -> ListPage[vm.StoreFileObject]:
+async def list_files(index: Index, store: ReadStore, page: PageParam) -> ListPage[vm.StoreFileObject]:
     """Lists the documents of a vector store, newest first unless `order` says otherwise."""
     return await _file_page(index, store, "", page)
 
@@ -311,7 +311,7 @@ async def cancel_batch(index: Index, store: ChangedStore, batch_id: str) -> vm.F
 
 
 @routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files", responses=ERRORS)
-async def list_batch(index: Index, store: ReadStore, batch_id: str, page: WantedPage) -> ListPage[vm.StoreFileObject]:
+async def list_batch(index: Index, store: ReadStore, batch_id: str, page: PageParam) -> ListPage[vm.StoreFileObject]:
     """Lists the documents of a batch, newest first unless `order` says otherwise."""
     await _shown_batch(index, store, batch_id)
     return await _file_page(index, store, batch_id, page)
@@ -390,7 +390,9 @@ def _unknown_after() -> BadInput:
     return BadInput("invalid_request", "There is nothing of the id in 'after'.", param="after")
 
 
-async def _file_page(index: PassageIndex, store: VectorStore, batch: str, page: Page) -> ListPage[vm.StoreFileObject]:
+async def _file_page(
+    index: PassageIndex, store: VectorStore, batch: str, page: StorePage
+) -> ListPage[vm.StoreFileObject]:
     """Returns a page of a store's documents, or of those of a batch. Raises BadInput for an unknown `after`."""
     if page.after is not None:
         file = await index.file(store.tenant, store.id, DocumentId(page.after))
