@@ -48,33 +48,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.cluster.compatibility import fingerprint_of
-from actors.cluster.placement import BoundedRendezvous
 from actors.directory.memory import MemoryDirectory
 from actors.hosting.ownership import Identity
 from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from actors.hosting.standalone import announce_periodically, standalone_member
-from actors.limits.fallback import FallbackLimiter
-from actors.limits.memory import MemoryLimiter
-from actors.limits.settlement import Settler
 from actors.maintenance.sweeps import Sweeps
-from actors.peer.client import Connector
-from actors.peer.server import PeerEndpoint
-from actors.replica import PeerNetwork, Replica, ReplicaLimits
-from actors.results.cache import make_results
-from actors.routing.router import Router
 from deploy.commands.entry import run_command_line
-from deploy.commands.models import model_notice
 from deploy.retrieval import equipped, open_retrieval
-from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS
-from inference import audit_policies, make_engine, open_added_tool_check, open_filters, open_tools, personal_texts
+from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS, notice_of
+from inference import (
+    audit_policies,
+    make_engine,
+    open_added_tool_check,
+    open_filters,
+    open_image_fetcher,
+    open_tools,
+    personal_texts,
+)
 from inference.file_workers.pool import FileWorkers
-from inference.image_fetcher import ImageFetcher
 from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.folder_lock import announce_server
-from persistence.usage_stream.open_sink import open_usage_sink
-from persistence.usage_stream.relay import UsageRelay
 from sessions.actor.actor_context import ActorLimits
 from sessions.actor.admission import Admission
 from sessions.clock import Clock
@@ -111,11 +106,8 @@ from transport.cli.start.startup import Startup
 from transport.cli.start.stop_signal import AT_ONCE, stop_signal
 from transport.gateway import Gateway, GatewayServices
 from transport.gateway_store.history_file import open_history
-from transport.gateway_store.opening import open_shared_state
 from transport.http.tls import ServerTls
-from transport.http_api.routes.health import Readiness
 from transport.http_api.server import Server, ServerLimits
-from transport.http_api.starting_door import StartingDoor
 from transport.model_catalog import ModelCatalog, PooledModels, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
@@ -130,15 +122,19 @@ from transport.ops.operator_api import ClusterOperatorApi, local_operator_api
 from transport.ops.process_tuning import collect_when_idle, tune_process
 from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
-from transport.peer import GrpcDialer, PeerSecurity, PeerServer
-from transport.push.opening import push_door, push_relays, sends_pushes
+from transport.push.opening import push_door, push_relays
+from transport.push.settings import sends_pushes
 from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
+    from actors.limits.settlement import Settler
     from actors.limits.tool_breakers import ValkeyBreakers
+    from actors.peer.client import Connector
+    from actors.peer.server import PeerEndpoint
     from transport.grpc_api.server import GrpcServer
+    from transport.peer import PeerSecurity
 
 log = structlog.get_logger("sessile")
 
@@ -195,7 +191,7 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
             titles=(lambda tenant: limits_now(limited).of(tenant).titles) if writes_titles else None,
             context_policy=lambda tenant: limits_now(limited).of(tenant).context_policy or general,
             answer_room=settings.answer_room,
-            answer_tokens=settings.answer_tokens or (TOY_ANSWER_TOKENS if model_notice(settings) else None),
+            answer_tokens=settings.answer_tokens or (TOY_ANSWER_TOKENS if notice_of(settings.model) else None),
             share=lambda principal: limits_now(limited).share(principal),
             admission=admission_of(limited, engine, measures),
         ),
@@ -204,11 +200,14 @@ def limits(settings: Settings, limited: LimitServices | None, engine: Engine, me
 
 def own_models(settings: Settings, engine: Engine, pools: ConfigFile[ModelPools]) -> PooledModels:
     """Returns the models that a server alone has: its engine's, under all of its names."""
-    created, notice = now_ms() // 1000, model_notice(settings)
+    created, notice = now_ms() // 1000, notice_of(settings.model)
     return PooledModels(lambda: (card_of(engine.info, created=created, notice=notice),), pools.now, lambda _: 1)
 
 
 def replica_connector(security: PeerSecurity, name: str, fingerprint: str, engine: Engine) -> Connector:
+    from actors.peer.client import Connector
+    from transport.peer import GrpcDialer
+
     model = engine.info.model
     return Connector(
         GrpcDialer(security), kind="replica", name=name, fingerprint=fingerprint, model=model, version=VERSION
@@ -226,7 +225,7 @@ def doors_of(
     gateway: Gateway,
     exposition: MetricsExposition,
     tls: ServerTls | None,
-    readiness: Readiness = lambda: None,
+    readiness: Callable[[], str | None] = lambda: None,
 ) -> tuple[Server, GrpcServer | None]:
     """Makes the public doors, which do not listen yet. Imports gRPC's only where there is one. Raises BadInput."""
     host, port = settings.host, settings.port
@@ -283,7 +282,7 @@ async def serve(settings: Settings) -> int:
         open_filters(settings, measures) as filters,
         SchemaWorkers(measures) as schemas,
         FileWorkers(measures) as file_workers,
-        ImageFetcher(settings.image_hosts) as image_fetcher,
+        open_image_fetcher(settings.image_hosts) as fetch_image,
         running(
             settings, stores, engine, measures, startup.reach if "://" in settings.journal else reach_once
         ) as replication_lag_s,
@@ -322,7 +321,7 @@ async def serve(settings: Settings) -> int:
             schemas=schemas,
             documents=file_workers,
             images=file_workers,
-            fetch_image=image_fetcher.fetch if settings.image_hosts else None,
+            fetch_image=fetch_image,
             file_bytes=settings.file_bytes,
             push=push_door(settings),
             retrieval=retrieval,
@@ -382,6 +381,9 @@ def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutin
     pushing = push_relays(settings, store.push, now_ms, measures)
     if not settings.usage_stream:
         return pushing
+    from persistence.usage_stream.open_sink import open_usage_sink
+    from persistence.usage_stream.relay import UsageRelay
+
     sink = open_usage_sink(
         settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
     )
@@ -418,7 +420,11 @@ def lock_client(settings: Settings) -> Any:
 
 async def replica_role(settings: Settings) -> int:
     """Runs an engine with its actors as a member of the cluster, until SIGTERM has drained it. Returns the exit
-    status."""
+    status. Imports the rooms of a cluster here, as `gateway_role` does: a server that is alone needs none of them."""
+    from actors.replica import PeerNetwork, Replica, ReplicaLimits
+    from actors.results.cache import make_results
+    from transport.peer import PeerServer
+
     stop, security = stop_signal(), peer_security(settings)
     startup = Startup(stop, rng=random.Random())
     security.check_address(settings.peer_host)  # before the model is loaded, which takes long
@@ -506,6 +512,13 @@ async def replica_role(settings: Settings) -> int:
 async def gateway_role(settings: Settings) -> int:
     """Runs a process where clients connect: it holds no session, reads the journal and routes to replicas. Returns the
     exit status."""
+    from actors.cluster.placement import BoundedRendezvous
+    from actors.peer.client import Connector
+    from actors.routing.router import Router
+    from transport.gateway_store.opening import open_shared_state
+    from transport.http_api.starting_door import StartingDoor
+    from transport.peer import GrpcDialer
+
     stop, name = stop_signal(), settings.name or f"gateway-{new_id()[:8]}"
     security, tls, prices = peer_security(settings), tls_of(settings), PriceFile(settings.prices)
     pools = models_file(settings.models)
@@ -543,7 +556,7 @@ async def gateway_role(settings: Settings) -> int:
             open_retrieval(settings, stores, measures, os.environ, CLOCK, prices.book, limited)
         )
         file_workers = await stack.enter_async_context(FileWorkers(measures))
-        image_fetcher = await stack.enter_async_context(ImageFetcher(settings.image_hosts))
+        fetch_image = await stack.enter_async_context(open_image_fetcher(settings.image_hosts))
         register_router_metrics(measures, router)
         secret = store.audit.sealer.names_key("history")
         shared = open_shared_state(settings.directory, secret, time.monotonic)
@@ -563,7 +576,7 @@ async def gateway_role(settings: Settings) -> int:
             schemas=schemas,
             documents=file_workers,
             images=file_workers,
-            fetch_image=image_fetcher.fetch if settings.image_hosts else None,
+            fetch_image=fetch_image,
             file_bytes=settings.file_bytes,
             encryption=stores.administration(stores.reencryption()),
             prices=prices.book,
@@ -621,10 +634,14 @@ async def open_limits(
     if not file and default is None:
         yield None
         return
+    from actors.limits.memory import MemoryLimiter
+    from actors.limits.settlement import Settler
+
     limits = limits_file(file, default)
     async with contextlib.AsyncExitStack() as stack:
         limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
         if directory:
+            from actors.limits.fallback import FallbackLimiter
             from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
 
             shared = ValkeyLimiter(directory)
@@ -652,8 +669,12 @@ def inference_of(
     pools: ConfigFile[ModelPools],
 ) -> Inference:
     """Returns what a process that is alone makes answers with, among it its own result cache and users' memories."""
-    texts = personal_texts(filters)
-    results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
+    results = None
+    if limited is not None:
+        from actors.results.cache import make_results
+
+        texts = personal_texts(filters)
+        results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
     memories = memory_reader(stores.store.end_users, limited)
     return Inference(engine, filters, schemas, results, memories, pools.now if settings.models else None)
 

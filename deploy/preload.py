@@ -9,12 +9,15 @@ import importlib
 from typing import Final
 
 from transport.cli.settings import Settings
+from transport.cli.start.config_files import demands_keys
 
 EVERY_ROLE: Final = (
-    *("anyio._backends._asyncio", "encodings.ascii", "encodings.idna", "uvicorn.lifespan.off", "inference.http_client"),
-    *("prometheus_client.openmetrics.exposition", "pydantic._internal._dataclasses"),
+    *("anyio._backends._asyncio", "pydantic._internal._dataclasses"),
+    *("encodings.ascii", "encodings.idna", "uvicorn.lifespan.off", "prometheus_client.openmetrics.exposition"),
 )
-WITH_AN_ENGINE: Final = ("inference.moderation.personal", "inference.kv.index")
+WITH_AN_ENGINE: Final = ("inference.kv.index",)
+WITH_LIMITS: Final = ("actors.results.cache", "inference.moderation.personal")  # answers are cached within them
+IN_A_CLUSTER: Final = ("actors.replica", "actors.routing.router", "transport.peer")
 ENGINES: Final = {
     "sim": ("inference.simulated",),
     "llama": ("inference.llama", "inference.llama.devices", "encodings.unicode_escape"),
@@ -24,9 +27,13 @@ ENGINES: Final = {
 }
 
 
-def preload(settings: Settings, *, has_engine: bool) -> None:
+def preload(settings: Settings, *, has_engine: bool, in_cluster: bool) -> None:
     """Loads them for a role. One that is not installed is left to whoever needs it, who says what to do."""
     names = [*EVERY_ROLE, *((*WITH_AN_ENGINE, *ENGINES.get(settings.engine, ())) if has_engine else ())]
+    if has_engine and (settings.limits or settings.directory or demands_keys(settings)):
+        names += WITH_LIMITS
+    if in_cluster:
+        names += IN_A_CLUSTER
     for name in names:
         try:
             importlib.import_module(name)

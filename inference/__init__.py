@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inference.embedding import open_embedder
-    from inference.factory import audit_policies, make_engine, open_filters, personal_texts
+    from inference.factory import audit_policies, make_engine, open_filters, open_image_fetcher, personal_texts
     from inference.tools import open_added_tool_check, open_tools
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "open_added_tool_check",
     "open_embedder",
     "open_filters",
+    "open_image_fetcher",
     "open_tools",
     "personal_texts",
 ]

@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 import structlog
 
-from inference.brownout_engine import make_brownout_engine
-from inference.chat_template import BUILT_IN
 from sessions.metrics import Metrics
 from sessions.model.audit import INSTALLATION, Action, Audited, AuditLog
 from sessions.model.errors import BadInput, SessileError
@@ -283,6 +281,8 @@ def _chat_template(given: str) -> str | None:
     """Returns None for the model's own template, a built-in one's name, or the text of a file. Raises BadInput."""
     if given == "model":
         return None
+    from inference.chat_template import BUILT_IN
+
     if given in BUILT_IN:
         return given
     try:
@@ -358,6 +358,8 @@ def _simulated(settings: EngineSettings) -> Engine:
     if not settings.brownout_model:
         return SimulatedEngine(options)
     smaller = options.smaller(settings.brownout_model, settings.sim_brownout_speed, smaller_slots(settings))
+    from inference.brownout_engine import make_brownout_engine
+
     return make_brownout_engine(SimulatedEngine(options), lambda _: SimulatedEngine(smaller))
 
 
@@ -389,6 +391,8 @@ def _llama(settings: EngineSettings, keys: Keys | None) -> Engine:
         raise _bad_brownout_model(f"{path} is no file. Name a GGUF file with --brownout-model, or leave it out")
     if options.model_path.exists() and path.samefile(options.model_path):
         raise _bad_brownout_model(f"{path} is the model itself. Name a smaller one of its family, or none")
+    from inference.brownout_engine import make_brownout_engine
+
     return make_brownout_engine(
         main, lambda info: LlamaEngine(options.smaller(path, slots, smaller_threads, info.context_window))
     )
@@ -420,6 +424,19 @@ async def open_filters(settings: FilterSettings, measures: Metrics) -> AsyncIter
             yield filters
     finally:
         await filters.close()
+
+
+@contextlib.asynccontextmanager
+async def open_image_fetcher(hosts: Sequence[str]) -> AsyncIterator[Callable[[str], Awaitable[bytes]] | None]:
+    """Opens the client that fetches images from `hosts`, and yields its function; None if no hosts are named. Raises
+    BadInput for a host that is none."""
+    if not hosts:
+        yield None
+        return
+    from inference.image_fetcher import ImageFetcher  # the HTTP client is loaded only where it is needed
+
+    async with ImageFetcher(hosts) as fetcher:
+        yield fetcher.fetch
 
 
 def personal_texts(filters: FilterSet) -> PersonalTexts:

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-import asyncpg
-
 from persistence.sqlite.library import sqlite3
 from sessions.model.errors import Unavailable
 
 T = TypeVar("T")
 
-_SCHEMA: Final = (
+TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS {{data_keys}} (
     tenant  TEXT NOT NULL,
     session TEXT NOT NULL,
@@ -41,7 +39,7 @@ _SCHEMA: Final = (
     UNIQUE (tenant, id)
 )""",
 )
-_NAME: Final = re.compile(r"\{(\w+)\}")
+NAME: Final = re.compile(r"\{(\w+)\}")
 
 
 class KeyDatabase(Protocol):
@@ -90,7 +88,7 @@ class SqliteKeyDatabase:
             await self._run(self._close)
 
     async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        text = re.sub(r"\$(\d+)", r"?\1", _NAME.sub(r"\1", statement))
+        text = re.sub(r"\$(\d+)", r"?\1", NAME.sub(r"\1", statement))
         return await self._run(lambda: self._rows(text, values))
 
     async def wipe(self, table: str) -> None:
@@ -114,8 +112,8 @@ class SqliteKeyDatabase:
         database = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA secure_delete = ON")
-        for table in _SCHEMA:
-            database.execute(_NAME.sub(r"\1", table.format(bytes="BLOB")))
+        for table in TABLES:
+            database.execute(NAME.sub(r"\1", table.format(bytes="BLOB")))
         self._database = database
 
     def _close(self) -> None:
@@ -127,52 +125,3 @@ class SqliteKeyDatabase:
         if self._database is None:
             raise sqlite3.ProgrammingError("closed")
         return self._database.execute(statement, values).fetchall()
-
-
-class PostgresKeyDatabase:
-    """A PostgreSQL schema for keys only, which a cluster's processes share."""
-
-    def __init__(self, dsn: str, *, schema: str = "sessile_keys", timeout_s: float = 10.0) -> None:
-        self._dsn = dsn
-        self._schema = schema
-        self._timeout_s = timeout_s
-        self._pool: Any = None
-
-    def has_file(self) -> bool:
-        return False
-
-    async def open(self) -> None:
-        try:
-            self._pool = await asyncpg.create_pool(
-                self._dsn, min_size=0, max_size=4, command_timeout=self._timeout_s, timeout=self._timeout_s
-            )
-            async with self._pool.acquire() as connection, connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock(hashtext($1))", self._schema)
-                await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"')
-                for table in _SCHEMA:
-                    await connection.execute(self._qualified(table.format(bytes="BYTEA")))
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
-            await self.close()
-            raise keys_unavailable(exc) from exc
-
-    async def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            try:
-                await asyncio.wait_for(pool.close(), self._timeout_s)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
-                pool.terminate()
-
-    async def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        if self._pool is None:
-            raise Unavailable("keys_unavailable", "The key store is not open.")
-        try:
-            return [tuple(row) for row in await self._pool.fetch(self._qualified(statement), *values)]
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as exc:
-            raise keys_unavailable(exc) from exc
-
-    async def wipe(self, table: str) -> None:
-        await self.rows(f"VACUUM (FULL) {{{table}}}")
-
-    def _qualified(self, statement: str) -> str:
-        return _NAME.sub(lambda found: f'"{self._schema}".{found[1]}', statement)

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from persistence.key_database import KeyDatabase, PostgresKeyDatabase, SqliteKeyDatabase
+from persistence.key_database import KeyDatabase, SqliteKeyDatabase
 from persistence.master_key import KEY_BYTES, MasterKey, MasterKeyRing
 from sessions.model.types import SessionKey
 from sessions.ports import DataKey
@@ -130,15 +130,6 @@ class SqlKeyStore:
 class SqliteKeyStore(SqlKeyStore):
     def __init__(self, path: Path, master: MasterKey | MasterKeyRing) -> None:
         super().__init__(SqliteKeyDatabase(path), ring_of(master))
-
-
-class PostgresKeyStore(SqlKeyStore):
-    """A key store for a cluster: replicas with the same master key read what each of them encrypted."""
-
-    def __init__(
-        self, dsn: str, master: MasterKey | MasterKeyRing, *, schema: str = "sessile_keys", timeout_s: float = 10.0
-    ) -> None:
-        super().__init__(PostgresKeyDatabase(dsn, schema=schema, timeout_s=timeout_s), ring_of(master))
 
 
 def ring_of(master: MasterKey | MasterKeyRing) -> MasterKeyRing:

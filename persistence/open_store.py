@@ -16,15 +16,11 @@ from persistence.at_rest.codec import SealingCodec
 from persistence.at_rest.server_keys import MemoryServerKeys, StoredServerKeys
 from persistence.at_rest.sweep import Reencryption
 from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key, has_tenant_key
-from persistence.at_rest.transit import TransitWrapper
 from persistence.at_rest.wrapping import KeyWrapper, MasterKeyWrapper
 from persistence.codec import Codec
-from persistence.key_database import KeyDatabase, PostgresKeyDatabase
-from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
+from persistence.key_database import KeyDatabase
+from persistence.keys import MemoryKeyStore, SqliteKeyStore, SqlKeyStore
 from persistence.master_key import MasterKeyRing, read_master_keys, read_secret
-from persistence.memory.store import MemoryStore
-from persistence.postgres.database import PostgresDatabase
-from persistence.postgres.store import PostgresStore
 from persistence.sql.file_chunks import FileChunks
 from persistence.sql.folder_file_chunks import FolderFileChunks
 from persistence.sql.script import SqlDatabase
@@ -36,11 +32,18 @@ from sessions.model.errors import BadInput
 from sessions.model.types import UnixMs
 from sessions.store import Store
 
-KeyStore = MemoryKeyStore | SqliteKeyStore | PostgresKeyStore
+KeyStore = MemoryKeyStore | SqlKeyStore
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
+
+
+class SqlStore(Store, Protocol):
+    """A store on an SQL database."""
+
+    @property
+    def database(self) -> SqlDatabase: ...
 
 
 class Reach(Protocol):
@@ -69,16 +72,29 @@ def open_store(
     distinguishes a restored database from the one that this process wrote to; None goes without a marker, which is
     right for a process that only reads. `audit_key` is the path of a file like the master key's. Without a `codec`
     bodies are plain; without `chunks` files' bytes are rows of the database. `replicated`: another process copies an
-    SQLite journal and makes its checkpoints.
+    SQLite journal and makes its checkpoints. A driver is imported only where the URL names it.
     """
+    if url == "memory":
+        from persistence.memory.store import MemoryStore
+
+        if audit_key:
+            read_secret(Path(audit_key), "audit_key")
+        return MemoryStore()
+    return _open_sql_store(url, folder=folder, audit_key=audit_key, codec=codec, chunks=chunks, replicated=replicated)
+
+
+def _open_sql_store(
+    url: str, *, folder: Path | None, audit_key: str, codec: Codec | None, chunks: FileChunks | None, replicated: bool
+) -> SqlStore:
     sealed = read_secret(Path(audit_key), "audit_key") if audit_key else None
     match url.partition("://"):
         case ("sqlite", "", _) if folder is not None:
             tuning = SqliteTuning(checkpoints_elsewhere=replicated)
             return SqliteStore(SqliteDatabase(folder, audit_key=sealed, codec=codec, tuning=tuning), chunks)
-        case ("memory", "", _):
-            return MemoryStore()
         case ("postgresql" | "postgres", _, address) if address:
+            from persistence.postgres.database import PostgresDatabase
+            from persistence.postgres.store import PostgresStore
+
             return PostgresStore(PostgresDatabase(url, marker_folder=folder, audit_key=sealed, codec=codec), chunks)
         case _:
             raise BadInput(
@@ -239,11 +255,13 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     masters: MasterKeyRing | None = None
     if settings.master_key or folder is not None:
         masters = master_keys_of(settings.master_key, folder)
-    keys: SqliteKeyStore | PostgresKeyStore | None = None
+    keys: SqlKeyStore | None = None
     database: KeyDatabase | None = None
     if url == "sqlite" and folder is not None and masters is not None:
         keys = SqliteKeyStore(folder / "keys.db", masters)
     elif url.startswith(("postgresql://", "postgres://")):
+        from persistence.postgres.keys import PostgresKeyDatabase, PostgresKeyStore
+
         keys = PostgresKeyStore(url, masters) if masters is not None else None
         database = PostgresKeyDatabase(url)
     if keys is not None:
@@ -264,7 +282,7 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
     elif mode == "auto":
         log.warning("journal_encryption_disabled", reason="no --master-key and no --key-service is given")
     chunks = FolderFileChunks.of(settings.files) if settings.files else None
-    store = open_store(
+    store = _open_sql_store(
         url,
         folder=folder,
         audit_key=settings.audit_key,
@@ -272,13 +290,12 @@ def make_stores(settings: StoreSettings, *, folder: Path | None, now_ms: Callabl
         chunks=chunks,
         replicated=bool(settings.replicate),
     )
-    sql = store.database if isinstance(store, SqliteStore | PostgresStore) else None
     return OpenableStores(
         store=store,
         keys=keys,
         codec=codec,
         database=database,
-        sql=sql,
+        sql=store.database,
         now_ms=now_ms,
         refuses_plain=mode == "on"
         or url == "sqlite",  # a folder has one process; others may still write rows in the clear
@@ -322,6 +339,8 @@ async def open_and_replicate(
 def _service_of(settings: StoreSettings) -> KeyWrapper | None:
     if not settings.key_service:
         return None
+    from persistence.at_rest.transit import TransitWrapper
+
     return TransitWrapper(
         settings.key_service,
         token=settings.key_service_token,
@@ -353,7 +372,11 @@ def open_key_store(url: str, *, folder: Path, master_key: str) -> KeyStore:
     if url == "memory":
         return MemoryKeyStore()
     masters = master_keys_of(master_key, folder)
-    return SqliteKeyStore(folder / "keys.db", masters) if url == "sqlite" else PostgresKeyStore(url, masters)
+    if url == "sqlite":
+        return SqliteKeyStore(folder / "keys.db", masters)
+    from persistence.postgres.keys import PostgresKeyStore
+
+    return PostgresKeyStore(url, masters)
 
 
 def master_keys_of(master_key: str, folder: Path | None) -> MasterKeyRing:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -76,13 +76,15 @@ from transport.ops.audit_writer import AuditWriter
 from transport.ops.metric_sources import register_connection_metrics
 from transport.ops.operator_api import OperatorApi
 from transport.protocol.frames import Done, Listed
-from transport.push.door import PushDoor
 from transport.quotas import Arrival, Quotas
 from transport.reading.feeds import Feeds
 from transport.reading.log_reader import LogReader, visible
 from transport.reading.search import ConversationSearch
 from transport.reading.sharing import ConversationShares, ReadRate
 from transport.tasks import Tasks
+
+if TYPE_CHECKING:
+    from transport.push.door import PushDoor
 
 SWEEP_S: Final = 10.0
 

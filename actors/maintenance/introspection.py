@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from heapq import nsmallest
+from typing import TYPE_CHECKING
 
-from actors.cluster.membership import Membership
 from actors.cluster.rendezvous import ranking
 from actors.hosting.runtime import Runtime
 from actors.maintenance.resident_states import PAGE_MAX
@@ -21,6 +21,9 @@ from sessions.load_history import STEP_S, LoadHistory
 from sessions.model.types import SessionKey, TenantId
 from sessions.ports import Engine
 from sessions.service_totals import totals_of
+
+if TYPE_CHECKING:
+    from actors.cluster.membership import Membership
 
 
 class SessionSurvey:

@@ -32,8 +32,9 @@ import numpy
 from bench.support import Option, report, run_bench, spread
 from inference import open_embedder
 from persistence.codec import PlainCodec
-from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
+from persistence.passages.databases import PassageDatabase, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
+from persistence.passages.postgres import PostgresPassages
 from sessions.metrics import Metrics
 from sessions.model.types import TenantId, UnixMs
 from sessions.retrieval.embedding import Embedder, EmbeddingInput, Embeddings

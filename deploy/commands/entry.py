@@ -95,12 +95,15 @@ def _run(
 
     work: Coroutine[Any, Any, int]  # made when all is loaded: Ctrl-C before that leaves none behind
     if isinstance(options, ROLES):
-        from deploy.commands.models import prepared
         from deploy.preload import preload
 
         assert run_role is not None
-        settings = prepared(options, settings)
-        preload(settings, has_engine=not isinstance(options, commands.RunGateway))
+        if settings.engine != "sim":  # which has no model
+            from deploy.commands.models import prepared
+
+            settings = prepared(options, settings)
+        has_engine, in_cluster = not isinstance(options, commands.RunGateway), not isinstance(options, commands.Serve)
+        preload(settings, has_engine=has_engine, in_cluster=in_cluster)
         work = run_role(options, settings)
     elif isinstance(options, doctor.ExamineCluster):
         from deploy.commands.doctor import run_doctor

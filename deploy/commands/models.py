@@ -101,11 +101,6 @@ def with_model(settings: Settings) -> Settings:
     return replace(settings, model=str(pulled.path), served_model_name=names)
 
 
-def model_notice(settings: Settings) -> str | None:
-    """What a person should know of the model before relying on it."""
-    return shipped_models.notice_of(settings.model)
-
-
 def describe_device(settings: Settings) -> None:
     """Says what was found and what is computed on; refuses a model that does not fit a GPU. Raises BadInput."""
     machine = find_devices()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inference.embedding.models_file import EmbeddingFile
 from inference.embedding.pool import PackagedEmbedder
 from sessions.model.errors import BadInput, NotFound, TooLarge, Unavailable
 from sessions.model.types import TenantId
@@ -27,6 +26,7 @@ from sessions.retrieval.embedding import (
 
 if TYPE_CHECKING:  # the HTTP client takes long to load: only where a file names a server
     from inference.embedding.endpoint import EndpointEmbedder
+    from inference.embedding.models_file import EmbeddingFile
     from inference.tools.outbound import ToolHttpClient
 
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, Protocol
 
 from inference.embedding.catalog import EmbeddingCatalog
-from inference.embedding.models_file import read_embedding_file
 from inference.embedding.packaged import installed
 from inference.embedding.pool import PackagedEmbedder
 from sessions.file_watcher import watched_file
@@ -49,6 +48,7 @@ async def open_embedder(
         if not settings.embeddings:
             yield EmbeddingCatalog(packaged)
             return
+        from inference.embedding.models_file import read_embedding_file
         from inference.tools.outbound import ToolHttpClient
 
         client = await stack.enter_async_context(ToolHttpClient())

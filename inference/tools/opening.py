@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from inference.tools.breaker import SharedBreakers
-from inference.tools.tools_file import ToolsFile, read_tools
 from sessions.added_tools import AddedToolCheck
 from sessions.file_watcher import watched_file
 from sessions.metrics import Metrics
@@ -16,6 +14,10 @@ from sessions.model.knowledge.files import FileQuotas
 from sessions.model.types import TenantId, UnixMs
 from sessions.ports import SchemaChecker, ServerTools
 from sessions.store import Store
+
+if TYPE_CHECKING:
+    from inference.tools.breaker import SharedBreakers
+    from inference.tools.tools_file import ToolsFile
 
 CALL_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -55,6 +57,7 @@ async def open_tools(
     from inference.tools.mcp.mcp_tools import McpTools
     from inference.tools.outbound import ToolHttpClient
     from inference.tools.tool_set import ToolSet
+    from inference.tools.tools_file import read_tools
 
     call_s = measures.histograms("tool_call_duration_seconds", "How long calls of server tools took.", CALL_S, "tool")
     gates = ToolGates(call_s, breakers)
@@ -95,6 +98,7 @@ async def open_added_tool_check(settings: ToolSettings) -> AsyncIterator[AddedTo
         yield None
         return
     from inference.tools.added_tools import AddedToolRules
+    from inference.tools.tools_file import read_tools
 
     def take(file: ToolsFile) -> None:
         rules.file = file

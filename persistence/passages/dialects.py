@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy
 
 from persistence.sql.script import Parameters
+from sessions.model.errors import Unavailable
 from sessions.retrieval.filters import AttributeFilter, Comparison, Value
 
 OVERSAMPLED: Final = 400  # chunks whose signs are nearest; their vectors are compared as they are
@@ -74,6 +75,10 @@ _OF_FILE: Final = "tenant = $1 AND store = $2 AND (CAST($3 AS TEXT) IS NULL OR f
 _TAKE_AWAY: Final = [f"DELETE FROM {table} WHERE {_OF_FILE}" for table in ("packed_signs", "chunks")]
 PUT_SIGNS: Final = "INSERT INTO packed_signs (tenant, store, file, num, chunks, bits) VALUES ($1, $2, $3, $4, $5, $6)"
 PUT_WORDS: Final = "INSERT INTO words (rowid, body) VALUES ($1, $2)"  # in a table beside
+
+
+def passages_unavailable(exc: BaseException) -> Unavailable:
+    return Unavailable("vector_stores_unavailable", f"The vector stores do not answer ({type(exc).__name__}).")
 
 
 class WordQuery(NamedTuple):

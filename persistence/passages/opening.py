@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from persistence.codec import Codec, PlainCodec
-from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
+from persistence.passages.databases import PassageDatabase, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
 from sessions.model.errors import Unavailable
 from sessions.retrieval.vector_stores import PassageIndex
@@ -31,6 +31,8 @@ async def open_passages(url: str, folder: Path | None, codec: Codec | None) -> A
         yield None
         return
     if url.startswith(("postgresql://", "postgres://")):
+        from persistence.passages.postgres import PostgresPassages  # its driver is loaded only where it is needed
+
         database = PostgresPassages(url)
     else:
         database = SqlitePassages(folder / FILE if url == "sqlite" and folder is not None else None)

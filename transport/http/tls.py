@@ -9,11 +9,12 @@ from __future__ import annotations
 import ssl
 import tempfile
 from pathlib import Path
-from typing import Final
-
-import grpc
+from typing import TYPE_CHECKING, Final
 
 from sessions.model.errors import BadInput
+
+if TYPE_CHECKING:  # loaded only where there is a port for it
+    import grpc
 
 HANDSHAKE_S: Final = 10.0
 
@@ -36,6 +37,8 @@ class ServerTls:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Returns the credentials for gRPC's port, which asks at each handshake which certificate is in force."""
+        import grpc
+
         return grpc.dynamic_ssl_server_credentials(self._grpc_pair(), self._grpc_pair)
 
     def replace(self, new: ServerTls) -> None:
@@ -43,6 +46,8 @@ class ServerTls:
         self._load()
 
     def _grpc_pair(self) -> grpc.ServerCertificateConfiguration:
+        import grpc
+
         return grpc.ssl_server_certificate_configuration([self._pair])
 
     def _load(self) -> None:

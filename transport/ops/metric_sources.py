@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from actors.hosting.runtime import Runtime
-from actors.limits.settlement import Settler
-from actors.routing.router import Router
 from sessions.actor.admission import Admission
 from sessions.limits import LimitsNow
 from sessions.metrics import TPOT_TARGET_S, TTFT_TARGET_S, Labels, Metrics
 from sessions.model.generation import EngineStats
 from sessions.ports import Engine
+
+if TYPE_CHECKING:
+    from actors.limits.settlement import Settler
+    from actors.routing.router import Router
 
 TIERS: Final = ("host", "disk", "redis")
 READS: Final = {"host": "restores", "disk": "disk_reads", "redis": "redis_reads"}

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
 from sessions.metrics import Metrics
-from transport.ops.metrics_server import MetricsServer
 from transport.ops.prometheus import MetricsExposition
 
 READY_METRICS: Final = "Metrics are ready: "
@@ -48,6 +47,8 @@ async def open_telemetry(
     exposition = MetricsExposition(measures, version=version, role=role)
     async with contextlib.AsyncExitStack() as stack:
         if settings.metrics_port >= 0:
+            from transport.ops.metrics_server import MetricsServer
+
             host, port = settings.metrics_host, settings.metrics_port
             server = MetricsServer(exposition, host=host, port=port, readiness=readiness)
             await server.start()

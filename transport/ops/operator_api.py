@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -32,8 +32,10 @@ from transport.ops.operator_requests import (
     survey,
     undrain,
 )
-from transport.peer.security import PeerSecurity
 from transport.tasks import Tasks
+
+if TYPE_CHECKING:
+    from transport.peer.security import PeerSecurity
 
 ANSWER_S: Final = 10.0
 LINK_NAME: Final = "operator-page"  # the name of these links in replicas' logs

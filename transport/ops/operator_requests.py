@@ -8,19 +8,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from actors.directory import Leases
-from actors.peer.client import Connector, PeerClient
 from actors.peer.frames import DrainProgress, ResidentSession, Surveyed
 from actors.peer.links import LinkDown, unreachable
 from sessions.model.errors import BadInput, NotFound
 from sessions.model.types import SessionId, SessionKey, TenantId
 from sessions.ports import Member, View
-from transport.peer.client import GrpcDialer
-from transport.peer.security import PeerSecurity
+
+if TYPE_CHECKING:
+    from actors.peer.client import PeerClient
+    from transport.peer.security import PeerSecurity
 
 A = TypeVar("A")
 
@@ -66,7 +67,11 @@ def find_member(view: View, name: str) -> Member:
 
 @asynccontextmanager
 async def open_link(security: PeerSecurity, member: Member, name: str) -> AsyncIterator[PeerClient]:
-    """Opens a link to a replica for the time of the block. Raises LinkDown."""
+    """Opens a link to a replica for the time of the block. Raises LinkDown. Imports gRPC here, because a server that is
+    alone has no links."""
+    from actors.peer.client import Connector
+    from transport.peer.client import GrpcDialer
+
     link = await Connector(GrpcDialer(security), kind="operator", name=name)(member)
     carrying = asyncio.create_task(link.run())
     try:

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from sessions.model.errors import Unavailable
 from sessions.model.types import UnixMs
-from transport.push.key_files import invalid_setting, private_key, read_key_file
+from transport.push.key_files import private_key, read_key_file
 from transport.push.outbound import OutboundClient
+from transport.push.settings import invalid_setting
 
 SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"

@@ -9,13 +9,9 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from sessions.model.errors import BadInput
+from transport.push.settings import invalid_setting
 
 BYTES_MAX: Final = 64 * 1024
-
-
-def invalid_setting(setting: str, problem: str) -> BadInput:
-    return BadInput("invalid_setting", f"{setting}: {problem}", param=setting)
 
 
 def read_key_file(setting: str, file: str, advice: str) -> bytes:

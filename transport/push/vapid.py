@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sessions.model.types import UnixMs
-from transport.push.key_files import invalid_setting, p256_key
+from transport.push.key_files import p256_key
+from transport.push.settings import invalid_setting
 
 _CONTACT: Final = re.compile(r"mailto:[!-?A-~]+@[!-?A-~]+|https://[!-~]+", re.ASCII)
 TOKEN_S: Final = 12 * 3600  # push services refuse those of more than a day

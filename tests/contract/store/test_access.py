@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
+from persistence.keys import MemoryKeyStore, SqliteKeyStore
 from persistence.master_key import KEY_BYTES, MasterKey
+from persistence.postgres.keys import PostgresKeyStore
 from sessions.model.api_keys import KEPT_MS, ApiKey, ApiKeyRequest, ApiKeyStore, make_api_key, parse_key, secret_matches
 from sessions.model.audit import INSTALLATION, Audited, public
 from sessions.model.errors import Conflict, Limited, NotFound, Unauthorized

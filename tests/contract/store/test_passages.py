@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from persistence.codec import PlainCodec
-from persistence.passages import databases, dialects
+from persistence.passages import dialects
 from persistence.passages import index as index_module
-from persistence.passages.databases import PassageDatabase, PostgresPassages, SqlitePassages
+from persistence.passages.databases import PassageDatabase, SqlitePassages
 from persistence.passages.index import SqlPassageIndex
+from persistence.passages.postgres import PostgresPassages
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
 from sessions.retrieval.filters import Attributes, check_attributes, parse_filter
@@ -392,7 +393,7 @@ async def test_documents_are_listed_once_and_stores_are_read_by_their_ids(index:
 
 @pytest.mark.cluster
 async def test_a_read_of_a_stopped_server_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(databases, "TIMEOUT_S", 600.0)
+    monkeypatch.setattr("persistence.passages.postgres.TIMEOUT_S", 600.0)
     server = postgres()
     database = PostgresPassages(server.dsn, f"passages_{uuid4().hex[:8]}")
     await database.open()

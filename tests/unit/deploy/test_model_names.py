@@ -8,9 +8,9 @@ import pytest
 
 from deploy import shipped_models
 from deploy.commands import models as module
-from deploy.commands.models import describe_device, model_notice, prepared, run_models_command, with_model
+from deploy.commands.models import describe_device, prepared, run_models_command, with_model
 from deploy.devices import Devices, Gpu
-from deploy.shipped_models import DEFAULT, SMALL
+from deploy.shipped_models import DEFAULT, SMALL, notice_of
 from inference.llama import devices as llama_devices
 from inference.llama.devices import Backend
 from inference.models.library import ModelLibrary, PulledModel
@@ -49,7 +49,7 @@ def test_the_default_is_the_best_one_that_is_there(folder: Path, capsys: pytest.
         and "A toy of 1.5 billion parameters: often wrong." in shown
         and "--model hf:ORG/REPO" in shown
     )
-    assert model_notice(settings) == "A toy of 1.5 billion parameters: often wrong."
+    assert notice_of(settings.model) == "A toy of 1.5 billion parameters: often wrong."
     assert with_model(Settings(model=SMALL.name, context=512)).context == 512
 
 
@@ -60,7 +60,7 @@ def test_for_vllm_it_is_the_folder_that_was_converted(folder: Path) -> None:
     converted = folder / f"{DEFAULT.path.stem}-vllm-bf16"
     converted.mkdir()
     settings = with_model(Settings(engine="vllm"))
-    assert settings.model == str(converted) and model_notice(settings) is not None
+    assert settings.model == str(converted) and notice_of(settings.model) is not None
 
 
 def test_a_pulled_model_needs_no_hub_and_gets_its_name(folder: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_pulled_model_needs_no_hub_and_gets_its_name(folder: Path) -> None:
     settings = with_model(Settings(model="hf:a/b:Q8_0"))
     assert (settings.model, settings.served_model_name) == (str(model.path), ("m-Q8_0",))
     assert with_model(Settings(model="hf:a/b", served_model_name=("x", "y"))).served_model_name == ("x", "y")
-    assert model_notice(settings) is None
+    assert notice_of(settings.model) is None
     assert with_model(Settings(model="/some/m.gguf")) == Settings(model="/some/m.gguf")
     with pytest.raises(BadSetting, match=f"did you mean {SMALL.name}"):
         with_model(Settings(model="smollm2"))

@@ -26,8 +26,9 @@ from persistence.at_rest.tenant_keys import TenantKeys, any_tenant_key
 from persistence.at_rest.transit import TransitWrapper
 from persistence.at_rest.wrapping import MasterKeyWrapper, WrappedSecret
 from persistence.codec import HEAD_ROW, KeyNotLoaded, decode_command, encode_command, with_keys
-from persistence.key_database import KeyDatabase, PostgresKeyDatabase, SqliteKeyDatabase
+from persistence.key_database import KeyDatabase, SqliteKeyDatabase
 from persistence.master_key import MasterKey, MasterKeyRing, add_master_key, drop_older_master_keys, read_master_keys
+from persistence.postgres.keys import PostgresKeyDatabase
 from persistence.sqlite.database import SqliteDatabase
 from persistence.sqlite.store import SqliteStore
 from sessions.metrics import Metrics

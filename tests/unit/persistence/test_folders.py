@@ -15,7 +15,7 @@ from persistence import connect_store, make_stores, open_key_store
 from persistence.at_rest.sweep import Reencryption
 from persistence.data_dir import Marker, MarkerRecord
 from persistence.folder_lock import FolderLock
-from persistence.keys import MemoryKeyStore, PostgresKeyStore, SqliteKeyStore
+from persistence.keys import MemoryKeyStore, SqliteKeyStore
 from persistence.master_key import (
     KEY_BYTES,
     MasterKey,
@@ -26,6 +26,7 @@ from persistence.master_key import (
 )
 from persistence.memory.store import MemoryStore
 from persistence.open_store import open_store
+from persistence.postgres.keys import PostgresKeyStore
 from persistence.postgres.store import PostgresStore
 from persistence.sqlite.library import sqlite3
 from persistence.sqlite.store import SqliteStore

@@ -16,7 +16,7 @@ from persistence.codec import KeyNotLoaded, PlainCodec, Row
 from persistence.passages import index as module
 from persistence.passages import opening
 from persistence.passages import signs as signs_module
-from persistence.passages.databases import PostgresPassages, SqlitePassages
+from persistence.passages.databases import SqlitePassages
 from persistence.passages.dialects import (
     COMMON_CHUNKS,
     Dialect,
@@ -27,6 +27,7 @@ from persistence.passages.dialects import (
     halved,
 )
 from persistence.passages.index import SqlPassageIndex
+from persistence.passages.postgres import PostgresPassages
 from persistence.passages.signs import SignCache, StoreSigns, packed, signs
 from persistence.passages.words import hashed, indexed_text, words
 from persistence.sql.script import Parameters, Query, Script, one_query

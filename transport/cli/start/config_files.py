@@ -117,11 +117,15 @@ def default_limits(settings: Settings) -> Limits | None:
     """Returns the limits of each tenant if no limits file is named: None at a server that demands no keys, else
     `DEFAULT_LIMITS`, because strangers can reach it. All gateways of a cluster have the same limits and count
     together."""
-    if settings.auth != "keys" and not (settings.keys or settings.issuers or settings.oidc_issuer):
+    if not demands_keys(settings):
         return None
     if not settings.limits:
         log.info("limits_defaulted", hint="name a file with --limits; an empty one lifts them")
     return DEFAULT_LIMITS
+
+
+def demands_keys(settings: Settings) -> bool:
+    return settings.auth == "keys" or bool(settings.keys or settings.issuers or settings.oidc_issuer)
 
 
 def share_limits(settings: Settings) -> ShareLimits:

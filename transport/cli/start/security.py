@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessions.file_watcher import FileWatcher
 from sessions.model.errors import BadInput
 from transport.cli.settings import BadSetting, Settings
 from transport.http.tls import ServerTls, read_server_tls
-from transport.peer import PeerCertificates, PeerSecurity
+
+if TYPE_CHECKING:  # gRPC is loaded only where there are peers
+    from transport.peer import PeerCertificates, PeerSecurity
 
 T = TypeVar("T")
 
@@ -30,6 +32,8 @@ def pem(settings: Settings, name: str) -> bytes:
 def peer_security(settings: Settings) -> PeerSecurity:
     """Reads the certificate and the token with which the processes of a cluster know each other. Raises BadSetting,
     BadInput."""
+    from transport.peer import PeerSecurity
+
     return PeerSecurity(
         token=settings.peer_token,
         certificates=peer_certificates(settings),
@@ -41,6 +45,8 @@ def peer_security(settings: Settings) -> PeerSecurity:
 def peer_certificates(settings: Settings) -> PeerCertificates:
     """Reads the three PEM files that the settings of peer links name. Raises BadSetting if one cannot be read,
     BadInput."""
+    from transport.peer import PeerCertificates
+
     return PeerCertificates(
         authority=pem(settings, "peer_authority"),
         certificate=pem(settings, "peer_certificate"),

@@ -39,12 +39,14 @@ from tests.support.doors.push_service import PushService, vapid_key, vapid_pem
 from tests.support.stores.journals import ACME, NOW
 from tests.support.stores.push_rows import a_device, noted
 from transport.cli.settings import Settings
+from transport.push.credentials import open_senders, read_push_credentials
 from transport.push.door import PushDoor
 from transport.push.key_files import BYTES_MAX, p256_key, read_key_file
-from transport.push.opening import open_senders, push_door, push_relays, read_push_credentials, sends_pushes
+from transport.push.opening import push_door, push_relays
 from transport.push.quiet_hours import quiet_until
 from transport.push.relay import CLAIM_MS, IN_FLIGHT_MAX, OF_ONE_USER_MAX, RETRY_MAX_MS, RETRY_MS, PushRelay
 from transport.push.send_result import SendResult
+from transport.push.settings import sends_pushes
 from transport.push.vapid import read_vapid_key
 
 
