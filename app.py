@@ -245,6 +245,12 @@ async def start_doors(server: Server, grpc: GrpcServer | None) -> None:
         print(f"{READY_GRPC}{grpc.address}", flush=True)
 
 
+async def load_doors(server: Server) -> None:
+    """Loads what was not needed to be ready: HTTP's common routes, which then live as long as the process."""
+    await server.load()
+    tune_process()
+
+
 async def stop_doors(server: Server, grpc: GrpcServer | None, *, spread: bool = False) -> None:
     """Says goodbye on every door, then closes them; the gateway behind them closes last."""
     if grpc is not None:
@@ -358,6 +364,7 @@ async def serve(settings: Settings) -> int:
             if settings.journal == "sqlite":
                 announce_server(Path(settings.data), server.local_url)
             print(f"Sessile is ready: {server.url}/", flush=True)
+            others.append(tasks.create_task(load_doors(server)))
             await stop.wait()
             manager.stopping()
             log.info("stopping", answers_s=settings.drain_s, hint=AT_ONCE)
@@ -604,6 +611,7 @@ async def gateway_role(settings: Settings) -> int:
         startup.finish(lambda: "draining" if gateway.draining else router.unready())
         manager.ready()
         print(f"Sessile is ready: {server.url}/", flush=True)
+        await stack.enter_async_context(background_tasks(load_doors(server)))
         await stop.wait()
         manager.stopping()
         await stop_doors(server, grpc, spread=True)

@@ -12,7 +12,6 @@ from transport.cli.settings import Settings
 from transport.cli.start.config_files import demands_keys
 
 EVERY_ROLE: Final = (
-    *("anyio._backends._asyncio", "pydantic._internal._dataclasses"),
     *("encodings.ascii", "encodings.idna", "uvicorn.lifespan.off", "prometheus_client.openmetrics.exposition"),
 )
 WITH_AN_ENGINE: Final = ("inference.kv.index",)

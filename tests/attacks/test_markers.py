@@ -31,6 +31,7 @@ from tests.support.doors.marked_bodies import (
     search_scope,
     searching_tool,
 )
+from tests.support.doors.transport import app_of
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import GrpcServer
 from transport.grpc_api.sessile_pb2_grpc import SessionsStub
@@ -65,7 +66,7 @@ async def recorded() -> AsyncIterator[Recorded]:
 
 async def test_all_that_a_prompt_holds_was_judged_over_http(recorded: Recorded) -> None:
     sent = bodies(mk.markers())
-    document = recorded.assembly.server._app.app.openapi()  # type: ignore[attr-defined]
+    document = (await app_of(recorded.assembly.server, "whole")).openapi()
     definitions = document["components"]["schemas"]
     missing = {
         (method, path): mk.unmarked(

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.authorisation.matrix import routes_of
 from tests.support.doors.assembly import Assembly, assembled
+from tests.support.doors.transport import app_of
 from transport.http_api.page_files import PAGES
 from transport.http_api.server import WEB
 
@@ -82,7 +83,7 @@ class Page(HTMLParser):
 async def test_every_answer_has_a_policy_and_every_page_the_strict_one(
     server: Assembly, http: httpx.AsyncClient
 ) -> None:
-    app = server.server._app.app  # type: ignore[attr-defined]
+    app = await app_of(server.server, "whole")
     paths = {re.sub(r"\{[^}]+\}", "x", path) for _, path in routes_of(app.routes)}
     assert len(paths) > 25
     html_files = {path.name for path in WEB.glob("*.html")}

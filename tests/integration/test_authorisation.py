@@ -17,6 +17,7 @@ from tests.support.authorisation.chosen import beforehand, leaks, one_chosen
 from tests.support.authorisation.entries import COMMANDS, HTTP, Entry, Http, Names
 from tests.support.authorisation.matrix import ENTRIES, askers, judged, kind_of, missing
 from tests.support.authorisation.world import KINDS, World, a_world, without
+from tests.support.doors.transport import app_of
 
 # What is answered with something else than a refusal where there is nothing to do: a call that is open, replicas, a
 # case that is claimed, an answer of which something was withheld, a share.
@@ -49,12 +50,12 @@ def names_of(world: World) -> Names:
 
 
 async def test_every_route_command_and_method_has_an_entry(world: World) -> None:
-    assert missing(world) == []
+    assert await missing(world) == []
 
 
 async def test_a_new_route_without_an_entry_is_found(world: World) -> None:
-    world.assembly.server._app.app.add_api_route("/v1/new", lambda: None)  # type: ignore[attr-defined]
-    assert missing(world) == ["GET /v1/new"]
+    (await app_of(world.assembly.server)).add_api_route("/v1/new", lambda: None)
+    assert await missing(world) == ["GET /v1/new"]
 
 
 @pytest.mark.parametrize("kind", ["route", "command", "method"])

@@ -1,12 +1,13 @@
 """Makes the FastAPI application, of the routers that each live in a file of `transport/http_api/routes`.
 
 Decides what every route shares: errors in OpenAI's shape, request ids and size limits. A new family of paths is a
-new file with a table `routes`, and a line in `make_app`.
+new file with a table `routes`, and its name in `doors`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,37 +28,13 @@ from transport.http.compression import gzipped, takes_gzip
 from transport.http.json_response import JsonResponse
 from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.path_methods import HeadRequests, PathMethods, allow
+from transport.http_api import routes
 from transport.http_api.context import gateway_of
-from transport.http_api.credential_gate import CredentialGate, refusal_headers
+from transport.http_api.credential_gate import refusal_headers
+from transport.http_api.cross_origin import cors_options
+from transport.http_api.doors import Part, doors_of
 from transport.http_api.page_files import PageFiles
-from transport.http_api.routes import (
-    added_tools,
-    audit,
-    chat,
-    conversations,
-    credentials,
-    encryption,
-    health,
-    keys,
-    limits,
-    messages,
-    metrics,
-    models,
-    operator,
-    page,
-    push,
-    responses,
-    reviews,
-    revocations,
-    sessions,
-    texts,
-    tools,
-    usage,
-    users,
-)
-from transport.http_api.routes import embeddings as embedding_routes
-from transport.http_api.routes import files as file_routes
-from transport.http_api.routes import vector_stores as vector_store_routes
+from transport.http_api.routes import health, metrics, page
 from transport.http_api.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
@@ -66,83 +43,44 @@ from transport.tenant_turns import TenantTurns
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 FORM_BYTES_MAX: Final = 64 * 1024  # what an upload's form has besides its file
-CORS_REQUEST_HEADERS: Final = (
-    "anthropic-beta",
-    "anthropic-dangerous-direct-browser-access",
-    "anthropic-version",
-    "authorization",
-    "content-type",
-    "idempotency-key",
-    "last-event-id",
-    "openai-beta",
-    "openai-organization",
-    "openai-project",
-    "session-id",
-    "user-agent",
-    "x-api-key",
-    "x-request-id",
-    "x-sessile-event-ids",
-    "x-session-id",
-    "x-sessile-user",
-    *(
-        f"x-stainless-{name}"
-        for name in (
-            "arch",
-            "async",
-            "custom-poll-interval",
-            "helper-method",
-            "lang",
-            "os",
-            "package-version",
-            "poll-helper",
-            "retry-count",
-            "runtime",
-            "runtime-version",
-            "timeout",
-        )
-    ),
-)
-"""Request headers that a page of a listed origin may send, by itself or through OpenAI's SDK (`x-stainless-*`). Cookies
-are not sent, so a page can act only with credentials that it has itself."""
-CORS_RESPONSE_HEADERS: Final = (
-    "retry-after",
-    "request-id",
-    "retry-after-ms",
-    "warning",
-    "x-cache",
-    "x-sessile-routing",
-    "x-request-id",
-    "x-session-id",
-    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
-)
-CORS_S: Final = 600
 
 _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
 
 log = structlog.get_logger(__name__)
 
 
-def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition) -> App:
-    """Returns the HTTP application. `web` is the folder of the page at `/`; None serves no page."""
-    app = FastAPI(
-        title="Sessile",
-        version=exposition.version,
-        openapi_url=None,  # we serve our own: FastAPI makes its document on the event loop, which takes a second
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    app.state.gateway, app.state.turn_starter = gateway, TurnStarter(gateway)
+def make_app(
+    gateway: Gateway,
+    *,
+    readiness: Readiness,
+    web: Path | None,
+    exposition: MetricsExposition,
+    turn_starter: TurnStarter | None = None,
+    part: Part = "whole",
+) -> App:
+    """Returns the HTTP application, or a `part` of it (`doors`). `web` is the folder of the page at `/`; None serves no
+    page."""
+    app = _bare_app(exposition)
+    _add_doors(app, gateway, readiness=readiness, exposition=exposition, part=part)
+    if part != "common":
+
+        def described() -> FastAPI:
+            whole = _bare_app(exposition)
+            _add_doors(whole, gateway, readiness=readiness, exposition=exposition, part="whole")
+            return whole
+
+        app.add_route("/openapi.json", _document_of(described), methods=["GET"], include_in_schema=False)
+    methods = app.state.methods = _add_page(app, gateway, web=web)
+    app.state.gateway, app.state.turn_starter = gateway, turn_starter or TurnStarter(gateway)
     app.state.tool_changes = TenantTurns()
     app.add_exception_handler(SessileError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(Exception, _failed)
-    methods = app.state.methods = _add_routes(app, gateway, readiness=readiness, web=web, exposition=exposition)
     app.add_middleware(HeadRequests, methods=methods)
     if gateway.access.origins.allowed:
-        app.add_middleware(CORSMiddleware, **_cors_options(gateway))
+        app.add_middleware(CORSMiddleware, **cors_options(gateway))
     return RequestContextMiddleware(
         app,
         access=gateway.access,
@@ -154,59 +92,50 @@ def make_app(gateway: Gateway, *, readiness: Readiness, web: Path | None, exposi
     )
 
 
-def _add_routes(
-    app: FastAPI, gateway: Gateway, *, readiness: Readiness, web: Path | None, exposition: MetricsExposition
-) -> PathMethods:
-    app.router.routes.extend(health.router(readiness, gateway.replication_lag_s).routes)
-    app.router.routes.extend(metrics.router(exposition).routes)
-    for each in (
-        credentials,
-        keys,
-        models,
-        chat,
-        messages,
-        texts,
-        responses,
-        conversations,
-        sessions,
-        reviews,
-        usage,
-        audit,
-        limits,
-        users,
-        operator,
-        encryption,
-        revocations,
-        push,
-        embedding_routes,
-        vector_store_routes,
-        tools,
-        added_tools,
-        file_routes,
-    ):
-        app.router.routes.extend(each.routes.routes)  # `include_router` would build each of them anew
-    app.add_route("/openapi.json", _document_of(app), methods=["GET"], include_in_schema=False)
-    signs_in = gateway.access.sign_in is not None
-    if signs_in:
+def _bare_app(exposition: MetricsExposition) -> FastAPI:
+    return FastAPI(
+        title="Sessile",
+        version=exposition.version,
+        openapi_url=None,  # we serve our own: FastAPI makes its document on the event loop, which takes a second
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+
+
+def _add_doors(
+    app: FastAPI, gateway: Gateway, *, readiness: Readiness, exposition: MetricsExposition, part: Part
+) -> None:
+    if part != "rare":
+        app.router.routes.extend(health.router(readiness, gateway.replication_lag_s).routes)
+        app.router.routes.extend(metrics.router(exposition).routes)
+    for name in doors_of(part):
+        door = importlib.import_module(f"{routes.__name__}.{name}")
+        app.router.routes.extend(door.routes.routes)  # `include_router` would build each of them anew
+    if part != "rare" and gateway.access.sign_in is not None:
         from transport.http_api.routes import sign_in  # PyJWT takes a tenth of a second to load
 
         app.router.routes.extend(sign_in.router(gateway.access).routes)
+
+
+def _add_page(app: FastAPI, gateway: Gateway, *, web: Path | None) -> PathMethods:
     methods = PathMethods(app.routes)
+    signs_in = gateway.access.sign_in is not None
     app.state.page_files = files = None if web is None else PageFiles(web, signs_in=signs_in)
     if files is not None:  # last: its route matches every path
         app.router.routes.extend(page.router(files, methods).routes)
     return methods
 
 
-def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    """Returns the route that serves the OpenAPI document, made in a thread at the first request."""
+def _document_of(make_app: Callable[[], FastAPI]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route that serves the OpenAPI document of an application, made in a thread at the first request."""
     making = asyncio.Lock()
     made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
 
     vary = {"vary": "accept-encoding"}
 
     def make() -> tuple[bytes, bytes]:
-        plain = msgspec.json.encode(app.openapi())
+        plain = msgspec.json.encode(make_app().openapi())
         return plain, gzipped(plain)
 
     async def document(request: Request) -> Response:
@@ -219,27 +148,6 @@ def _document_of(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
         return Response(plain, media_type="application/json", headers=vary)
 
     return document
-
-
-def make_gate(gateway: Gateway) -> CredentialGate:
-    """Returns the credential gate, which checks each request's head before the application sees the request. If web
-    pages of other origins are allowed, its refusals have CORS headers, so that those pages can read them."""
-    cors = CORSMiddleware(_no_app, **_cors_options(gateway)) if gateway.access.origins.allowed else None
-    return CredentialGate(gateway.access, gateway.new_id, cors, gateway.check_arrival)
-
-
-def _cors_options(gateway: Gateway) -> dict[str, Any]:
-    return {
-        "allow_origins": gateway.access.origins.allowed,
-        "allow_methods": ("GET", "HEAD", "POST", "PATCH", "DELETE"),
-        "allow_headers": CORS_REQUEST_HEADERS,
-        "expose_headers": CORS_RESPONSE_HEADERS,
-        "max_age": CORS_S,
-    }
-
-
-async def _no_app(*_: Any) -> None:
-    raise AssertionError("a gate has no application behind it")
 
 
 def error_response(error: SessileError, path: str, request_id: str = "") -> JsonResponse:

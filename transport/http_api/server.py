@@ -23,7 +23,8 @@ from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.gateway import Gateway
 from transport.http.http_connection import KEEP_ALIVE_S, listen
 from transport.http.tls import HANDSHAKE_S, ServerTls
-from transport.http_api.app import make_app, make_gate
+from transport.http_api.cross_origin import make_gate
+from transport.http_api.late_app import LateApp
 from transport.ops.process_tuning import return_large_blocks
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.connection import ConnectionLimits
@@ -69,7 +70,7 @@ class Server:
         self._readiness = readiness
         self._tls = tls
         exposition = exposition or MetricsExposition(gateway.measures, version="0", role="serve")
-        self._app = make_app(gateway, readiness=self._unready, web=web, exposition=exposition)
+        self._app = LateApp(gateway, readiness=self._unready, web=web, exposition=exposition)
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._door: WebSocketConnections | None = None
@@ -131,6 +132,10 @@ class Server:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.gateway.start()
         log.info("server_started", url=self.url)
+
+    async def load(self) -> None:
+        """Loads what nearly every request needs, in a thread; otherwise the first request does, and waits."""
+        await self._app.load()
 
     async def drain(self, reason: str, after_ms: int, *, spread: bool = False) -> None:
         """Takes no new connections, sends `goaway` to all open ones and returns when they have left. After `after_ms`

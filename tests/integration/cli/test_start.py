@@ -153,7 +153,7 @@ def interrupted(folder: Path, loaded: str, *command: str, ignore: bool = False) 
 
 
 @pytest.mark.parametrize(
-    "loaded", ["uvloop", *(pytest.param(each, marks=pytest.mark.slow) for each in ("msgspec", "pydantic_core"))]
+    "loaded", ["uvloop", *(pytest.param(each, marks=pytest.mark.slow) for each in ("msgspec", "starlette"))]
 )
 def test_an_interrupt_while_modules_are_loaded_ends_the_start_quietly(tmp_path: Path, loaded: str) -> None:
     status, errors = interrupted(tmp_path, loaded, "serve", "--engine", "sim", "--port", "0")
@@ -245,11 +245,16 @@ def test_a_command_loads_only_what_it_needs(command: str, not_loaded: tuple[str,
 
 
 LATE = """
-import asyncio, atexit, sys
+import asyncio, atexit, sys, threading
 run = asyncio.Runner.run
+class Finder:
+    late = set()
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            self.late.add(name)
 def noted(runner, *arguments, **options):
-    before = set(sys.modules)
-    atexit.register(lambda: print("late", *sorted(set(sys.modules) - before), file=sys.stderr))
+    sys.meta_path.insert(0, Finder())
+    atexit.register(lambda: print("late", *sorted(Finder.late & set(sys.modules)), file=sys.stderr))
     return run(runner, *arguments, **options)
 asyncio.Runner.run = noted
 """
@@ -259,8 +264,9 @@ asyncio.Runner.run = noted
 @pytest.mark.parametrize(
     "engine", [("--engine", "sim"), pytest.param(("--model", "smollm2-135m"), marks=pytest.mark.model)], ids=str
 )
-def test_a_server_loads_nothing_while_its_loop_runs(engine: tuple[str, ...], tmp_path: Path) -> None:
-    """Neither before it is ready nor with its first requests: what loads a module holds the loop up."""
+def test_a_server_loads_nothing_on_its_loop(engine: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither before it is ready nor with its first requests: what loads a module holds the loop up. Routes are loaded
+    in threads."""
     (tmp_path / "sitecustomize.py").write_text(LATE)
     command = [
         sys.executable,
@@ -294,6 +300,48 @@ def test_a_server_loads_nothing_while_its_loop_runs(engine: tuple[str, ...], tmp
             server.kill()
     (late,) = (line.split()[1:] for line in errors.splitlines() if line.startswith("late"))
     assert late == []
+
+
+READY = """
+import builtins, sys
+shown = builtins.print
+def noted(*words, **options):
+    shown(*words, **options)
+    if str(words[0]).startswith("Sessile is ready"):
+        shown("loaded", *sorted(sys.modules), file=sys.stderr, flush=True)
+builtins.print = noted
+"""
+NOT_ASKED_FOR = (
+    *("fastapi", "pydantic", "jwt", "httpx2", "grpc", "asyncpg", "redis", "jinja2", "confluent_kafka"),
+    *("actors.directory.valkey", "actors.handoff", "actors.limits", "actors.replica", "actors.routing"),
+    *("inference.image_fetcher", "inference.llama", "inference.moderation", "inference.remote", "inference.vllm"),
+    *("inference.tools.tools_file", "inference.embedding.endpoint", "inference.models", "inference.chat_template"),
+    *("persistence.memory", "persistence.postgres", "persistence.usage_stream", "persistence.at_rest.transit"),
+    *("transport.anthropic", "transport.grpc_api", "transport.peer", "transport.auth.sign_in"),
+    *("transport.http_api.app", "transport.http_api.routes", "transport.openai.request_models"),
+    *("transport.push.credentials", "transport.push.door", "transport.retrieval.vector_store_models"),
+    *("transport.ops.metrics_server", "deploy.commands.cluster", "deploy.commands.doctor", "deploy.planning"),
+)
+
+
+def test_a_server_is_ready_before_it_loads_what_nobody_has_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(READY)
+    command = [sys.executable, str(ROOT / "app.py"), "serve", "--engine", "sim", "--port", "0", "--data", "data"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stderr is not None
+            loaded = next(line.split()[1:] for line in server.stderr if line.startswith("loaded "))
+        finally:
+            server.kill()
+    assert "transport.http_api.server" in loaded
+    assert [name for name in loaded if any(name == each or name.startswith(f"{each}.") for each in NOT_ASKED_FOR)] == []
 
 
 def titles(limited: Any, **settings: Any) -> Callable[[TenantId], bool] | None:

@@ -11,7 +11,6 @@ import grpc
 import httpx
 import msgspec
 import pytest
-from fastapi import FastAPI
 from websockets.asyncio.client import connect
 
 from actors.peer.frames import Surveyed
@@ -23,6 +22,7 @@ from sessions.model.types import Principal, SessionId, SessionKey, TenantId
 from sessions.ports import Engine
 from tests.support.doors.assembly import Assembly, assembled, wall_ms
 from tests.support.doors.grpc_door import error_of
+from tests.support.doors.transport import app_of
 from tests.support.doors.websocket_wire import wire
 from transport.auth.authenticator import Authenticator, key_digest
 from transport.auth.origins import OriginPolicy
@@ -146,9 +146,9 @@ async def test_the_page_comes_under_a_policy_and_is_asked_for_anew(server: Assem
 
 
 async def test_a_body_beyond_the_limit(server: Assembly) -> None:
-    app = server.server._app
+    app = await server.server._app.part("common")
     app.body_bytes_max = 1000  # type: ignore[attr-defined]
-    inner: FastAPI = app.app  # type: ignore[attr-defined]
+    inner = await app_of(server.server)
 
     @inner.post("/echo")
     async def echo(body: dict[str, str]) -> dict[str, str]:
@@ -168,7 +168,7 @@ async def test_a_body_beyond_the_limit(server: Assembly) -> None:
 
 
 async def test_a_failure_of_ours_says_nothing_of_itself(server: Assembly) -> None:
-    inner: FastAPI = server.server._app.app  # type: ignore[attr-defined]
+    inner = await app_of(server.server)
 
     @inner.get("/broken")
     async def broken() -> None:

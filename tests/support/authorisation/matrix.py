@@ -28,6 +28,7 @@ from tests.support.authorisation.entries import (
     Names,
 )
 from tests.support.authorisation.world import CANARY, World, without
+from tests.support.doors.transport import app_of
 from transport.grpc_api import sessile_pb2 as pb
 from transport.grpc_api.server import SERVICE
 
@@ -54,10 +55,11 @@ def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
             raise TypeError(f"{route} is of a kind that the matrix does not know")
 
 
-def missing(world: World) -> list[str]:
+async def missing(world: World) -> list[str]:
     """What is there and has no entry, and entries of what is not there."""
-    app = world.assembly.server._app.app  # type: ignore[attr-defined]
-    there = {f"{method} {path}" for method, path in routes_of(app.routes)}
+    server = world.assembly.server
+    routes = [*(await app_of(server)).routes, *(await app_of(server, "rare")).routes]
+    there = {f"{method} {path}" for method, path in routes_of(routes)}
     told = {f"{entry.method} {entry.path}" for entry in HTTP}
     frames = {each.__struct_config__.tag for each in FRAMES}
     spoken = {entry.name for entry in COMMANDS} | {str(each.__struct_config__.tag) for each in NOTHING_TO_ALLOW}

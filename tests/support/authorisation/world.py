@@ -155,7 +155,9 @@ class World:
 
     def forget_retries(self) -> None:
         """As if the next request with an Idempotency-Key came to another gateway."""
-        self.assembly.server._app.app.state.turn_starter._retries.clear()  # type: ignore[attr-defined]
+        starter = self.assembly.server._app._turn_starter
+        assert starter is not None
+        starter._retries.clear()
 
     def a_review(self, key: SessionKey, response: ResponseId) -> str:
         """A case of hers, with what she says of it."""

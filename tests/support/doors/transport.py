@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -41,7 +42,10 @@ from sessions.model.types import (
 from sessions.ports import Published
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway
+from transport.http.middleware import RequestContextMiddleware
 from transport.http_api.app import make_app
+from transport.http_api.doors import Part
+from transport.http_api.server import Server
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
 from transport.protocol.frames import JSON, Encoding, ResumePoint
@@ -193,6 +197,13 @@ def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) ->
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers, timeout=60
     )
+
+
+async def app_of(server: Server, part: Part = "common") -> FastAPI:
+    """The FastAPI application that serves a server's requests for a part of its doors."""
+    app = await server._app.part(part)
+    assert isinstance(app, RequestContextMiddleware) and isinstance(app.app, FastAPI)
+    return app.app
 
 
 # -- events ----------------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ from transport.auth.origins import OriginPolicy
 from transport.http import compression
 from transport.http.request_head import plain_head
 from transport.http_api import app, page_files
-from transport.http_api.app import invalid, make_gate
+from transport.http_api.app import invalid
 from transport.http_api.credential_gate import CredentialGate, HeadFields
+from transport.http_api.cross_origin import make_gate
 from transport.http_api.page_files import PageFiles
 from transport.http_api.server import Server
 from transport.http_api.starting_door import StartingDoor
