@@ -185,6 +185,7 @@ async def test_a_failure_of_ours_says_nothing_of_itself(server: Assembly) -> Non
 
 
 async def test_a_head_that_is_too_large_or_too_slow(server: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    await server.server.load()
     endless = b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * http_connection.HEAD_BYTES_MAX
     assert (await raw(server, endless)).startswith(b"HTTP/1.1 431 ")
     assert (await raw(server, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
