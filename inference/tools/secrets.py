@@ -127,8 +127,7 @@ class SentSecrets:
             del self._kept[next(iter(self._kept))]
 
     def taken_out(self, text: str) -> str:
-        encoded = text.encode(errors="surrogatepass")
-        return without_secrets(self._kept, encoded).decode(errors="surrogatepass")
+        return without_secrets(self._kept, text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
 
 
 def _secret(given: SecretHeader, environment: Mapping[str, str]) -> str:

@@ -144,11 +144,8 @@ class SqlPassageIndex:
 
     async def stores_of_ids(self, tenant: TenantId, store_ids: Collection[StoreId]) -> list[VectorStore]:
         statement = Parameters()
-        text = f"SELECT {_STORE} FROM stores WHERE tenant = {statement.put(tenant)}"
-        ids = [statement.put(store_id) for store_id in dict.fromkeys(store_ids) if "\0" not in store_id]
-        if not ids:
-            return []
-        text += f" AND id IN ({', '.join(ids)}) ORDER BY created_at DESC, num DESC"
+        where = f"WHERE tenant = {statement.put(tenant)} AND id IN ({statement.put_ids(store_ids)})"
+        text = f"SELECT {_STORE} FROM stores {where} ORDER BY created_at DESC, num DESC"
         return [row.store for row in await self._read(text, statement.values, self._store_of)]
 
     async def change(self, store: VectorStore) -> None:
@@ -291,11 +288,8 @@ class SqlPassageIndex:
 
     async def present(self, tenant: TenantId, documents: Collection[DocumentId]) -> set[DocumentId]:
         statement = Parameters()
-        text = f"SELECT DISTINCT id FROM files WHERE tenant = {statement.put(tenant)}"
-        ids = [statement.put(file_id) for file_id in dict.fromkeys(documents) if "\0" not in file_id]
-        if not ids:
-            return set()
-        rows = await self._database.rows(f"{text} AND id IN ({', '.join(ids)})", statement.values)
+        where = f"WHERE tenant = {statement.put(tenant)} AND id IN ({statement.put_ids(documents)})"
+        rows = await self._database.rows(f"SELECT DISTINCT id FROM files {where}", statement.values)
         return {DocumentId(file_id) for (file_id,) in rows}
 
     async def cancel_batch(self, tenant: TenantId, store_id: StoreId, batch: str) -> int:

@@ -15,7 +15,7 @@ Parameters are written `$n` (SQLite's `?n`). Knows no driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from persistence.codec import Codec
@@ -80,6 +80,10 @@ class Parameters:
     def put(self, value: Any) -> str:
         self.values.append(value)
         return f"${len(self.values)}"
+
+    def put_ids(self, ids: Iterable[str]) -> str:
+        """Adds ids, those without NUL, which no database stores, and returns a list of their placeholders for IN."""
+        return ", ".join(self.put(each) for each in dict.fromkeys(ids) if "\0" not in each) or "NULL"
 
 
 def one_query(text: str, values: Sequence[Any]) -> Script[list[Any]]:

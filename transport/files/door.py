@@ -101,9 +101,7 @@ class FileDoor:
                 if not upload.finished:
                     await self._files.abandon(principal.tenant, blob)
         finally:
-            self.under_way[who] -= 1
-            if not self.under_way[who]:
-                del self.under_way[who]
+            self.under_way -= Counter([who])  # which keeps no zeros
 
     def quotas(self, principal: Principal) -> FileQuotas:
         table = self._table(principal.tenant)

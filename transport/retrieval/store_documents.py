@@ -52,6 +52,13 @@ async def batch_document_of(gateway: Gateway, principal: Principal, body: vm.New
         return StoreDocument(DocumentId(body.file_id), body.filename or body.file_id, "", error.public_message)
 
 
+async def check_files(gateway: Gateway, principal: Principal, documents: Sequence[vm.NewStoreFile]) -> None:
+    """Raises NotFound if a file of the documents is not there for the principal."""
+    for document in documents:
+        if document.file_id is not None:
+            await gateway.files.find(principal, document.file_id)
+
+
 def batch_documents(body: vm.NewFileBatch) -> list[vm.NewStoreFile]:
     """Returns the documents of a batch. Raises BadInput unless it has either `files` or `file_ids`."""
     if (body.files is None) == (body.file_ids is None):

@@ -280,6 +280,17 @@ async def test_a_batch_that_is_refused_adds_nothing(
     assert [file["id"] for file in listed] == [old]
 
 
+async def test_a_batch_with_a_file_that_is_not_there_takes_no_document_from_another_batch(
+    client: openai.AsyncOpenAI, http: httpx.AsyncClient
+) -> None:
+    store, old = (await client.vector_stores.create(name="x")).id, await uploaded(client, "old", b"An old one.")
+    first = await client.vector_stores.file_batches.create(store, file_ids=[old])
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.file_batches.create(store, file_ids=[old, "file-none"])
+    listed = (await http.get(f"/v1/vector_stores/{store}/file_batches/{first.id}/files")).json()["data"]
+    assert [file["id"] for file in listed] == [old]
+
+
 async def test_a_batch_leaves_a_document_alone_that_the_store_has_with_the_same_chunks(
     client: openai.AsyncOpenAI, http: httpx.AsyncClient, retrieval: Retrieval
 ) -> None:

@@ -31,14 +31,8 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     made = await embedder.embed(principal.tenant, model, inputs, dimensions=body.dimensions)
     await record_use(gateway, principal, model, made.tokens)
     is_text = body.encoding_format == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector).decode() if is_text else _numbers(vector),
-        }
-        for index, vector in enumerate(made.vectors)
-    ]
+    shown = [base64.b64encode(each).decode() if is_text else array("f", each).tolist() for each in made.vectors]
+    data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(shown)]
     return _json({"object": "list", "data": data, "model": model, "usage": _usage(made.tokens)})
 
 
@@ -71,12 +65,6 @@ def _inputs(body: EmbeddingsRequest) -> tuple[EmbeddingInput, ...]:
     if isinstance(given[0], int):
         return (tuple(each for each in given if isinstance(each, int)),)
     return tuple(tuple(each) if isinstance(each, list) else each for each in given if not isinstance(each, int))
-
-
-def _numbers(vector: bytes) -> list[float]:
-    numbers = array("f")
-    numbers.frombytes(vector)
-    return numbers.tolist()
 
 
 def _usage(tokens: int) -> dict[str, int]:

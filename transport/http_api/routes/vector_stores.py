@@ -36,6 +36,7 @@ from transport.retrieval.store_documents import (
     StoreDocument,
     batch_document_of,
     batch_documents,
+    check_files,
     document_of,
     documents_of_ids,
 )
@@ -138,6 +139,7 @@ async def create_store(request: Request, index: Index, body: vm.NewVectorStore) 
     )
     documents = documents_of_ids(body.file_ids or (), body.chunking_strategy)
     _chunking(model, body.chunking_strategy)
+    await check_files(gateway, principal, documents)
     await index.create(store)
     try:
         for document in documents:
@@ -282,6 +284,7 @@ async def create_batch(
     """Adds many documents at once, or none of them: where one is refused, those before it are removed again."""
     gateway, principal = gateway_of(request), principal_of(request)
     documents = batch_documents(body)
+    await check_files(gateway, principal, documents)
     batch, new = f"vsfb_{gateway.new_id()}", list[DocumentId]()
     try:
         for document in documents:
