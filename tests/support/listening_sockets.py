@@ -83,11 +83,11 @@ def listening(*roots: int) -> Listening:
     """What these processes and their descendants listen on."""
     inodes: set[str] = set()
     for pid in set().union(*(process_tree(root) for root in roots)):
-        try:
-            links = [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue  # it has ended
-        inodes |= {each[8:-1] for each in links if each.startswith("socket:[")}
+        with contextlib.suppress(OSError):  # the process has ended
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):  # the descriptor has been closed, as of a module that was loaded
+                    link = os.readlink(descriptor)
+                    inodes |= {link[8:-1]} if link.startswith("socket:[") else set()
     tcp = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
