@@ -24,7 +24,7 @@ from bench.support import ROOT, Option, percentile, report, run_bench
 OURS: Final = ("app", "sessions", "actors", "inference", "persistence", "transport", "deploy")
 
 
-class Start(NamedTuple):
+class MeasuredStart(NamedTuple):
     """What one start took."""
 
     ready_s: float
@@ -39,7 +39,7 @@ def modules_of(log: Path) -> int:
     return sum(name.partition(".")[0] in OURS for name in names)
 
 
-def started(checkout: Path, *, counts: bool) -> Start:
+def started(checkout: Path, *, counts: bool) -> MeasuredStart:
     """Starts a server and asks it for its models. With `counts` its modules are counted, which makes it slower."""
     command = [str(checkout / ".venv/bin/python"), *(("-X", "importtime") if counts else ())]
     with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "log").open("w") as log:
@@ -51,7 +51,7 @@ def started(checkout: Path, *, counts: bool) -> Start:
                 url = next(line.split()[-1] for line in server.stdout if line.startswith("Sessile is ready"))
                 ready_s, ready_modules = time.monotonic() - began, modules_of(Path(log.name))
                 httpx.get(f"{url}v1/models", timeout=60).raise_for_status()
-                return Start(ready_s, time.monotonic() - began, ready_modules, modules_of(Path(log.name)))
+                return MeasuredStart(ready_s, time.monotonic() - began, ready_modules, modules_of(Path(log.name)))
             finally:
                 server.terminate()
 
@@ -59,7 +59,7 @@ def started(checkout: Path, *, counts: bool) -> Start:
 def main(options: argparse.Namespace) -> None:
     sides = {"now": ROOT} | ({"before": Path(options.before).resolve()} if options.before else {})
     counted = {name: started(checkout, counts=True) for name, checkout in sides.items()}  # and warms the caches
-    starts: dict[str, list[Start]] = {name: [] for name in sides}
+    starts: dict[str, list[MeasuredStart]] = {name: [] for name in sides}
     for number in range(options.rounds):
         for name in sorted(sides, reverse=number % 2 == 1):
             starts[name].append(started(sides[name], counts=False))
