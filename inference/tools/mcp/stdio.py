@@ -32,7 +32,7 @@ MESSAGE_BYTES_MAX: Final = 1 << 20
 MESSAGES_PER_S: Final = 200.0
 MESSAGES_BURST: Final = 400.0
 END_S: Final = 2.0  # between the end of its input, SIGTERM and SIGKILL
-LAST_WORDS_S: Final = 0.5  # until its error stream ends too, which may say why it has ended
+EXIT_S: Final = 0.5  # between the end of its output and its own
 _STDERR_LINES_MAX: Final = 50  # logged, of one process
 _STDERR_BYTES: Final = 4_096
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -62,7 +62,8 @@ class StdioCommand(NamedTuple):
     sent: SentSecrets
     """Secrets in its environment, which are removed from its output before that is logged."""
     note: Note
-    """Gets each line of its error stream."""
+    """Gets the status with which the command ended. What it wrote is for the log alone: it may be about the operator's
+    machine."""
 
 
 @contextlib.asynccontextmanager
@@ -83,11 +84,10 @@ async def stdio_streams(about: StdioCommand) -> AsyncIterator[McpStreams]:
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     closed = asyncio.Event()
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    errors = asyncio.create_task(_log_errors(about, process))
     works = [
-        asyncio.create_task(_receive(about.label, process, to_session, closed, errors)),
+        asyncio.create_task(_receive(about, process, to_session, closed)),
         asyncio.create_task(_send(process, from_session, closed)),
-        errors,
+        asyncio.create_task(_log_errors(about, process)),
     ]
     try:
         yield McpStreams(read, write, closed)
@@ -109,11 +109,10 @@ async def stdio_streams(about: StdioCommand) -> AsyncIterator[McpStreams]:
 
 
 async def _receive(
-    label: str,
+    about: StdioCommand,
     process: asyncio.subprocess.Process,
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
     closed: asyncio.Event,
-    errors: asyncio.Task[None],
 ) -> None:
     assert process.stdout is not None
     room = MESSAGES_BURST
@@ -127,12 +126,14 @@ async def _receive(
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                log.warning("mcp_message_malformed", server=label, bytes=len(line))
+                log.warning("mcp_message_malformed", server=about.label, bytes=len(line))
                 continue
             await to_session.send(SessionMessage(message))
-        await asyncio.wait((errors,), timeout=LAST_WORDS_S)
+        with contextlib.suppress(TimeoutError):  # it may live on without output
+            async with asyncio.timeout(EXIT_S):
+                about.note(f"its command ended with status {await process.wait()}")
     except ValueError:  # StreamReader's, of a line beyond its limit
-        log.warning("mcp_message_too_long", server=label, bytes_max=MESSAGE_BYTES_MAX)
+        log.warning("mcp_message_too_long", server=about.label, bytes_max=MESSAGE_BYTES_MAX)
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         pass  # the session or the process has ended: both are seen elsewhere
     finally:
@@ -162,7 +163,6 @@ async def _log_errors(about: StdioCommand, process: asyncio.subprocess.Process) 
         for line in chunk.decode(errors="replace").splitlines():
             if not line.strip():
                 continue
-            about.note(line)
             if logged < _STDERR_LINES_MAX:
                 logged += 1
                 log.info("mcp_server_wrote", server=about.label, text=plain_words(about.sent.taken_out(line), 512))

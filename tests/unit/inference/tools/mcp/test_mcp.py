@@ -305,7 +305,7 @@ async def test_a_server_that_is_away_says_why(tmp_path: Path, service: ToolServi
     for table, why in (
         (f"{loopback}{url_table(service.url)}", "HTTP 503"),
         (f"{loopback}{url_table('http://127.0.0.1:1/mcp')}", "no connection to it can be made"),
-        ('[servers.town]\ncommand = ["/nowhere/mcp"]\n', "/nowhere/mcp: No such file or directory"),
+        ('[servers.town]\ncommand = ["/nowhere/mcp"]\n', "its command ended with status 1"),
     ):
         async with opened_servers(tmp_path, table) as tools:
             with pytest.raises(Unavailable, match=rf"cannot be reached now \({why}\)"):
@@ -456,11 +456,13 @@ async def test_a_line_without_an_end_ends_it() -> None:
         assert len([each async for each in streams.read]) == 1 and streams.closed.is_set()
 
 
-async def test_what_it_says_last_is_noted_before_its_streams_end() -> None:
-    said: list[str] = []
-    async with stdio_streams(command("sys.exit('no token')", said.append)) as streams:
-        assert len([each async for each in streams.read]) == 1
-    assert said == ["\x1b[31mhello", "no token"]
+async def test_its_end_is_noted_before_its_streams_end_and_its_words_are_for_the_log_alone() -> None:
+    noted: list[str] = []
+    with capture_logs() as logs:
+        async with stdio_streams(command("print('no token', file=sys.stderr); sys.exit(3)", noted.append)) as streams:
+            assert len([each async for each in streams.read]) == 1
+    assert noted == ["its command ended with status 3"]
+    assert "no token" in [each.get("text") for each in logs]
 
 
 def _runs(pid: int) -> bool:
