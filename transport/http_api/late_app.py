@@ -63,12 +63,13 @@ class LateApp:
         return await asyncio.shield(task)
 
     async def _load(self, part: Part) -> App:
-        if part != "common":
-            await self.load()  # two threads that import the same modules could wait for each other
         try:
+            if part != "common":
+                await self.load()  # two threads that import the same modules could wait for each other
             return await asyncio.to_thread(self._make, part)
         except Exception:
-            log.exception("http_application_failed")
+            log.exception("http_application_failed", part=part)
+            del self._parts[part]  # the next request tries again
             raise
 
     def _make(self, part: Part) -> App:
