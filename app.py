@@ -43,7 +43,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -55,6 +55,14 @@ from actors.hosting.services import Accounting, Inference, Stores
 from actors.hosting.standalone import announce_periodically, standalone_member
 from actors.maintenance.sweeps import Sweeps
 from deploy.commands.entry import run_command_line
+from deploy.limit_services import (
+    LimitServices,
+    admission_of,
+    file_quotas,
+    limits_now,
+    open_limits,
+    settlement_listener,
+)
 from deploy.retrieval import equipped, open_retrieval
 from deploy.shipped_models import SHIPPED, TOY_ANSWER_TOKENS, notice_of
 from inference import (
@@ -71,15 +79,13 @@ from inference.schemas.checker import SchemaWorkers
 from persistence import OpenableStores, Reach, make_stores, open_and_replicate, reach_once
 from persistence.folder_lock import announce_server
 from sessions.actor.actor_context import ActorLimits
-from sessions.actor.admission import Admission
 from sessions.clock import Clock
 from sessions.governance.memory_reader import memory_reader
-from sessions.limits import DEFAULT_LIMITS, UNLIMITED, HoldsKV, Limiter, Limits, LimitsNow, Tallies
+from sessions.limits import DEFAULT_LIMITS
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
-from sessions.model.knowledge.files import FileQuotas
-from sessions.model.types import ReplicaId, TenantId, UnixMs
-from sessions.ports import Engine, FilterSet, Published
+from sessions.model.types import ReplicaId, UnixMs
+from sessions.ports import Engine, FilterSet
 from sessions.routing.models_file import ModelPools
 from sessions.store import Store
 from sessions.turn.output_accumulator import GenerationLimits
@@ -95,7 +101,6 @@ from transport.cli.start.config_files import (
     PriceFile,
     RetentionFile,
     default_limits,
-    limits_file,
     models_file,
     share_limits,
 )
@@ -111,9 +116,7 @@ from transport.http_api.server import Server, ServerLimits
 from transport.model_catalog import ModelCatalog, PooledModels, card_of
 from transport.ops.loop_watchdog import LoopWatchdog
 from transport.ops.metric_sources import (
-    latency_targets,
     register_engine_metrics,
-    register_limit_metrics,
     register_router_metrics,
     register_runtime_metrics,
 )
@@ -124,12 +127,10 @@ from transport.ops.prometheus import MetricsExposition
 from transport.ops.service_manager import ServiceManager
 from transport.push.opening import push_door, push_relays
 from transport.push.settings import sends_pushes
-from transport.quotas import Quotas
 from transport.tasks import Tasks, background_tasks
 
 if TYPE_CHECKING:
     from actors.directory.valkey import ValkeyDirectory
-    from actors.limits.settlement import Settler
     from actors.limits.tool_breakers import ValkeyBreakers
     from actors.peer.client import Connector
     from actors.peer.server import PeerEndpoint
@@ -621,51 +622,6 @@ async def gateway_role(settings: Settings) -> int:
 # -- parts that are opened ---------------------------------------------------------------------------------------------
 
 
-class LimitServices(NamedTuple):
-    now: LimitsNow
-    quotas: Quotas  # for a gateway
-    settler: Settler  # for a replica
-
-
-def file_quotas(limited: LimitServices | None) -> Callable[[TenantId], FileQuotas]:
-    """Returns the quotas of stored files that are in force for a tenant."""
-    return lambda tenant: FileQuotas() if limited is None else limited.now().of(tenant).file_quotas
-
-
-@contextlib.asynccontextmanager
-async def open_limits(
-    file: str, directory: str, tallies: Tallies, *, default: Limits | None = None
-) -> AsyncIterator[LimitServices | None]:
-    """Opens the limits file, which is watched, with its counters: in this process's memory, or with a directory in the
-    cluster's Valkey. Yields None if there is neither a file nor a `default` for it. Raises BadSetting, and BadInput for
-    a file or an address that is wrong."""
-    if not file and default is None:
-        yield None
-        return
-    from actors.limits.memory import MemoryLimiter
-    from actors.limits.settlement import Settler
-
-    limits = limits_file(file, default)
-    async with contextlib.AsyncExitStack() as stack:
-        limiter: Limiter = MemoryLimiter(lambda: time.monotonic() * 1000)
-        if directory:
-            from actors.limits.fallback import FallbackLimiter
-            from actors.limits.valkey import ValkeyLimiter  # redis' client takes half a second to load
-
-            shared = ValkeyLimiter(directory)
-            stack.push_async_callback(shared.close)
-            limiter = FallbackLimiter(shared, limits.now, lambda: time.monotonic() * 1000)
-        settler = Settler(limiter, limits.now, time.monotonic)
-        quotas = Quotas(limiter, limits.now, tallies, clock=time.monotonic)
-        async with background_tasks(limits.run(), settler.run()):
-            yield LimitServices(limits.now, quotas, settler)
-
-
-def limits_now(limited: LimitServices | None) -> Limits:
-    """Returns what the limits file says now; where there is none, all tenants are alike."""
-    return UNLIMITED if limited is None else limited.now()
-
-
 def inference_of(
     settings: Settings,
     stores: OpenableStores,
@@ -685,27 +641,6 @@ def inference_of(
         results = make_results("", settings.result_cache_mb, stores.tenant_keys, limited, texts, measures)
     memories = memory_reader(stores.store.end_users, limited)
     return Inference(engine, filters, schemas, results, memories, pools.now if settings.models else None)
-
-
-def settlement_listener(limited: LimitServices | None) -> Callable[[Published], None]:
-    return (lambda _: None) if limited is None else limited.settler.published
-
-
-def admission_of(limited: LimitServices | None, engine: Engine, measures: Metrics) -> Admission:
-    """Makes the admission: by the engine's queue and, where there is a limits file, by service level. Metrics then
-    follow the file's targets, and KV its ceilings."""
-    about = "Turns that the queue had no place for, or that would have missed a target, by which."
-    refused = measures.counter("admission_refused", about, "target")
-    about = "Turns that the smaller model took, by the target that the model would have missed."
-    replaced = measures.counter("admission_smaller_model", about, "target")
-    if limited is None:
-        return Admission(engine, lambda: UNLIMITED, time.monotonic, refused.add, replaced.add)
-    measures.targets_s = latency_targets(limited.now)
-    if isinstance(engine, HoldsKV):
-        engine.holdings.ceiling = lambda tenant: limited.now().of(tenant).kv_bytes
-    admission = Admission(engine, limited.now, time.monotonic, refused.add, replaced.add)
-    register_limit_metrics(measures, limited.settler, admission)
-    return admission
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import admission_of, open_limits
+from deploy.limit_services import admission_of, open_limits
 from inference.simulated import SimulatedEngine
 from persistence.memory.store import MemoryStore
 from sessions.limits import DEFAULT_LIMITS

@@ -16,7 +16,7 @@ from actors.hosting.runtime import Runtime, RuntimeLimits
 from actors.hosting.services import Accounting, Inference, Stores
 from actors.maintenance.erasure import Eraser
 from actors.results.cache import make_results
-from app import LimitServices, admission_of, limits_now, open_limits, settlement_listener
+from deploy.limit_services import LimitServices, admission_of, limits_now, open_limits, settlement_listener
 from inference import personal_texts
 from inference.brownout_engine import make_brownout_engine
 from inference.simulated import SimulatedEngine, SimulatedOptions
