@@ -25,7 +25,7 @@ OURS: Final = ("app", "sessions", "actors", "inference", "persistence", "transpo
 
 
 class MeasuredStart(NamedTuple):
-    """What one start took."""
+    """The times and the numbers of modules of one start."""
 
     ready_s: float
     answer_s: float

@@ -1,4 +1,4 @@
-"""What web pages of other origins may send and read, on both sides of the credential gate."""
+"""Lets web pages of listed origins send and read some headers, on both sides of the credential gate."""
 
 from __future__ import annotations
 
