@@ -44,6 +44,7 @@ from sessions.server_tools import ToolRequest
         ("import sys\nsys.exit(3)", 3, ""),
         ("raise SystemExit", 0, ""),
         ("def f():\n    return __name__\nf()", 0, "'__main__'\n"),
+        ("def f(x: int): ...\nf.__annotations__", 0, "{'x': <class 'int'>}\n"),
     ],
 )
 def test_code_runs_like_a_cell(code: str, status: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
