@@ -55,7 +55,14 @@ class Talk:
 
 def engine_on(folder: Path, keys: MemoryKeyStore, context: int) -> LlamaEngine:
     return LlamaEngine(
-        LlamaOptions(model_path=MODEL, slots=2, context_window=context + 1024, threads=1, disk_folder=folder), keys
+        LlamaOptions(
+            model_path=MODEL,
+            slots=2,
+            context_window=max(context, 2_400) + 1_024,  # the edited conversation has ten long turns beside it
+            threads=1,
+            disk_folder=folder,
+        ),
+        keys,
     )
 
 
