@@ -5,7 +5,7 @@
  * that nothing behind this file meets it.
  */
 import { DecodeError } from "./errors.js";
-import type { ClientFrame, Encoding, ServerFrame } from "./protocol.js";
+import type { ClientFrame, Encoding, MessagePack, ServerFrame } from "./protocol.js";
 
 export interface Decoded {
   frames: ServerFrame[];
@@ -50,13 +50,30 @@ export function unpack(encoding: Encoding, data: unknown): Decoded {
     bytes = packed.length;
     try {
       value = encoding.decode(packed);
-    } catch (error) {
-      throw new DecodeError(`a frame that is not MessagePack: ${String(error)}`);
+    } catch {
+      value = unpackWithProto(encoding, packed);
     }
   }
   const frames: unknown[] = Array.isArray(value) ? value : [value];
   for (const frame of frames) check(frame);
   return { frames: frames as ServerFrame[], bytes };
+}
+
+/** The package refuses a key `__proto__`. JSON.parse makes it a property like any other, and so is it here: its key is half of a
+ * surrogate pair, which no text from a server holds, until JSON.parse has made the objects. */
+function unpackWithProto(encoding: MessagePack, packed: Uint8Array): unknown {
+  const keyDecoder = {
+    canBeCached: (length: number): boolean => length === "__proto__".length,
+    decode: (bytes: Uint8Array, at: number, length: number): string => {
+      const key = encoding.decode(Uint8Array.of(0xa0 + length, ...bytes.subarray(at, at + length))) as string;
+      return key === "__proto__" ? "\ud800" : key;
+    },
+  };
+  try {
+    return JSON.parse(JSON.stringify(encoding.decode(packed, { keyDecoder })).replace(/"\\ud800":/g, '"__proto__":'));
+  } catch (error) {
+    throw new DecodeError(`a frame that is not MessagePack: ${String(error)}`);
+  }
 }
 
 type Fields = Record<string, unknown>;

@@ -6,10 +6,14 @@
  */
 
 export const SUBPROTOCOLS = { json: "sessile.v1+json", msgpack: "sessile.v1+msgpack" } as const;
+interface KeyDecoder {
+  canBeCached(length: number): boolean;
+  decode(bytes: Uint8Array, at: number, length: number): string;
+}
 /** As much of `@msgpack/msgpack` as is used. */
 export interface MessagePack {
   encode(value: unknown): Uint8Array;
-  decode(bytes: Uint8Array): unknown;
+  decode(bytes: Uint8Array, options?: { keyDecoder: KeyDecoder }): unknown;
 }
 export type Encoding = "json" | MessagePack;
 

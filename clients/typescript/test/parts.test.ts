@@ -62,6 +62,16 @@ test("frames: half of a surrogate pair goes as U+FFFD, in both encodings, and wh
   assert.deepEqual(JSON.parse(pack("json", [frame]) as string), sent);
 });
 
+test("frames: a key `__proto__` that somebody wrote is a property like any other, in both encodings, and touches no prototype", () => {
+  const text = '{"type":"x","made":{"__proto__":{"é":[{"__proto__":1}],"nïne_bit":"__proto__","\\\\ud800":"\\"\\\\ud800\\":"},"to":true}}';
+  const frame = JSON.parse(text) as { made: object };
+  for (const encoding of [ENCODINGS.json, msgpack]) {
+    const [read] = unpack(encoding, pack(encoding, [frame as never])).frames as unknown as [typeof frame];
+    assert.equal(JSON.stringify(read), text);
+    assert.equal(Object.getPrototypeOf(read.made), Object.prototype);
+  }
+});
+
 test("an encoding by name, as it was before, is refused with what to give", () => {
   assert.throws(() => world({ encoding: "msgpack" as never }), /@msgpack\/msgpack/);
 });
