@@ -502,40 +502,45 @@ INSIDE: Final[dict[str, dict[str, Row]]] = {
 """The fates of the properties of the objects in requests."""
 
 _ITEM_LISTS: Final = "test_logprobs.py::test_items_of_a_conversation_have_them_on_request"
+_OTHERS: Final = "all but log probabilities"
 _STORE_LISTS: Final = STORES + "test_openais_client_makes_fills_searches_and_deletes_a_store"
+_FILE_LISTS: Final = STORES + "test_pages_go_on_behind_their_last_row_in_either_order"
 QUERY: Final[dict[str, dict[str, Row]]] = {
     "/v1/responses/{response_id}": {
         "stream": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
         "starting_after": honoured("", SDKS + "test_a_background_response_is_resumed_and_cancelled"),
-        "include": warned(
-            "log probabilities are always shown", "web_search_call.results", "include (web_search_call.results)"
+        **dict.fromkeys(
+            ("include", "include[]"),
+            warned(_OTHERS, "web_search_call.results", "include (web_search_call.results)"),
         ),
         "include_obfuscation": warned("nothing is padded here", "true"),
     },
     "/v1/responses/{response_id}/input_items": {
         **dict.fromkeys(("limit", "order", "after"), honoured("", SDKS + "test_a_conversation")),
-        **dict.fromkeys(
-            ("include", "include[]"), warned("others than log probabilities are named", "x", "include (x)")
-        ),
+        **dict.fromkeys(("include", "include[]"), warned(_OTHERS, "x", "include (x)")),
     },
     "/v1/conversations/{conversation}/items": {
         **dict.fromkeys(("limit", "order", "after"), honoured("", SDKS + "test_a_conversation")),
-        **dict.fromkeys(("include", "include[]"), honoured("others than log probabilities are named", _ITEM_LISTS)),
+        **dict.fromkeys(("include", "include[]"), Row("warned", _OTHERS, _ITEM_LISTS)),
     },
     "/v1/conversations/{conversation}/items/{item_id}": dict.fromkeys(
-        ("include", "include[]"), honoured("others than log probabilities are named", _ITEM_LISTS)
+        ("include", "include[]"), Row("warned", _OTHERS, _ITEM_LISTS)
     ),
     "/v1/files": dict.fromkeys(("purpose", "limit", "order", "after"), honoured("", FILES + "test_lists_are_paged")),
+    "/v1/vector_stores": {
+        **dict.fromkeys(("limit", "order", "after"), honoured("", _STORE_LISTS)),
+        "before": warned(NOT_HERE, "x"),
+    },
     **{
-        path: dict.fromkeys(("limit", "order", "after"), honoured("", _STORE_LISTS))
+        path: {
+            **dict.fromkeys(("limit", "order", "after", "filter"), honoured("", _FILE_LISTS)),
+            "before": Row("warned", NOT_HERE, _FILE_LISTS),
+        }
         for path in (
-            "/v1/vector_stores",
             "/v1/vector_stores/{store_id}/files",
+            "/v1/vector_stores/{store_id}/file_batches/{batch_id}/files",
         )
     },
-    "/v1/vector_stores/{store_id}/file_batches/{batch_id}/files": dict.fromkeys(
-        ("limit", "order", "after"), honoured("", STORES + "test_a_batch_of_documents")
-    ),
 }
 """The fates of the parameters of queries, by path."""
 
@@ -589,7 +594,8 @@ def queries(given: dict[str, Any]) -> dict[str, list[str]]:
         for operation in operations.values():
             names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
             if names:
-                found.setdefault(path, []).extend(names)
+                known = found.setdefault(path, [])
+                known += [name for name in names if name not in known]
     return found
 
 
@@ -609,8 +615,8 @@ Made by `python deploy/openai_page.py`, which names a test for each row.
 | warned | the answer comes without it; the header `Warning` names it: `299 - "Parameters were ignored: store"` |
 | needs nothing | it happens anyway, or is a client's own note (as is each `x_...`) |
 
-`As above`: as in the first section that has the parameter. `null` is as if absent. Others are `unknown_parameter`, a
-400; with `--unknown-parameters ignore` they are left out with a `Warning`, as are parameters that an engine lacks.
+`As above`: as in the first section that has it. `null` is as if absent. Others, in queries too, are refused
+(`unknown_parameter`); with `--unknown-parameters ignore` they are warned, as are those that an engine lacks.
 """
 
 

@@ -45,6 +45,7 @@ from sessions.retrieval.vector_stores import (
     DocumentId,
     DocumentKey,
     FileCounts,
+    FileStatus,
     ListSlice,
     NewChunk,
     Passage,
@@ -223,7 +224,13 @@ class SqlPassageIndex:
         return next(iter(await self._read(text, (tenant, store_id, file_id), self._file_of)), None)
 
     async def files(
-        self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
+        self,
+        tenant: TenantId,
+        store_id: StoreId,
+        *,
+        batch: str = "",
+        status: FileStatus | None = None,
+        part: ListSlice = WHOLE_LIST,
     ) -> list[StoreFile]:
         check_text(store_id, batch)
         statement = Parameters()
@@ -231,6 +238,8 @@ class SqlPassageIndex:
         text = f"SELECT {_FILE} {_OF} WHERE f.tenant = {owner} AND s.id = {store}"
         if batch:
             text += f" AND f.batch = {statement.put(batch)}"
+        if status is not None:
+            text += f" AND f.status = {statement.put(status)}"
         num = f"(SELECT num FROM stores WHERE tenant = {owner} AND id = {store})"
         cursor = f"SELECT created_at, id FROM files WHERE tenant = {owner} AND store = {num}"
         text += _cut(statement, part, "f.created_at, f.id", cursor)

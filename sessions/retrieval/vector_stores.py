@@ -160,9 +160,15 @@ class PassageIndex(Protocol):
     async def file(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> StoreFile | None: ...
 
     async def files(
-        self, tenant: TenantId, store_id: StoreId, *, batch: str = "", part: ListSlice = WHOLE_LIST
+        self,
+        tenant: TenantId,
+        store_id: StoreId,
+        *,
+        batch: str = "",
+        status: FileStatus | None = None,
+        part: ListSlice = WHOLE_LIST,
     ) -> list[StoreFile]:
-        """Returns a part of a store's files; with `batch` of those of this batch."""
+        """Returns a part of a store's files; with `batch` of those of this batch, with `status` of this status."""
         ...
 
     async def text(self, tenant: TenantId, store_id: StoreId, file_id: DocumentId) -> str | None: ...

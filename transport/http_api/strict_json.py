@@ -1,4 +1,5 @@
-"""Parses request bodies as strict JSON: once, refusing what no log can hold.
+"""Parses request bodies as strict JSON: once, refusing what no log can hold. Parameters that a route does not know are
+refused in bodies and in queries, or left out.
 
 Beyond what the models of `wire` check: half a surrogate pair is no text, a number is finite and an integer below 2**53,
 nothing is nested deeper or holds more values than a frame of the WebSocket door may. Raises BadInput.
@@ -6,12 +7,14 @@ nothing is nested deeper or holds more values than a frame of the WebSocket door
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, Final
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
+from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,11 +23,14 @@ from sessions.model.errors import BadInput, SessileError
 from sessions.model.types import INTEGER_MAX
 from transport.http.middleware import LET_BODY_GO
 from transport.openai.parse_request import fold_seed
+from transport.openai.request_models import OWN_PREFIXES
 from transport.openai.unknown_parameters import leave_out, take_out, warning
-from transport.protocol.decoding import BadFrame, unacceptable
+from transport.protocol.decoding import BadFrame, clipped, unacceptable
 
 BODY_VALUES_MAX: Final = 65_536
 SEED_MAX: Final = 2**64 - 1
+OWN_NAMES: Final = frozenset({"api-version", "beta", "client_version"})
+"""Parameters that Azure's and Anthropic's SDKs and Codex put into every query; they request nothing of a route."""
 ROUNDS_MAX: Final = 8  # of looking for unknown parameters: each finds those of one item of a list
 
 
@@ -89,13 +95,28 @@ def _freed(error: HTTPException) -> Exception:
     return cause if isinstance(cause, SessileError | ClientDisconnect) else error
 
 
+def _check_query(request: Request, known: Container[str]) -> None:
+    """Leaves out the query's parameters that are not `known`. Raises BadInput for the first one if the server refuses
+    unknown parameters."""
+    unknown = [name for name in request.query_params if name not in known and not name.startswith(OWN_PREFIXES)]
+    if unknown and not _ignores_unknown(request):
+        name = clipped(unknown[0])
+        raise BadInput("unknown_parameter", f"Unknown parameter: '{name}'.", param=name)
+    leave_out(request, unknown)
+
+
 class StrictRoute(APIRoute):
-    """A route whose handler gets a `StrictRequest`: its body is parsed strictly, unknown parameters may be dropped."""
+    """A route whose handler gets a `StrictRequest`: its body is parsed strictly. Unknown parameters of the body and of
+    the query are refused or, where the server's settings say so, dropped."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        declared = (param for param in get_flat_params(self.dependant) if isinstance(param.field_info, Query))
+        known = OWN_NAMES.union(param.alias for param in declared)
 
         async def handle(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _check_query(request, known)
             strict = StrictRequest(request.scope, request.receive)
             failure = None
             for last in range(ROUNDS_MAX - 1, -1, -1):

@@ -20,7 +20,15 @@ from persistence.passages.postgres import PostgresPassages
 from sessions.model.errors import BadInput
 from sessions.model.types import TenantId, UnixMs
 from sessions.retrieval.filters import Attributes, check_attributes, parse_filter
-from sessions.retrieval.vector_stores import DocumentId, ListSlice, NewChunk, StoreFile, StoreId, VectorStore
+from sessions.retrieval.vector_stores import (
+    DocumentId,
+    FileStatus,
+    ListSlice,
+    NewChunk,
+    StoreFile,
+    StoreId,
+    VectorStore,
+)
 from tests.support.engines.made_up_embedder import MADE_UP, vector_of
 from tests.support.stores.attribute_filters import matches
 from tests.support.stores.journals import postgres
@@ -464,8 +472,9 @@ async def test_a_part_of_a_list_is_all_that_is_read(index: SqlPassageIndex, monk
     async def stores(anybody: bool = True, **part: Any) -> list[str]:
         return [each.id for each in await index.stores(ACME, "ann", anybody=anybody, part=ListSlice(**part))]
 
-    async def files(batch: str = "", **part: Any) -> list[str]:
-        return [each.id for each in await index.files(ACME, StoreId("vs_0"), batch=batch, part=ListSlice(**part))]
+    async def files(batch: str = "", status: FileStatus | None = None, **part: Any) -> list[str]:
+        listed = await index.files(ACME, StoreId("vs_0"), batch=batch, status=status, part=ListSlice(**part))
+        return [each.id for each in listed]
 
     assert await stores(limit=2) == ["vs_4", "vs_3"]
     assert await stores(limit=2, after="vs_3") == ["vs_2", "vs_1"]
@@ -478,5 +487,9 @@ async def test_a_part_of_a_list_is_all_that_is_read(index: SqlPassageIndex, monk
     assert await files("b", limit=1, newest_first=False) == ["f1"]
     assert await files("b", limit=5, after="f3") == ["f1"]
     assert read == [2, 2, 1, 1, 0, 2, 2, 2, 1, 1]
+    await index.cancel_batch(ACME, StoreId("vs_0"), "b")
+    assert await files(status="cancelled") == ["f3", "f1"]
+    assert await files(status="in_progress", limit=2, after="f3") == ["f2", "f0"]
+    assert await files("b", status="in_progress") == []
     with pytest.raises(BadInput, match="NUL"):
         await stores(after="\0")

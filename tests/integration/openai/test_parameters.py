@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 import grpc
 import grpc.aio
@@ -14,8 +14,14 @@ import msgspec
 import openai
 import pytest
 from google.protobuf.json_format import ParseDict
-from openai.types import CompletionUsage
+from openai.types import CompletionUsage, FileListParams, VectorStoreListParams
+from openai.types.conversations import ItemListParams, ItemRetrieveParams
+from openai.types.responses import InputItemListParams
+from openai.types.responses.response_retrieve_params import ResponseRetrieveParamsNonStreaming
+from openai.types.vector_stores import FileBatchListFilesParams
+from openai.types.vector_stores import FileListParams as StoreFileListParams
 
+from deploy.openai_page import document, queries
 from inference.simulated import SimulatedEngine, SimulatedOptions
 from testbed.wire_client import connected, new_ulid
 from tests.support.doors.assembly import Assembly, assembled
@@ -26,6 +32,7 @@ from tests.support.engines.sampling_fields import each_field
 from transport.grpc_api import sessile_pb2 as pb
 
 SAID = [{"role": "user", "content": "hello"}]
+ITEMS = "/v1/conversations/{conversation}/items"
 ENGINE = SimulatedOptions(step_base_s=0.0005, answer_tokens_mean=4, tools=False)
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 BODIES: dict[str, dict[str, Any]] = {
@@ -103,6 +110,58 @@ async def test_it_is_left_out_with_a_warning_where_the_settings_say_so(path: str
         wrong = await http.post(path, json=BODIES[path] | {"mirostat": 2, "temperature": 9})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "temperature")
         assert "warning" not in (await http.post(path, json=BODIES[path])).headers
+
+
+QUERIES: dict[str, Any] = {
+    "/v1/responses/{response_id}": ResponseRetrieveParamsNonStreaming,
+    "/v1/responses/{response_id}/input_items": InputItemListParams,
+    "/v1/conversations/{conversation}/items": ItemListParams,
+    "/v1/conversations/{conversation}/items/{item_id}": ItemRetrieveParams,
+    "/v1/files": FileListParams,
+    "/v1/vector_stores": VectorStoreListParams,
+    "/v1/vector_stores/{store_id}/files": StoreFileListParams,
+    "/v1/vector_stores/{store_id}/file_batches/{batch_id}/files": FileBatchListFilesParams,
+}
+
+
+def test_every_parameter_of_queries_of_openais_sdk_is_known() -> None:
+    known = queries(document())
+    for path, parameters in QUERIES.items():
+        sent = {"include[]" if name == "include" else name for name in get_type_hints(parameters)}
+        assert sent - {"vector_store_id", "conversation_id"} <= set(known[path]), path
+    assert "include[]" in [each["name"] for each in document()["paths"][ITEMS]["post"]["parameters"]]
+
+
+QUERIED = (
+    "/v1/files",
+    "/v1/sessions",
+    "/v1/vector_stores",
+    "/v1/models",
+    "/v1/responses/none/input_items",
+    "/v1/usage",
+)
+
+
+async def test_what_is_unknown_in_a_query_is_refused_or_named_as_in_a_body() -> None:
+    async with opened(ignores=False) as (assembly, http):
+        for path in QUERIED:
+            answer = await http.get(path, params={"api-version": "1", "limt": "5", "more": "x"})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (400, "unknown_parameter", "limt"), path
+        known = {"api-version": "1", "beta": "true", "client_version": "1", "x_tag": "a", "x-id": "b"}
+        for path in ("/v1/sessions", "/v1/models"):
+            answer = await http.get(path, params=known)
+            assert answer.status_code == 200 and "warning" not in answer.headers
+        asked = {"model": SIMULATED, "messages": SAID}
+        assert (await http.post("/v1/chat/completions?api-version=1", json=asked)).status_code == 200
+        refused = await http.post("/v1/chat/completions?stream=true", json=asked)
+        assert refused.json()["error"]["param"] == "stream"
+        paged = await http.get("/v1/models?limit=1&after_id=a")
+        assert paged.headers["warning"] == '299 - "Parameters were ignored: limit, after_id"'
+        assembly.gateway.ignores_unknown = True
+        answer = await http.get("/v1/sessions", params={"limt": "5", "limit": "1", "more": "x"})
+        assert answer.headers["warning"] == '299 - "Parameters were ignored: limt, more"'
+        assert (await http.get("/metrics?x=1")).status_code == (await http.get("/healthz?x=1")).status_code == 200
 
 
 async def test_an_end_that_is_ignored_and_a_least_length(client: openai.AsyncOpenAI, server: Serving) -> None:

@@ -252,6 +252,11 @@ async def test_pages_go_on_behind_their_last_row_in_either_order(http: httpx.Asy
             assert [each["id"] for each in rest.json()["data"]] == rows[1:] and not rest.json()["has_more"]
         for unknown in ("x", "a\0"):
             assert (await http.get(listed, params={"after": unknown})).status_code == 400
+        before = await http.get(listed, params={"before": whole[-1]})
+        assert before.headers["warning"] == '299 - "Parameters were ignored: before"'
+    for listed in (f"{path}/files", in_batch):
+        assert (await http.get(listed, params={"filter": "cancelled"})).json()["data"] == []
+        assert (await http.get(listed, params={"filter": "lost"})).json()["error"]["param"] == "filter"
     elsewhere = (await http.get(f"{path}/files", params={"limit": 1})).json()["last_id"]
     wrong = await http.get(in_batch, params={"after": elsewhere})
     assert wrong.json()["error"]["param"] == "after", "it is in the store, and not in the batch"

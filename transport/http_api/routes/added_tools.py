@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from sessions.added_tools import NAME_PARAMS, AddedKind, AddedTool, AddedTools, encode_tools, tools_conflict
 from sessions.backoff import Backoff
@@ -56,9 +56,9 @@ class DeletedToolObject(ResponseModel):
     deleted: bool = True
 
 
-def _refuse_tenant(request: Request) -> None:
+def _refuse_tenant(tenant: Annotated[str | None, Query(include_in_schema=False)] = None) -> None:
     """Raises BadInput for a request that names a tenant: these routes are about the caller's own."""
-    if "tenant" in request.query_params:
+    if tenant is not None:
         raise BadInput("invalid_request", "`tenant`: tools are added to the key's own tenant.", param="tenant")
 
 

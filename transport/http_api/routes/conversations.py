@@ -118,8 +118,9 @@ async def items(request: Request, conversation: str, page: ItemPageParams) -> Re
 
 
 @routes.post("/v1/conversations/{conversation}/items", response_model=None, responses=answers(ItemList))
-async def add(request: Request, conversation: str, body: ItemsCreate) -> Response:
+async def add(request: Request, conversation: str, body: ItemsCreate, include: Include = None) -> Response:
     """Adds items after the newest one, without answering them."""
+    leave_out(request, include_left_out(include))
     principal = principal_of(request, "chat")
     items = _new_items(request, body.items, images=await _sees(request, principal, conversation, body.items))
     turn = cm.TurnCreate(

@@ -5,16 +5,18 @@ Who sends `anthropic-version` gets Anthropic's shape."""
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from sessions.retrieval.embedding import EmbeddingModel
 from transport.http.json_response import JsonResponse
 from transport.http_api.context import gateway_of, principal_of
+from transport.http_api.strict_json import StrictRoute
 from transport.model_catalog import ModelCard, card
 from transport.openai.response_models import ERRORS
+from transport.openai.unknown_parameters import leave_out
 
 
 class Capabilities(BaseModel):
@@ -67,13 +69,19 @@ class ModelList(BaseModel):
 
 VERSION_HEADER: Final = "anthropic-version"
 
-routes = APIRouter(tags=["models"])
+Unhonoured = Annotated[str | None, Query(include_in_schema=False)]
+
+routes = APIRouter(tags=["models"], route_class=StrictRoute)
 
 
 @routes.get("/v1/models", response_model=ModelList, responses=ERRORS)
-async def models(request: Request) -> ModelList | JsonResponse:
+async def models(
+    request: Request, limit: Unhonoured = None, after_id: Unhonoured = None, before_id: Unhonoured = None
+) -> ModelList | JsonResponse:
     """Lists the models, and the aliases of the models file, that the caller's tenant may use; behind them the embedding
     models."""
+    pages = {"limit": limit, "after_id": after_id, "before_id": before_id}  # Anthropic's; the list is always whole
+    leave_out(request, [name for name, value in pages.items() if value is not None])
     principal, gateway = principal_of(request, "read"), gateway_of(request)
     pools = gateway.pools()
     named = [

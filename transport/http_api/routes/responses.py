@@ -53,7 +53,7 @@ from transport.openai.compaction import (
     last_compaction,
     place_of,
 )
-from transport.openai.conversations import ItemPageParams, branch_items, item_page
+from transport.openai.conversations import Include, ItemPageParams, branch_items, item_page
 from transport.openai.item_references import ResolvedInput, has_references, resolve_references
 from transport.openai.left_out import include_left_out, left_out, read_parts, service_left_out
 from transport.openai.log_cursor import LogCursor
@@ -437,12 +437,14 @@ async def retrieve(
     stream: bool = False,
     starting_after: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
     include: Annotated[list[str] | None, Query()] = None,
+    bracketed: Include = None,
     include_obfuscation: bool | None = None,
 ) -> Response:
     """Returns a response as it is now. With `stream=true` it sends the events after `starting_after` or `Last-Event-ID`
     up to the response's end."""
     principal = principal_of(request, "read")
-    leave_out(request, [*include_left_out(include), *(["include_obfuscation"] if include_obfuscation else [])])
+    leave_out(request, include_left_out((*(include or ()), *(bracketed or ()))))
+    leave_out(request, ["include_obfuscation"] if include_obfuscation else [])
     seen = last_event_id(request) if stream else None
     answer = await answer_to(request, principal, response_id, seen=seen)
     if stream:

@@ -17,6 +17,7 @@ from sessions.retrieval.search import Ranker
 from sessions.retrieval.services import VectorStores
 from sessions.retrieval.vector_stores import (
     DocumentId,
+    FileStatus,
     ListSlice,
     PassageIndex,
     StoreFile,
@@ -30,6 +31,7 @@ from transport.http.paging import page_of
 from transport.http_api.context import gateway_of, principal_of
 from transport.http_api.strict_json import StrictRoute
 from transport.openai.response_models import ERRORS, ListPage
+from transport.openai.unknown_parameters import leave_out
 from transport.retrieval import vector_store_models as vm
 from transport.retrieval.metering import embedder_of, record_use, screen
 from transport.retrieval.store_documents import (
@@ -108,14 +110,18 @@ class StorePage(NamedTuple):
 
 
 async def _page(
+    request: Request,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20,
     after: str | None = None,
     order: Literal["asc", "desc"] = "desc",
+    before: str | None = None,
 ) -> StorePage:
+    leave_out(request, () if before is None else ("before",))
     return StorePage(after, limit, order == "desc")
 
 
 PageParam = Annotated[StorePage, Depends(_page)]
+StatusParam = Annotated[FileStatus | None, Query(alias="filter")]
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -234,9 +240,12 @@ async def add_file(request: Request, store: ChangedStore, body: vm.NewStoreFile)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files", responses=ERRORS)
-async def list_files(index: Index, store: ReadStore, page: PageParam) -> ListPage[vm.StoreFileObject]:
-    """Lists the documents of a vector store, newest first unless `order` says otherwise."""
-    return await _file_page(index, store, "", page)
+async def list_files(
+    index: Index, store: ReadStore, page: PageParam, status: StatusParam = None
+) -> ListPage[vm.StoreFileObject]:
+    """Lists the documents of a vector store, newest first unless `order` says otherwise; with `filter` only those of
+    this status."""
+    return await _file_page(index, store, "", page, status)
 
 
 @routes.get("/v1/vector_stores/{store_id}/files/{file_id}", responses=ERRORS)
@@ -314,10 +323,13 @@ async def cancel_batch(index: Index, store: ChangedStore, batch_id: str) -> vm.F
 
 
 @routes.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files", responses=ERRORS)
-async def list_batch(index: Index, store: ReadStore, batch_id: str, page: PageParam) -> ListPage[vm.StoreFileObject]:
-    """Lists the documents of a batch, newest first unless `order` says otherwise."""
+async def list_batch(
+    index: Index, store: ReadStore, batch_id: str, page: PageParam, status: StatusParam = None
+) -> ListPage[vm.StoreFileObject]:
+    """Lists the documents of a batch, newest first unless `order` says otherwise; with `filter` only those of this
+    status."""
     await _shown_batch(index, store, batch_id)
-    return await _file_page(index, store, batch_id, page)
+    return await _file_page(index, store, batch_id, page, status)
 
 
 # -- what they share --------------------------------------------------------------------------------------------------
@@ -394,14 +406,14 @@ def _unknown_after() -> BadInput:
 
 
 async def _file_page(
-    index: PassageIndex, store: VectorStore, batch: str, page: StorePage
+    index: PassageIndex, store: VectorStore, batch: str, page: StorePage, status: FileStatus | None
 ) -> ListPage[vm.StoreFileObject]:
     """Returns a page of a store's documents, or of those of a batch. Raises BadInput for an unknown `after`."""
     if page.after is not None:
         file = await index.file(store.tenant, store.id, DocumentId(page.after))
         if file is None or (batch and file.batch != batch):
             raise _unknown_after()
-    files = await index.files(store.tenant, store.id, batch=batch, part=page.part)
+    files = await index.files(store.tenant, store.id, batch=batch, status=status, part=page.part)
     return ListPage[vm.StoreFileObject](**page_of(files, page.limit, show=_shown_file, cursor=lambda each: each.id))
 
 
