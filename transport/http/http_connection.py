@@ -47,6 +47,7 @@ BODY_S: Final = 60.0
 WRITE_S: Final = 60.0  # without a byte taken by the client
 DISCARD_BYTES_MAX: Final = 64 * 1024  # read of the body of a refused request; then the connection is closed
 LINGER_S: Final = 1.0
+HALF_CLOSED_S: Final = 1.0  # for the answer to begin, if a client closes its side behind a request
 CONNECTIONS_MAX: Final = 1024  # plain HTTP ones at a time; WebSockets leave this count when they upgrade
 
 
@@ -232,6 +233,21 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._until(HEAD_S)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keeps the connection of a client that closes its side behind a GET, as `nc -N` does, if the answer begins
+        within `HALF_CLOSED_S`. Any other client has left: nothing tells the two apart before an answer is written, and
+        none is generated for nobody."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.response_started or cycle.scope["method"] not in ("GET", "HEAD"):
+            return False
+        cycle.keep_alive = False
+        self._deadline = self.loop.call_later(HALF_CLOSED_S, self._leave_unbegun, cycle)
+        return self.transport.can_write_eof()  # TLS has no half of a connection
+
+    def _leave_unbegun(self, cycle: RequestResponseCycle) -> None:
+        if not cycle.response_started:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._until(None)

@@ -203,6 +203,56 @@ async def test_a_connection_that_has_shown_a_key_goes_on_after_a_refusal(keyed: 
     writer.close()
 
 
+@pytest.mark.parametrize("request_head", [b"GET / HTTP/1.0", b"HEAD / HTTP/1.1", b"GET / HTTP/1.1"])
+async def test_a_client_that_closes_its_side_behind_a_get_is_answered(request_head: bytes) -> None:
+    state, half_closed = ServerState(), asyncio.Event()
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await half_closed.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    class Connection(http_connection.HttpConnection):
+        def eof_received(self) -> bool:  # type: ignore[override]
+            asyncio.get_running_loop().call_soon(half_closed.set)
+            return super().eof_received()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_connection, "HttpConnection", Connection)
+        listener = await http_connection.listen(app, state, ("127.0.0.1", 0))
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(request_head + b"\r\nhost: localhost\r\n\r\n")
+        writer.write_eof()
+        async with asyncio.timeout(60):
+            whole = await reader.read()
+    assert whole.startswith(b"HTTP/1.1 200 OK\r\n") and b"connection: close" in whole
+    assert whole.endswith(b"\r\n\r\n" if request_head.startswith(b"HEAD") else b"here")
+    writer.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1", b"POST / HTTP/1.1"])
+async def test_a_client_that_has_left_is_noticed_before_its_answer_begins(
+    request_line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "HALF_CLOSED_S", 0.05)
+    said: list[str] = []
+
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        while "http.disconnect" not in said:
+            said.append((await receive())["type"])
+
+    listener = await http_connection.listen(app, ServerState(), ("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    writer.write(request_line + b"\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
+    writer.write_eof()
+    async with asyncio.timeout(60):
+        assert await reader.read() == b""
+    assert said == ["http.request", "http.disconnect"]
+    writer.close()
+    listener.close()
+
+
 @pytest.mark.parametrize("size", [200_000, 8_000_000], ids=["whole", "paused"])
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "WRITE_S", 0.05)
