@@ -180,11 +180,19 @@ class RouteTable:
     # -- routes ----------------------------------------------------------------------------------------------------
 
     async def route(
-        self, key: SessionKey, *, new: bool, model: str | None, absent: Owner | None, near: SessionKey | None = None
+        self,
+        key: SessionKey,
+        *,
+        new: bool,
+        model: str | None,
+        absent: Owner | None,
+        near: SessionKey | None = None,
+        any_model: bool = False,
     ) -> Route:
         """Returns where to send a command. `new`: the session may have no log yet. `absent` is the owner that has just
         answered that it does not have the session. `near` is a session whose replica has KV that a new session begins
-        with. Raises RouteUnavailable, or SessileError."""
+        with. `any_model`: the command needs no engine, so if no replica serves the session's model every other will do.
+        Raises RouteUnavailable, or SessileError."""
         owner = await self._present_owner(key)
         if owner is not None:
             member = self.member(owner)
@@ -199,14 +207,14 @@ class RouteTable:
             if model is None and len(self.pool_states.known()) > 1:
                 head = await self._journal.head(key)
                 model = self.model_of(head.model, owner) if head is not None else None
-            survivor = self.survivor(key, owner, model)
+            survivor = self.survivor(key, owner, model, any_model=any_model)
             if survivor is None:
                 self.remember(key, None)
                 raise RouteUnavailable(f"{owner.replica} does not answer")
             return Route(survivor, None, activate=True, instead_of=owner)
         head = None if new else await self._journal.head(key)
         holder = None if near is None or head is not None else await self._replica_of(near)
-        return Route(self.place(key, head, model, holder), None, activate=True)
+        return Route(self.place(key, head, model, holder, any_model=any_model), None, activate=True)
 
     async def _present_owner(self, key: SessionKey) -> Owner | None:
         """Returns the owner of a session that is remembered, or else that the directory names. If the remembered owner
@@ -230,20 +238,29 @@ class RouteTable:
         head = await self._journal.head(key)
         return None if head is None else ReplicaId(last_replica(head))
 
-    def place(self, key: SessionKey, head: Head | None, model: str | None, holder: ReplicaId | None = None) -> Member:
+    def place(
+        self,
+        key: SessionKey,
+        head: Head | None,
+        model: str | None,
+        holder: ReplicaId | None = None,
+        *,
+        any_model: bool = False,
+    ) -> Member:
         """Returns where a session without an owner should go. For a session without a log, `head` is None, and `holder`
         is the replica that has KV it begins with. Raises Unavailable if no replica can take it."""
         if head is not None:
             model = self.model_of(head.model) or model
             holder = ReplicaId(last_replica(head))
-        member = self._placement.choose(
-            key, self.view, model=self._served(model, new=head is None), holder=holder, avoid=self._avoided()
-        )
+        avoided, served = self._avoided(), self._served(model, new=head is None)
+        member = self._placement.choose(key, self.view, model=served, holder=holder, avoid=avoided)
+        if member is None and any_model:
+            member = self._placement.choose(key, self.view, model=None, holder=None, avoid=avoided)
         if member is None:
             raise Unavailable("no_replica", "No replica is ready for this session.", retry_after_ms=1_000)
         return member
 
-    def survivor(self, key: SessionKey, lost: Owner, model: str | None) -> Member | None:
+    def survivor(self, key: SessionKey, lost: Owner, model: str | None, *, any_model: bool = False) -> Member | None:
         """Returns the replica that takes a session over from the suspected owner `lost`. Within one lease TTL it is
         always the same one. None: no replica may take it over at present."""
         now = asyncio.get_running_loop().time()
@@ -251,9 +268,10 @@ class RouteTable:
         if attempt is not None and now - attempt.at < self._lease_ttl_s:
             same = attempt.instead_of == lost and not self._links.suspect(attempt.survivor)
             return attempt.survivor if same else None
-        member = self._placement.choose(
-            key, self.view, model=self._served(model, new=False), avoid=[lost.replica, *self._avoided()]
-        )
+        avoided = [lost.replica, *self._avoided()]
+        member = self._placement.choose(key, self.view, model=self._served(model, new=False), avoid=avoided)
+        if member is None and any_model:
+            member = self._placement.choose(key, self.view, model=None, avoid=avoided)
         if member is not None:
             self._takeovers.pop(key, None)
             self._takeovers[key] = _TakeoverAttempt(now, lost, member)

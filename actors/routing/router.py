@@ -140,13 +140,15 @@ class Router:
         """Sends a command until it is answered. `errors` is a list whose only entry becomes the last reason why it was
         not answered."""
         key, command = request.key, request.command
-        new = isinstance(command, cm.SessionCreate)
+        new, deletes = isinstance(command, cm.SessionCreate), isinstance(command, cm.SessionDelete)
         model = self.routes.first_model(request)
         backoff, hops = Backoff(self.limits.pause_min_s, self.limits.pause_max_s, self._rng), 0
         absent: Owner | None = None
         while True:
             try:
-                route = await self.routes.route(key, new=new, model=model, absent=absent, near=request.near)
+                route = await self.routes.route(
+                    key, new=new, model=model, absent=absent, near=request.near, any_model=deletes
+                )
                 link = await self.links.get(route.member)
                 ok, owner = await link.execute(request, activate=route.activate, instead_of=route.instead_of)
                 self.routes.remember(key, owner)

@@ -128,6 +128,23 @@ async def test_kv_of_the_model_that_was_left_is_there_when_the_session_is_back()
         assert made.owner(key) == "s1" and small.stats().counters["prefilled_tokens"] < 1_400
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@virtual
+async def test_a_session_is_deleted_although_no_replica_serves_its_model(killed: bool) -> None:
+    """It waited for one as a turn does, and was 503."""
+    async with cluster(replicas=0, gateways=0) as made:
+        for name, model in (("s1", "small"), ("l1", "large"), ("t1", "third")):
+            await add(made, name, model)
+        door = await made.add_gateway("g1")
+        key = await door.create("one", model="large")
+        lost = made.replicas["l1"]
+        await (lost.kill() if killed else lost.end())
+        await door.router.execute(request_of(ALICE, cm.SessionDelete(id=CommandId("d"), session=key.session)))
+        head = made.store.head(key)
+        assert head is not None and head.deleted_at is not None
+        assert door.router.retries <= 2, "links broke, and nothing was waited for"
+
+
 @virtual
 async def test_a_lost_pool_is_left_and_come_back_to() -> None:
     async with pools() as made:
