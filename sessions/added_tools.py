@@ -10,7 +10,7 @@ table for people. Does not know what the fields mean (`inference.tools.added_too
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -115,6 +115,10 @@ class AddedToolCheck(Protocol):
 
     def has_server(self, tenant: TenantId, label: str) -> bool:
         """Returns whether the file has an MCP server of the tenant's own with this label."""
+        ...
+
+    def table_schema(self, kind: AddedKind) -> dict[str, Any]:
+        """Returns the JSON Schema of the tables that administrators may send."""
         ...
 
 

@@ -78,6 +78,17 @@ def read_table(kind: AddedKind, name: str, table: Mapping[str, Any]) -> AnyTable
     return msgspec.structs.replace(read, headers={each: SecretText(value) for each, value in read.headers.items()})
 
 
+def table_schema(kind: AddedKind) -> dict[str, Any]:
+    """Returns the JSON Schema of the tables that `read_table` takes: that of the tools file's without what is the
+    operator's."""
+    table = HttpTool if kind == "tool" else McpServerTable
+    schema = msgspec.json.schema_components([table])[1][table.__name__]["properties"]
+    fields: dict[str, Any] = {name: field for name, field in schema.items() if name not in _OPERATORS[kind]}
+    fields["url"].pop("default", None)
+    fields["headers"] |= {"additionalProperties": {"type": "string"}, "maxProperties": HEADERS_MAX}
+    return {"type": "object", "properties": fields, "required": ["url"], "additionalProperties": False}
+
+
 def taken_by_file(file: ToolsFile, tenant: TenantId, kind: AddedKind, name: str) -> bool:
     """Returns whether the file has, for the tenant or for all tenants, a tool or server of this name, or one that it
     would be mistaken for: a tool `LABEL` or `LABEL__NAME` and a server `LABEL`."""
@@ -130,6 +141,9 @@ class AddedToolRules:
 
     def has_server(self, tenant: TenantId, label: str) -> bool:
         return has_own_server(self.file, tenant, label)
+
+    def table_schema(self, kind: AddedKind) -> dict[str, Any]:
+        return table_schema(kind)
 
 
 class MergedTools(ToolsFile, frozen=True, kw_only=True, forbid_unknown_fields=True):

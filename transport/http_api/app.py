@@ -64,10 +64,15 @@ def make_app(
     _add_doors(app, gateway, readiness=readiness, exposition=exposition, part=part)
     if part != "common":
 
-        def described() -> FastAPI:
+        def described() -> dict[str, Any]:
+            from transport.http_api.routes import added_tools  # a rare door
+
             whole = _bare_app(exposition)
             _add_doors(whole, gateway, readiness=readiness, exposition=exposition, part="whole")
-            return whole
+            document = whole.openapi()
+            if gateway.added_tools is not None:
+                added_tools.describe(document, gateway.added_tools)
+            return document
 
         app.add_route("/openapi.json", _document_of(described), methods=["GET"], include_in_schema=False)
     methods = app.state.methods = _add_page(app, gateway, web=web)
@@ -127,15 +132,15 @@ def _add_page(app: FastAPI, gateway: Gateway, *, web: Path | None) -> PathMethod
     return methods
 
 
-def _document_of(make_app: Callable[[], FastAPI]) -> Callable[[Request], Awaitable[Response]]:
-    """Returns the route that serves the OpenAPI document of an application, made in a thread at the first request."""
+def _document_of(described: Callable[[], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+    """Returns the route that serves the OpenAPI document that `described` makes in a thread at the first request."""
     making = asyncio.Lock()
     made: list[tuple[bytes, bytes]] = []  # plain, and as gzip
 
     vary = {"vary": "accept-encoding"}
 
     def make() -> tuple[bytes, bytes]:
-        plain = msgspec.json.encode(make_app().openapi())
+        plain = msgspec.json.encode(described())
         return plain, gzipped(plain)
 
     async def document(request: Request) -> Response:

@@ -19,8 +19,10 @@ from structlog.testing import capture_logs
 from inference.simulated import SimulatedOptions
 from inference.tools import added_tools
 from inference.tools.added_tools import AddedToolRules
+from inference.tools.mcp.server_table import McpServerTable
 from inference.tools.opening import open_added_tool_check
 from inference.tools.tool_set import ToolSet
+from inference.tools.tools_file import HttpTool
 from persistence.memory.added_tools import MemoryAddedTools
 from persistence.memory.database import MemoryDatabase
 from persistence.memory.store import MemoryStore
@@ -348,6 +350,30 @@ async def test_what_cannot_be_added_names_its_field_and_stores_nothing(world: Wo
         status, said = await world.ask("PUT", f"/v1/{path}", body)
         assert status == 400 and said["error"]["param"] == param, said
     assert world.database.added_tools == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "table", "operators"),
+    [
+        ("/v1/tools/{name}", HttpTool, set()),
+        ("/v1/tool_servers/{server}", McpServerTable, {"command", "env", "folder", "memory_mb"}),
+    ],
+)
+async def test_the_document_has_the_fields_that_a_table_may_have(
+    world: World, path: str, table: type[msgspec.Struct], operators: set[str]
+) -> None:
+    document = (await world.http.get("/openapi.json")).json()
+    schema = document["paths"][path]["put"]["requestBody"]["content"]["application/json"]["schema"]
+    fields = schema["properties"]
+    known = {"kind"} if table is HttpTool else set()
+    assert fields.keys() == {*table.__struct_fields__, "offer"} - operators | known
+    assert schema["required"] == ["url"] and not schema["additionalProperties"] and "$ref" not in json.dumps(schema)
+    defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+    body = {"url": "http://127.0.0.1:1/", **defaults, "headers": {"x-a": "b"}}
+    status, said = await world.ask("PUT", path.format(name="all", server="all"), body)
+    assert status == 201, said
+    for name in operators:
+        assert (await world.ask("PUT", path.format(server="all"), {**body, name: ""}))[0] == 400
 
 
 async def test_a_header_with_other_signs_is_in_no_error(world: World) -> None:

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from sessions.added_tools import NAME_PARAMS, AddedKind, AddedTool, AddedTools, encode_tools, tools_conflict
+from sessions.added_tools import (
+    NAME_PARAMS,
+    AddedKind,
+    AddedTool,
+    AddedToolCheck,
+    AddedTools,
+    encode_tools,
+    tools_conflict,
+)
 from sessions.backoff import Backoff
 from sessions.model.audit import Action, Audited
 from sessions.model.authorization import demand_administrator
@@ -36,6 +44,7 @@ BODY: Final[dict[str, Any]] = {
         "content": {"application/json": {"schema": {"required": ["url"]}}},
     }
 }
+OFFER: Final = {"type": "boolean", "default": False, "description": "Every session of the tenant has it."}
 
 
 class AddedToolObject(ResponseModel):
@@ -54,6 +63,15 @@ class DeletedToolObject(ResponseModel):
     object: Literal["tool.deleted", "tool_server.deleted"]
     name: str
     deleted: bool = True
+
+
+def describe(document: dict[str, Any], check: AddedToolCheck) -> None:
+    """Writes the fields of the bodies into the server's OpenAPI document."""
+    kinds: tuple[tuple[str, AddedKind], ...] = (("/v1/tools/{name}", "tool"), ("/v1/tool_servers/{server}", "server"))
+    for path, kind in kinds:
+        schema = check.table_schema(kind)
+        schema["properties"] = {**schema["properties"], "offer": OFFER}
+        document["paths"][path]["put"]["requestBody"]["content"]["application/json"]["schema"] = schema
 
 
 def _refuse_tenant(tenant: Annotated[str | None, Query(include_in_schema=False)] = None) -> None:
