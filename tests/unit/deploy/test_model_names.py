@@ -14,7 +14,8 @@ from deploy.shipped_models import DEFAULT, SMALL, notice_of
 from inference.llama import devices as llama_devices
 from inference.llama.devices import Backend
 from inference.models.library import ModelLibrary, PulledModel
-from sessions.model.errors import SessileError
+from sessions.model.errors import BadInput, SessileError
+from tests.support.engines.gguf_files import METADATA, TENSORS, gguf
 from transport.cli import commands, models
 from transport.cli.settings import BadSetting, Settings
 
@@ -116,10 +117,20 @@ def test_a_start_says_what_is_computed_on(
 
 
 def test_a_start_in_front_of_remote_servers_names_no_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SMALL.path.write_bytes(b"GGUF")
+    SMALL.path.write_bytes(gguf(METADATA, TENSORS))
     remote = Settings(engine="remote", engine_url=("http://127.0.0.1:1",), model=str(SMALL.path), port=0)
     prepared(commands.Serve(), remote)
     assert "Device" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", gguf(METADATA, TENSORS)[:-64]], ids=["foreign", "unfinished"])
+def test_a_damaged_model_is_refused_before_anything_is_made(content: bytes, tmp_path: Path) -> None:
+    """The start left a new data folder behind."""
+    (path := tmp_path / "m.gguf").write_bytes(content)
+    settings = Settings(model=str(path), data=str(tmp_path / "data"), port=0, grpc_port=-1, metrics_port=-1)
+    with pytest.raises(BadInput, match=r"The model file .*m\.gguf"):
+        prepared(commands.Serve(), settings)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_start_in_front_of_remote_servers_needs_their_model() -> None:

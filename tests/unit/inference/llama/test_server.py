@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import stat
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.llama.devices import ALL, Backend, find_backends, layers_on_device
-from inference.llama.gguf import read_model
+from inference.llama.gguf import _read_ahead, read_ahead, read_model
 from inference.llama.options import LlamaOptions
 from inference.llama.server import LlamaServer, batch_tokens
 from sessions.model.errors import BadInput, Unavailable
@@ -172,6 +173,17 @@ def test_the_fingerprint_is_of_head_and_weights(path: Path) -> None:
     ):
         path.write_bytes(changed)
         assert read_model(path).fingerprint != first
+
+
+def test_what_was_read_ahead_is_used_once_and_not_for_another_file(path: Path) -> None:
+    read_ahead(path)
+    first = read_model(path)
+    assert read_model(path) is not first
+    read_ahead(path)
+    path.write_bytes(gguf({**METADATA, "llama.context_length": 4096}, TENSORS))
+    os.utime(path, ns=(1, 1))
+    assert read_model(path).fingerprint != first.fingerprint
+    assert path not in _read_ahead
 
 
 def test_the_fingerprint_of_a_large_file_samples_it(path: Path) -> None:
