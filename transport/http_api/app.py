@@ -1,7 +1,7 @@
 """Makes the FastAPI application, of the routers that each live in a file of `transport/http_api/routes`.
 
-Decides what every route shares: errors in OpenAI's shape, request ids and size limits. A new family of paths is a
-new file with a table `routes`, and its name in `doors`.
+Decides what every route shares, such as errors in OpenAI's shape. A new family of paths is a new file with a table
+`routes`, and its name in `doors`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,22 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from sessions.model.errors import BadInput, Forbidden, Internal, NotFound, SessileError
-from transport import errors
 from transport.gateway import Gateway
 from transport.http.compression import gzipped, takes_gzip
 from transport.http.json_response import JsonResponse
-from transport.http.middleware import App, Receive, RequestContextMiddleware, Scope, Send
 from transport.http.path_methods import HeadRequests, PathMethods, allow
 from transport.http_api import routes
 from transport.http_api.context import gateway_of
-from transport.http_api.credential_gate import refusal_headers
 from transport.http_api.cross_origin import cors_options
 from transport.http_api.doors import Part, doors_of
 from transport.http_api.page_files import PageFiles
+from transport.http_api.request_context import error_response
 from transport.http_api.routes import health, metrics, page
 from transport.http_api.routes.health import Readiness
 from transport.openai.turn_starter import TurnStarter
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.decoding import clipped
 from transport.tenant_turns import TenantTurns
-
-BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-FORM_BYTES_MAX: Final = 64 * 1024  # what an upload's form has besides its file
 
 _BRANCHES: Final = frozenset({"str", "int", "float", "bool", "list", "dict"})  # how a union's branches are named
 
@@ -57,9 +52,9 @@ def make_app(
     exposition: MetricsExposition,
     turn_starter: TurnStarter | None = None,
     part: Part = "whole",
-) -> App:
-    """Returns the HTTP application, or a `part` of it (`doors`). `web` is the folder of the page at `/`; None serves no
-    page."""
+) -> FastAPI:
+    """Returns the HTTP application, or a `part` of it (`doors`), without what surrounds every request
+    (`request_context`). `web` is the folder of the page at `/`; None serves no page."""
     app = _bare_app(exposition)
     _add_doors(app, gateway, readiness=readiness, exposition=exposition, part=part)
     if part != "common":
@@ -86,15 +81,7 @@ def make_app(
     app.add_middleware(HeadRequests, methods=methods)
     if gateway.access.origins.allowed:
         app.add_middleware(CORSMiddleware, **cors_options(gateway))
-    return RequestContextMiddleware(
-        app,
-        access=gateway.access,
-        body_bytes_max=BODY_BYTES_MAX,
-        upload_bytes_max=gateway.files.bytes_max + FORM_BYTES_MAX,
-        new_id=gateway.new_id,
-        refuse=_refuse,
-        arrivals=gateway,
-    )
+    return app
 
 
 def _bare_app(exposition: MetricsExposition) -> FastAPI:
@@ -155,18 +142,8 @@ def _document_of(described: Callable[[], dict[str, Any]]) -> Callable[[Request],
     return document
 
 
-def error_response(error: SessileError, path: str, request_id: str = "") -> JsonResponse:
-    """Returns an error in the shape that clients of this path expect."""
-    body = errors.body_at(path, error, request_id)
-    return JsonResponse(body, errors.row(error.code).http, refusal_headers(error))
-
-
 def _answered(request: Request, error: SessileError) -> JsonResponse:
     return error_response(error, request.url.path, getattr(request.state, "request_id", ""))
-
-
-async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
-    await error_response(error, scope["path"])(scope, receive, send)
 
 
 async def _refused(request: Request, error: Exception) -> JsonResponse:

@@ -11,17 +11,22 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from sessions.model.errors import Internal
 from transport.gateway import Gateway
 from transport.http_api.doors import Part, is_rare
+from transport.http_api.request_context import in_context
 from transport.ops.prometheus import MetricsExposition
 
 if TYPE_CHECKING:
-    from transport.http.middleware import App, Receive, Scope, Send
+    from fastapi import FastAPI
+
+    from transport.http.middleware import Receive, Scope, Send
     from transport.openai.turn_starter import TurnStarter
 
 LOADED_BY_REQUESTS: Final = ("anyio._backends._asyncio", "pydantic._internal._dataclasses")
@@ -45,34 +50,42 @@ class LateApp:
         self._web = web
         self._exposition = exposition
         self._turn_starter: TurnStarter | None = None
-        self._parts: dict[Part, asyncio.Task[App]] = {}
+        self._parts: dict[Part, asyncio.Task[FastAPI]] = {}
+        self._in_context = in_context(self._route, gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = await self.part("rare" if is_rare(scope["path"]) else "common")
-        await app(scope, receive, send)
+        await self._in_context(scope, receive, send)
 
     async def load(self) -> None:
-        """Makes the common part unless it is there."""
-        await self.part("common")
+        """Makes the common part unless it is there. If that fails, the next request tries again."""
+        with suppress(Exception):  # `_load` logs it
+            await self.part("common")
 
-    async def part(self, part: Part) -> App:
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            app = await self.part("rare" if is_rare(scope["path"]) else "common")
+        except Exception as error:
+            raise Internal("internal_error", "The server failed to carry this out.") from error
+        await app(scope, receive, send)
+
+    async def part(self, part: Part) -> FastAPI:
         """Returns a part, and makes it if it is not there."""
         task = self._parts.get(part)
         if task is None:
             task = self._parts[part] = asyncio.create_task(self._load(part))
         return await asyncio.shield(task)
 
-    async def _load(self, part: Part) -> App:
+    async def _load(self, part: Part) -> FastAPI:
         try:
             if part != "common":
-                await self.load()  # two threads that import the same modules could wait for each other
+                await self.part("common")  # two threads that import the same modules could wait for each other
             return await asyncio.to_thread(self._make, part)
         except Exception:
             log.exception("http_application_failed", part=part)
             del self._parts[part]  # the next request tries again
             raise
 
-    def _make(self, part: Part) -> App:
+    def _make(self, part: Part) -> FastAPI:
         from transport.http_api.app import make_app
         from transport.openai.turn_starter import TurnStarter
 

@@ -146,8 +146,7 @@ async def test_the_page_comes_under_a_policy_and_is_asked_for_anew(server: Assem
 
 
 async def test_a_body_beyond_the_limit(server: Assembly) -> None:
-    app = await server.server._app.part("common")
-    app.body_bytes_max = 1000  # type: ignore[attr-defined]
+    server.server._app._in_context.body_bytes_max = 1000
     inner = await app_of(server.server)
 
     @inner.post("/echo")

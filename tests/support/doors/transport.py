@@ -42,9 +42,9 @@ from sessions.model.types import (
 from sessions.ports import Published
 from transport.auth.authenticator import Authenticator
 from transport.gateway import Gateway
-from transport.http.middleware import RequestContextMiddleware
 from transport.http_api.app import make_app
 from transport.http_api.doors import Part
+from transport.http_api.request_context import in_context
 from transport.http_api.server import Server
 from transport.ops.prometheus import MetricsExposition
 from transport.protocol.flow_control import Window
@@ -193,7 +193,7 @@ def gateway_over(sessions: FakeSessions, access: Authenticator | None = None, **
 def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) -> httpx.AsyncClient:
     """A client of the gateway's HTTP routes, in this process, with the pages of a folder."""
     exposition = MetricsExposition(gateway.measures, version="1", role="test")
-    app: Any = make_app(gateway, readiness=lambda: None, web=web, exposition=exposition)
+    app: Any = in_context(make_app(gateway, readiness=lambda: None, web=web, exposition=exposition), gateway)
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=headers, timeout=60
     )
@@ -201,9 +201,7 @@ def http_client(gateway: Gateway, *, web: Path | None = None, **headers: str) ->
 
 async def app_of(server: Server, part: Part = "common") -> FastAPI:
     """The FastAPI application that serves a server's requests for a part of its doors."""
-    app = await server._app.part(part)
-    assert isinstance(app, RequestContextMiddleware) and isinstance(app.app, FastAPI)
-    return app.app
+    return await server._app.part(part)
 
 
 # -- events ----------------------------------------------------------------------------------------
