@@ -39,4 +39,4 @@ def error_response(error: SessileError, path: str, request_id: str = "") -> Json
 
 
 async def _refuse(error: SessileError, scope: Scope, receive: Receive, send: Send) -> None:
-    await error_response(error, scope["path"])(scope, receive, send)
+    await error_response(error, scope["path"], scope["state"]["request_id"])(scope, receive, send)

@@ -83,6 +83,9 @@ async def test_a_part_that_cannot_be_made_is_an_error_of_the_api_and_ends_no_ser
         assert answer.status_code == 500 and answer.headers["x-request-id"] == "r1"
         error = answer.json()["error"]
         assert (error["code"], error["message"]) == ("internal_error", "The server failed to carry this out.")
+    async with client_of(app) as client:
+        anthropic = await client.post("/v1/messages", headers={"x-request-id": "r2"})
+    assert anthropic.json()["request_id"] == "r2"
 
 
 async def test_what_is_refused_needs_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
