@@ -81,7 +81,8 @@ class McpConnection:
         self.owner, self.label, self.table = owner, label, table
         self.listing = Listing()
         self.sent = SentSecrets()
-        self._said = ""  # of its last failure
+        self._said = ""  # in this attempt, of a failure
+        self._failure = ""  # why the last attempt failed
         self.ready = asyncio.Event()  # connected and listed, now
         self.tried = asyncio.Event()  # once, with or without success
         self.unused = asyncio.Event()  # no call needs it
@@ -98,7 +99,8 @@ class McpConnection:
     @property
     def because(self) -> str:
         """Why it failed last, in brackets, for people and models; "" if nothing is known of that."""
-        return f" ({self._said})" if self._said else ""
+        why = self._said or self._failure
+        return f" ({why})" if why else ""
 
     def _note(self, words: str) -> None:
         self._said = " ".join(plain_words(self.sent.taken_out(words), SAID_MAX).split())
@@ -107,13 +109,15 @@ class McpConnection:
         """Keeps the server connected until this is cancelled; then it ends the server."""
         pauses, clock = Backoff(FIRST_PAUSE_S, PAUSE_MAX_S, random.Random()), asyncio.get_running_loop().time
         while True:
-            begun_at = clock()
+            begun_at, self._said = clock(), ""
             try:
                 async with self._connected() as session:
                     await self._serve(session)
                 why = "it has ended"
             except Exception as error:  # noqa: BLE001 - what a stranger's server brings about costs that server alone
                 why = self.sent.taken_out(_reason(error))
+                self._said = self._said or _in_short(error)
+            self._failure = self._said
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # the client's task group raised its own error in place of it
                 raise asyncio.CancelledError
@@ -193,6 +197,7 @@ class McpConnection:
                 await session.initialize()
             await self._list(session)
             self._session, self._broken = session, streams.closed
+            self._failure = ""
             self.ready.set()
             self.tried.set()
             try:
@@ -285,8 +290,24 @@ async def _first_of(*events: asyncio.Event) -> None:
             each.cancel()
 
 
-def _reason(error: BaseException) -> str:
-    """Returns the first error in a group, for a log: at most one line of the server's own words."""
+def _first(error: BaseException) -> BaseException:
+    """Returns the first error in a group, or the error itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    return error
+
+
+def _in_short(error: BaseException) -> str:
+    """Returns an error for users, without any words of the server; "" if there is no more to say than that it ended."""
+    error = _first(error)
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED:
+        return "it answers with an error"
+    return ""
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the first error in a group, for a log: at most one line of the server's own words."""
+    error = _first(error)
     return f"{type(error).__name__}: {plain_words(str(error), 200)}" if str(error) else type(error).__name__

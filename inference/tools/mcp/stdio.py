@@ -62,8 +62,7 @@ class StdioCommand(NamedTuple):
     sent: SentSecrets
     """Secrets in its environment, which are removed from its output before that is logged."""
     note: Note
-    """Gets the status with which the command ended. What it wrote is for the log alone: it may be about the operator's
-    machine."""
+    """Gets why the command failed. What it wrote is for the log alone: it may be about the operator's machine."""
 
 
 @contextlib.asynccontextmanager
@@ -134,6 +133,7 @@ async def _receive(
                 about.note(f"its command ended with status {await process.wait()}")
     except ValueError:  # StreamReader's, of a line beyond its limit
         log.warning("mcp_message_too_long", server=about.label, bytes_max=MESSAGE_BYTES_MAX)
+        about.note("a message of it is too long")
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         pass  # the session or the process has ended: both are seen elsewhere
     finally:

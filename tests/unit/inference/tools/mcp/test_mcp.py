@@ -299,6 +299,19 @@ async def test_a_call_that_takes_too_long_is_unknown_and_cancelled(tmp_path: Pat
         await until(lambda: "cancelled Rome" in _asked(tmp_path))
 
 
+ERRS = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": about}), flush=True)
+    elif "id" in asked:
+        error = {"code": -1, "message": "/home/operator is full"}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)
+"""
+
+
 async def test_a_server_that_is_away_says_why(tmp_path: Path, service: ToolService) -> None:
     service.answer = lambda asked: reply({}, 503)
     loopback = 'networks = ["127.0.0.0/8"]\n'
@@ -306,10 +319,19 @@ async def test_a_server_that_is_away_says_why(tmp_path: Path, service: ToolServi
         (f"{loopback}{url_table(service.url)}", "HTTP 503"),
         (f"{loopback}{url_table('http://127.0.0.1:1/mcp')}", "no connection to it can be made"),
         ('[servers.town]\ncommand = ["/nowhere/mcp"]\n', "its command ended with status 1"),
+        ('[servers.town]\ncommand = ["/usr/bin/head", "-c", "2000000", "/dev/zero"]\n', "a message of it is too long"),
+        (f"[servers.town]\ncommand = {json.dumps([sys.executable, '-c', ERRS])}\n", "it answers with an error"),
     ):
         async with opened_servers(tmp_path, table) as tools:
             with pytest.raises(Unavailable, match=rf"cannot be reached now \({why}\)"):
                 await tools.of_server(ACME, McpSource(server_label="town"))
+
+
+async def test_a_server_that_never_answers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.tools.mcp.connection.START_S", 0.1)
+    async with opened_servers(tmp_path, '[servers.town]\ncommand = ["/bin/sleep", "600"]\n') as tools:
+        with pytest.raises(Unavailable, match=r"cannot be reached now \(it does not answer in time\)"):
+            await tools.of_server(ACME, McpSource(server_label="town"))
 
 
 async def test_who_has_which(tmp_path: Path) -> None:
