@@ -35,10 +35,11 @@ class FolderFileChunks:
     def of(cls, address: str) -> FolderFileChunks:
         """Opens the folder that the setting `files` names. Raises BadInput for a value that names no folder."""
         parts = urlsplit(address)
-        if not parts.scheme:
-            return cls(Path(address))
-        if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-            return cls(Path(unquote(parts.path)))
+        if not parts.scheme or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
+            folder = Path(unquote(parts.path) if parts.scheme else address)
+            if folder.exists() and not folder.is_dir():
+                raise BadInput("invalid_setting", f"files = {address!r}: this is no folder.", param="files")
+            return cls(folder)
         raise BadInput(
             "invalid_setting",
             f"files = {parts.scheme}://...: name a folder. Since 0.3.0 files do not lie in buckets: copy what is below"

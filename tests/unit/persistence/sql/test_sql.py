@@ -119,6 +119,14 @@ def test_a_bucket_is_refused_with_what_to_do(address: str) -> None:
         FolderFileChunks.of(address)
 
 
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_a_file_in_the_place_of_the_folder_is_refused(address: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"no folder")
+    with pytest.raises(BadInput, match="this is no folder"):
+        FolderFileChunks.of(address.format(tmp_path / "a"))
+    FolderFileChunks.of(address.format(tmp_path / "new"))
+
+
 async def test_a_tenant_whose_keys_are_destroyed_stops_no_sweep(tmp_path: Path) -> None:
     store = await SqliteBed(tmp_path, sealed=True).open()
     assert isinstance(store, SqliteStore) and isinstance(store.database.codec, SealingCodec)
