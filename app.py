@@ -80,6 +80,7 @@ from persistence import OpenableStores, Reach, make_stores, open_and_replicate, 
 from persistence.folder_lock import announce_server
 from sessions.actor.actor_context import ActorLimits
 from sessions.clock import Clock
+from sessions.file_watcher import refused_as
 from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS
 from sessions.load_history import LoadHistory
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from actors.limits.tool_breakers import ValkeyBreakers
     from actors.peer.client import Connector
     from actors.peer.server import PeerEndpoint
+    from persistence.usage_stream.relay import UsageSink
     from transport.grpc_api.server import GrpcServer
     from transport.peer import PeerSecurity
 
@@ -157,9 +159,26 @@ async def run_role(options: object, settings: Settings) -> int:
             return await gateway_role(settings)
         case commands.RunReplica():
             with checked_start(settings, ("peer_port", "metrics_port")):
+                check_optional_files(settings)
                 return await replica_role(settings)
     with checked_start(settings, ("port", "grpc_port", "metrics_port")):
+        check_optional_files(settings)
         return await serve(settings)
+
+
+def check_optional_files(settings: Settings) -> None:
+    """Raises BadInput for a wrong file of tools or embedding models, before anything is made in the data folder.
+    Imports what reads a file only if the settings name one."""
+    if settings.tools:
+        from inference.tools.tools_file import read_tools
+
+        with refused_as("tools", settings.tools):
+            read_tools(Path(settings.tools))
+    if settings.embeddings:
+        from inference.embedding.models_file import read_embedding_file
+
+        with refused_as("embeddings", settings.embeddings):
+            read_embedding_file(Path(settings.embeddings))
 
 
 # -- wiring --------------------------------------------------------------------------------------------------------
@@ -281,7 +300,7 @@ async def serve(settings: Settings) -> int:
     stop, stores = stop_signal(), make_stores(settings, folder=Path(settings.data), now_ms=now_ms)
     store, keys, startup = stores.store, stores.keys, Startup(stop, rng=random.Random())
     engine, tls, directory = make_engine(settings, keys, os.environ), tls_of(settings), MemoryDirectory()
-    prices, pools = PriceFile(settings.prices), models_file(settings.models)
+    prices, pools, usage_sink = PriceFile(settings.prices), models_file(settings.models), usage_sink_of(settings)
     async with (
         ServiceManager(os.environ, startup.readiness) as manager,
         open_metrics(settings, "serve", "local", VERSION) as measures,
@@ -349,7 +368,10 @@ async def serve(settings: Settings) -> int:
         async with asyncio.TaskGroup() as tasks:
             lease = tasks.create_task(announce_periodically(directory, member))
             sweeps = tasks.create_task(sweeper.run())
-            works = (*relays(settings, store, measures), *(each.run() for each in certificate_watchers(settings, tls)))
+            works = (
+                *relays(settings, usage_sink, store, measures),
+                *(each.run() for each in certificate_watchers(settings, tls)),
+            )
             works += (
                 collect_when_idle(time.process_time),
                 prices.run(),
@@ -383,19 +405,29 @@ async def finish_answers(runtime: Runtime, server: Server, grpc: GrpcServer | No
     await runtime.close()
 
 
-def relays(settings: Settings, store: Store, measures: Metrics) -> list[Coroutine[Any, Any, None]]:
+def usage_sink_of(settings: Settings) -> UsageSink | None:
+    """Makes what usage rows are passed on to, which connects at its first use; None if the settings name nothing.
+    Raises BadInput."""
+    if not settings.usage_stream:
+        return None
+    from persistence.usage_stream.open_sink import open_usage_sink
+
+    return open_usage_sink(
+        settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
+    )
+
+
+def relays(
+    settings: Settings, usage_sink: UsageSink | None, store: Store, measures: Metrics
+) -> list[Coroutine[Any, Any, None]]:
     """Returns the tasks that pass usage rows on and that tell devices of answers, as far as the settings want them.
     Raises BadInput."""
     pushing = push_relays(settings, store.push, now_ms, measures)
-    if not settings.usage_stream:
+    if usage_sink is None:
         return pushing
-    from persistence.usage_stream.open_sink import open_usage_sink
     from persistence.usage_stream.relay import UsageRelay
 
-    sink = open_usage_sink(
-        settings.usage_stream, options=settings.usage_stream_options, lock_client=lock_client(settings)
-    )
-    return [*pushing, UsageRelay(store.usage, sink, now_ms=now_ms, metrics=measures).run()]
+    return [*pushing, UsageRelay(store.usage, usage_sink, now_ms=now_ms, metrics=measures).run()]
 
 
 def directory_of(settings: Settings) -> ValkeyDirectory:
@@ -495,7 +527,7 @@ async def replica_role(settings: Settings) -> int:
         )
         await stack.enter_async_context(
             background_tasks(
-                *relays(settings, store, measures),
+                *relays(settings, usage_sink_of(settings), store, measures),
                 *(each.run() for each in certificate_watchers(settings, None, security)),
                 prices.run(),
                 pools.run(),

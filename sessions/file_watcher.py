@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -99,6 +99,16 @@ class FileWatcher(Generic[T]):
         return tuple(_mark_of(path) for path in (self._path, *self._beside))
 
 
+@contextlib.contextmanager
+def refused_as(setting: str, path: str) -> Iterator[None]:
+    """Raises BadInput, in the words of a setting, if the block cannot read the file that this names."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadInput("invalid_setting", f"{setting} = {path!r}: {why}", param=setting) from error
+
+
 @contextlib.asynccontextmanager
 async def watched_file(
     setting: str, path: str, read: Callable[[Path], T], take: Callable[[T], None], *, what: str = ""
@@ -110,11 +120,8 @@ async def watched_file(
         take(value)
 
     watcher = FileWatcher(path, read, put, what=what or setting, refused=(ValueError,))
-    try:
+    with refused_as(setting, path):
         first = await asyncio.to_thread(watcher.first)
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise BadInput("invalid_setting", f"{setting} = {path!r}: {why}", param=setting) from error
     watching = asyncio.create_task(watcher.run())
     try:
         yield first

@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
+from sessions.model.errors import BadInput
+
 ANY_V6: Final = "::"
 ANY: Final = (ANY_V6, "0.0.0.0")
 
@@ -36,3 +38,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def check_loopback(host: str) -> None:
+    """Raises BadInput if a server that asks for no keys must not listen on a host."""
+    if not is_loopback(host):
+        raise BadInput(
+            "invalid_setting",
+            f"host = {host!r}: without keys only a loopback address (127.0.0.1, ::1, localhost) is allowed; "
+            "demand keys (--auth keys, --keys or --issuers) to listen elsewhere.",
+            param="host",
+        )

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from sessions.model.errors import Forbidden
+from sessions.model.errors import BadInput, Forbidden
 from transport.addresses import is_loopback
 from transport.auth.client_addresses import TrustedProxies
 
 _PORTS: Final = {"http": 80, "https": 443}
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 CSRF_HEADER: Final = "x-sessile-csrf"
 """A header that our own pages send, with any value, on requests with a cookie that change something. Forms and pages of
@@ -29,8 +30,13 @@ class OriginPolicy:
     def __init__(
         self, allowed: Iterable[str] = (), *, hosts: Iterable[str] = (), proxies: TrustedProxies | None = None
     ) -> None:
+        """Raises BadInput for an origin that no browser sends, such as a name without its scheme."""
         self.proxies = proxies or TrustedProxies()
         self._allowed = {origin.rstrip("/").lower() for origin in allowed}
+        for origin in self._allowed:
+            if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+                problem = f"origins: {origin!r} is no origin, such as https://chat.example or http://localhost:3000."
+                raise BadInput("invalid_setting", problem, param="origins")
         self._hosts = {host.lower() for host in hosts}
 
     @property

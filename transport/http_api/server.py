@@ -17,8 +17,7 @@ import msgspec
 import structlog
 from uvicorn.server import ServerState
 
-from sessions.model.errors import BadInput
-from transport.addresses import is_loopback, joined
+from transport.addresses import check_loopback, is_loopback, joined
 from transport.auth.connection_shares import ConnectionShares, ShareLimits
 from transport.gateway import Gateway
 from transport.http.http_connection import KEEP_ALIVE_S, listen
@@ -99,13 +98,8 @@ class Server:
 
     async def start(self) -> None:
         """Starts to listen. Raises BadInput if the address is not allowed without keys, Unavailable if it is taken."""
-        if self.gateway.access.open and not is_loopback(self._host):
-            raise BadInput(
-                "invalid_setting",
-                f"host = {self._host!r}: without keys only a loopback address (127.0.0.1, ::1, localhost) is allowed; "
-                "demand keys (--auth keys, --keys or --issuers) to listen elsewhere.",
-                param="host",
-            )
+        if self.gateway.access.open:
+            check_loopback(self._host)
         return_large_blocks()
         shares = ConnectionShares(self._limits.shares, exempt=self.gateway.access.origins.proxies.__contains__)
         limits = self._limits

@@ -62,6 +62,20 @@ def test_a_taken_port_is_refused_before_the_model_is_loaded(role: str, flag: str
     refused(done, f"port {port} of 127.0.0.1 is taken; .* with {flag}")
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--tools", "none.toml", "tools = 'none.toml': No such file"),
+        pytest.param("--embeddings", "none.toml", "embeddings = 'none.toml': No such file", marks=pytest.mark.slow),
+        pytest.param("--usage-stream", "file:///x", "usage_stream: redis://.* are known", marks=pytest.mark.slow),
+        pytest.param("--host", "0.0.0.0", "without keys only a loopback address", marks=pytest.mark.slow),
+    ],
+)
+def test_a_setting_that_is_wrong_leaves_no_data_folder(flag: str, value: str, why: str, tmp_path: Path) -> None:
+    refused(run("serve", "--engine", "sim", "--port", "0", flag, value, cwd=tmp_path), why)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     done = run("serve", "--port", "0", *NO_MODEL, "--data", str(tmp_path / "data"), "--log-level", "error")
     refused(done, "no-such-model.gguf.* does not exist.*--model")

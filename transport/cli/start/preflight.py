@@ -9,16 +9,18 @@ import contextlib
 import errno
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from sessions.governance.retention import Retention
-from transport.addresses import bare_host
+from transport.addresses import bare_host, check_loopback
 from transport.auth.client_addresses import TrustedProxies
+from transport.auth.origins import OriginPolicy
 from transport.cli.settings import BadSetting, Settings, read_keys
 from transport.cli.start.config_files import ConfigFile, limits_file, parse_retention
 from transport.cli.start.credentials import read_sign_in
+from transport.push.opening import push_door
 
 JOURNAL: Final = "journal.db"
 KEYS: Final = "keys.db"
@@ -69,8 +71,8 @@ def check_model(settings: Settings) -> None:
 
 def check_files(settings: Settings) -> None:
     """Raises BadSetting or BadInput for a wrong file of limits, retention, keys or issuers, and for wrong settings of
-    proxies or the sign-in. Called before the model is loaded, which takes long."""
-    TrustedProxies(settings.trusted_proxies)
+    origins, proxies, pushes or the sign-in. Called before the model is loaded, which takes long."""
+    OriginPolicy(settings.origins, proxies=TrustedProxies(settings.trusted_proxies))
     read_sign_in(settings)
     if settings.limits:
         limits_file(settings.limits)
@@ -82,6 +84,7 @@ def check_files(settings: Settings) -> None:
         from transport.auth.jwt_issuers import read_issuers  # PyJWT takes a tenth of a second to load
 
         read_issuers(settings.issuers)
+    push_door(settings)
 
 
 def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
@@ -98,10 +101,13 @@ def check_journal_exists(settings: Settings, *, made: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def checked_start(settings: Settings, ports: Iterable[str]) -> Iterator[None]:
-    """Checks ports, data folder, model and files, then runs the block. Makes the data folder if it does not exist.
+def checked_start(settings: Settings, ports: Collection[str]) -> Iterator[None]:
+    """Checks ports, host, data folder, model and files, then runs the block. Makes the data folder if it is not there.
     Raises BadSetting, BadInput."""
     check_ports(settings, ports)
+    asks_for_keys = settings.auth == "keys" or settings.keys or settings.issuers or settings.oidc_issuer
+    if "port" in ports and not asks_for_keys:
+        check_loopback(settings.host)
     with new_data_folder(settings):
         check_model(settings)
         check_files(settings)

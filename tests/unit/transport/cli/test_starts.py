@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -102,6 +103,30 @@ def test_a_file_that_is_wrong_is_refused_before_anything_is_made(name: str, tmp_
         check_files(settings)
     assert list(tmp_path.iterdir()) == [path]
     check_files(Settings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"origins": ("chat.example",)}, "origins: 'chat.example' is no origin, such as https://chat.example"),
+        ({"origins": ("https://chat.example/app",)}, "origins: 'https://chat.example/app' is no origin"),
+        ({"push_contact": "mailto:me@example.com"}, "push_contact: push_key is not set"),
+        ({"push_key": "none.pem", "push_contact": "mailto:me@example.com"}, "push_key: 'none.pem'"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_refused_before_anything_is_made(
+    settings: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=why), new_data_folder(Settings(data=str(tmp_path / "data"))):
+        check_files(Settings(**settings))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "HTTPS://Chat.example:8443/", "http://[::1]:3000", "chrome-extension://abc"]
+)
+def test_what_browsers_send_as_an_origin_can_be_listed(origin: str) -> None:
+    check_files(Settings(origins=(origin,)))
 
 
 def test_a_folder_without_a_journal_is_not_answered_for(tmp_path: Path) -> None:
