@@ -18,7 +18,6 @@ Pure, but for reading the file. One that is malformed is refused as a whole.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,7 @@ from inference.embedding.packaged import MODEL
 from inference.tools.secrets import HeaderName, Secret, check_headers
 from sessions.public_addresses import AddressRules
 from sessions.retrieval.embedding import EmbeddingModel
+from sessions.toml_text import parse_toml
 
 ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:-]{0,127}$(?!\n)")]
 
@@ -71,6 +71,6 @@ class EmbeddingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def read_embedding_file(path: Path) -> EmbeddingFile:
     """Reads the file. Raises ValueError where it is malformed, OSError where it cannot be read. Blocking."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), EmbeddingFile)
+        return msgspec.convert(parse_toml(path.read_text()), EmbeddingFile)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error

@@ -31,6 +31,7 @@ from msgspec import Meta
 
 from inference.moderation.patterns import NAMED, PII_KINDS, SECRET_KINDS
 from sessions.model.errors import BadInput
+from sessions.toml_text import parse_toml
 
 FILE_BYTES_MAX: Final = 4_000_000
 Action = Literal["block", "redact", "flag", "retract"]
@@ -177,9 +178,9 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def parse_policies(text: str, *, json: bool = False) -> Policies:
     """Decodes and checks a file's text. Raises BadPolicy."""
     try:
-        given: Any = msgspec.json.decode(text) if json else tomllib.loads(text)
+        given: Any = msgspec.json.decode(text) if json else parse_toml(text)
         policies = msgspec.convert(given, Policies)
-    except (msgspec.DecodeError, msgspec.ValidationError, tomllib.TOMLDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, tomllib.TOMLDecodeError, RecursionError) as error:
         gone = " (it left: use `guard`, as docs/moderation.md shows)" if "`prompt_injection`" in str(error) else ""
         raise BadPolicy(f"{error}{gone}") from error
     if "default" not in policies.policies:

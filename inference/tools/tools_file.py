@@ -33,7 +33,6 @@ that is malformed is refused as a whole.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -51,6 +50,7 @@ from sessions.model.types import TenantId, Tool
 from sessions.public_addresses import AddressRules, destination
 from sessions.schemas import encode_schema
 from sessions.server_tools import CODE_INTERPRETER, ServerTool
+from sessions.toml_text import parse_toml
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$(?!\n)")]
 Label = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$(?!\n)")]
@@ -241,10 +241,7 @@ class ToolsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def read_tools(path: Path) -> ToolsFile:
     """Reads the file. Raises ValueError where it is malformed, OSError where it cannot be read. Blocking."""
-    try:
-        tables = tomllib.loads(path.read_text())
-    except RecursionError as error:
-        raise ValueError("its values are nested too deeply") from error
+    tables = parse_toml(path.read_text())
     for _, kind, _, entry in _entries(tables):
         if kind == "tools" and isinstance(entry, dict):
             entry.setdefault("kind", "http")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import tomllib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +28,7 @@ import msgspec
 from persistence.usage_stream.relay_lock import RelayLock
 from sessions.billing.metering import UsageEntry, entry_public
 from sessions.model.errors import BadInput, Unavailable
+from sessions.toml_text import parse_toml
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -93,7 +93,7 @@ def read_kafka_options(path: str) -> dict[str, str]:
         text = Path(path).read_bytes()
         if len(text) > BYTES_MAX:
             raise _invalid_setting("usage_stream_options", f"{path!r} has {len(text)} bytes: at most {BYTES_MAX}")
-        options = _flatten(tomllib.loads(text.decode()), "")
+        options = _flatten(parse_toml(text.decode()), "")
     except (OSError, ValueError) as error:  # a TOMLDecodeError and a UnicodeDecodeError are ValueErrors
         why = error.strerror if isinstance(error, OSError) else error
         raise _invalid_setting("usage_stream_options", f"{path!r}: {why}") from error

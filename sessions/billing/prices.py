@@ -30,6 +30,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model.types import Json, UnixMs, Usage
+from sessions.toml_text import parse_toml
 
 PICOS: Final = 10**12
 TOKENS: Final = 10**6  # prices are per so many tokens
@@ -132,7 +133,7 @@ class PriceBook:
 def read_prices(text: str) -> PriceList:
     """Parses a price list. Raises BadPrices."""
     try:
-        document = tomllib.loads(text, parse_float=Decimal)
+        document = parse_toml(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise BadPrices(f"it is not TOML: {error}") from error
     if unknown := set(document) - {"currency", "prices"}:

@@ -33,7 +33,6 @@ Its version is the hash of what it says. Pure; a file that is malformed is refus
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Callable
 from typing import Annotated, Final, NamedTuple
 
@@ -42,6 +41,7 @@ from msgspec import Meta
 
 from sessions.model.errors import Forbidden
 from sessions.model.types import TenantId
+from sessions.toml_text import parse_toml
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$(?!\n)")]
 Rate = Annotated[float, Meta(gt=0, le=10_000_000)]
@@ -188,7 +188,7 @@ PoolsNow = Callable[[], ModelPools]
 
 def read_models(text: str) -> ModelPools:
     """Parses a models file. Raises ValueError or msgspec.ValidationError, which says what is wrong."""
-    file = msgspec.convert(tomllib.loads(text), ModelsFile)
+    file = msgspec.convert(parse_toml(text), ModelsFile)
     packed = msgspec.json.encode(file, order="sorted")
     return ModelPools(file, hashlib.sha256(packed).hexdigest()[:12])
 

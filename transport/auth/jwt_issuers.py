@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import tomllib
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,6 +43,7 @@ from sessions.model.types import (
     TokenRef,
     UnixMs,
 )
+from sessions.toml_text import parse_toml
 from transport.addresses import is_loopback
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.direct_fetch import fetch_direct
@@ -97,7 +97,7 @@ def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
         return BadInput("invalid_setting", f"issuers = {path!r}: {why}", param="issuers")
 
     try:
-        issuers = msgspec.convert(tomllib.loads(Path(path).read_text()), _File).issuers
+        issuers = msgspec.convert(parse_toml(Path(path).read_text()), _File).issuers
     except (OSError, ValueError, msgspec.ValidationError) as error:  # tomllib's error is a ValueError
         raise bad(error) from error
     for each in issuers:

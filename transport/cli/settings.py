@@ -29,6 +29,7 @@ from sessions.model.types import (
     Scope,
     TenantId,
 )
+from sessions.toml_text import parse_toml
 
 DEFAULT_MODEL: Final = "default"
 PREFIX: Final = "SESSILE_"
@@ -334,7 +335,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     if config is not None:
         where = f"{CONFIG} = {config!r}" if environment.get(CONFIG) == config else f"--config {config}"
         try:
-            values = tomllib.loads(Path(config).read_text(encoding="utf-8-sig"))
+            values = parse_toml(Path(config).read_text(encoding="utf-8-sig"))
         except UnicodeDecodeError as error:
             raise BadSetting(f"{where}: it is not UTF-8; save it as UTF-8") from error
         except OSError as error:
@@ -476,8 +477,8 @@ def read_keys(path: str) -> dict[str, Principal]:
     """Reads the keys file, which has `[[keys]]` tables of `FiledKey` and nothing else. Raises BadSetting."""
     where = f"keys = {path!r}"
     try:
-        tables = tomllib.loads(Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        tables = parse_toml(Path(path).read_text())
+    except (OSError, ValueError) as error:  # bytes that are no UTF-8 too
         raise BadSetting(f"{where}: {error}") from error
     if unknown := sorted(tables.keys() - {"keys"}):
         raise BadSetting(f"{where}: {unknown[0]!r} is not known here; keys are [[keys]] tables")

@@ -26,7 +26,6 @@ Every name is in `sessions.limits`, `sessions.governance.retention` and `session
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -42,6 +41,7 @@ from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
 from sessions.routing.models_file import NO_POOLS, ModelPools, read_models
+from sessions.toml_text import parse_toml
 from transport.auth.connection_shares import ShareLimits
 from transport.cli.settings import BadSetting, Settings
 
@@ -137,11 +137,11 @@ def share_limits(settings: Settings) -> ShareLimits:
 
 
 def parse_limits(text: str) -> Limits:
-    return msgspec.convert(tomllib.loads(text), Limits)
+    return msgspec.convert(parse_toml(text), Limits)
 
 
 def parse_retention(text: str) -> Retention:
-    return msgspec.convert(tomllib.loads(text), Retention)
+    return msgspec.convert(parse_toml(text), Retention)
 
 
 class PriceFile(ConfigFile[PriceList | None]):

@@ -94,10 +94,13 @@ def test_a_model_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         check_model(Settings(model=str(tmp_path / "without-ending")))
 
 
+@pytest.mark.parametrize(
+    "content", [b"nonsense = [", b"\xff\xfen\x00", b"a = " + b"[" * 10_000], ids=["toml", "utf-16", "deep"]
+)
 @pytest.mark.parametrize("name", ["limits", "retention", "keys", "issuers"])
-def test_a_file_that_is_wrong_is_refused_before_anything_is_made(name: str, tmp_path: Path) -> None:
+def test_a_file_that_is_wrong_is_refused_before_anything_is_made(name: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
-    path.write_text("nonsense = [")
+    path.write_bytes(content)
     settings = Settings(**{name: str(path)})  # type: ignore[arg-type]
     with pytest.raises((BadSetting, BadInput), match=name), new_data_folder(Settings(data=str(tmp_path / "data"))):
         check_files(settings)
