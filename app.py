@@ -85,6 +85,7 @@ from sessions.governance.memory_reader import memory_reader
 from sessions.limits import DEFAULT_LIMITS
 from sessions.load_history import LoadHistory
 from sessions.metrics import Metrics
+from sessions.model.errors import BadInput
 from sessions.model.types import ReplicaId, UnixMs
 from sessions.ports import Engine, FilterSet
 from sessions.routing.models_file import ModelPools
@@ -409,6 +410,9 @@ def usage_sink_of(settings: Settings) -> UsageSink | None:
     """Makes what usage rows are passed on to, which connects at its first use; None if the settings name nothing.
     Raises BadInput."""
     if not settings.usage_stream:
+        if settings.usage_stream_options:
+            problem = "usage_stream is not set: give --usage-stream URL too, or leave this out"
+            raise BadInput("invalid_setting", f"usage_stream_options: {problem}", param="usage_stream_options")
         return None
     from persistence.usage_stream.open_sink import open_usage_sink
 

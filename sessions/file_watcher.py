@@ -24,6 +24,7 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from sessions.model.errors import BadInput
+from sessions.setting_files import reason
 
 LOOK_S: Final = 1.0
 
@@ -105,8 +106,7 @@ def refused_as(setting: str, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or error
-        raise BadInput("invalid_setting", f"{setting} = {path!r}: {why}", param=setting) from error
+        raise BadInput("invalid_setting", f"{setting} = {path!r}: {reason(error)}", param=setting) from error
 
 
 @contextlib.asynccontextmanager

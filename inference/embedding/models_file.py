@@ -28,7 +28,7 @@ from inference.embedding.packaged import MODEL
 from inference.tools.secrets import HeaderName, Secret, check_headers
 from sessions.public_addresses import AddressRules
 from sessions.retrieval.embedding import EmbeddingModel
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 ModelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:-]{0,127}$(?!\n)")]
 

@@ -31,7 +31,7 @@ from msgspec import Meta
 
 from inference.moderation.patterns import NAMED, PII_KINDS, SECRET_KINDS
 from sessions.model.errors import BadInput
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 FILE_BYTES_MAX: Final = 4_000_000
 Action = Literal["block", "redact", "flag", "retract"]

@@ -50,7 +50,7 @@ from sessions.model.types import TenantId, Tool
 from sessions.public_addresses import AddressRules, destination
 from sessions.schemas import encode_schema
 from sessions.server_tools import CODE_INTERPRETER, ServerTool
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$(?!\n)")]
 Label = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$(?!\n)")]

@@ -28,7 +28,7 @@ import msgspec
 from persistence.usage_stream.relay_lock import RelayLock
 from sessions.billing.metering import UsageEntry, entry_public
 from sessions.model.errors import BadInput, Unavailable
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

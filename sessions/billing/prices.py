@@ -30,7 +30,7 @@ from typing import Any, Final
 import msgspec
 
 from sessions.model.types import Json, UnixMs, Usage
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 PICOS: Final = 10**12
 TOKENS: Final = 10**6  # prices are per so many tokens

@@ -41,7 +41,7 @@ from msgspec import Meta
 
 from sessions.model.errors import Forbidden
 from sessions.model.types import TenantId
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$(?!\n)")]
 Rate = Annotated[float, Meta(gt=0, le=10_000_000)]

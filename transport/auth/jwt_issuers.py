@@ -43,7 +43,7 @@ from sessions.model.types import (
     TokenRef,
     UnixMs,
 )
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml, reason
 from transport.addresses import is_loopback
 from transport.auth.authenticator import TOKEN_PREFIX
 from transport.auth.direct_fetch import fetch_direct
@@ -99,7 +99,7 @@ def read_issuers(path: str) -> tuple[JwtIssuer, ...]:
     try:
         issuers = msgspec.convert(parse_toml(Path(path).read_text()), _File).issuers
     except (OSError, ValueError, msgspec.ValidationError) as error:  # tomllib's error is a ValueError
-        raise bad(error) from error
+        raise bad(reason(error)) from error
     for each in issuers:
         if bool(each.tenant) == bool(each.tenant_claim):
             raise bad(f"{each.issuer}: give `tenant` or `tenant_claim`, one of the two")

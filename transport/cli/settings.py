@@ -29,7 +29,7 @@ from sessions.model.types import (
     Scope,
     TenantId,
 )
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml, reason
 
 DEFAULT_MODEL: Final = "default"
 PREFIX: Final = "SESSILE_"
@@ -388,7 +388,7 @@ def _secret_in(name: str, path: str) -> str:
     except UnicodeDecodeError as error:
         raise BadSetting(f"{name} = {path!r}: it is not UTF-8; save it as UTF-8") from error
     except OSError as error:
-        raise BadSetting(f"{name} = {path!r}: {error}") from error
+        raise BadSetting(f"{name} = {path!r}: {reason(error)}") from error
     return bare_secret(secret, f"{name} = {path!r}")
 
 
@@ -479,7 +479,7 @@ def read_keys(path: str) -> dict[str, Principal]:
     try:
         tables = parse_toml(Path(path).read_text())
     except (OSError, ValueError) as error:  # bytes that are no UTF-8 too
-        raise BadSetting(f"{where}: {error}") from error
+        raise BadSetting(f"{where}: {reason(error)}") from error
     if unknown := sorted(tables.keys() - {"keys"}):
         raise BadSetting(f"{where}: {unknown[0]!r} is not known here; keys are [[keys]] tables")
     if not tables.get("keys"):

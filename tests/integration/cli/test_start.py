@@ -68,6 +68,7 @@ def test_a_taken_port_is_refused_before_the_model_is_loaded(role: str, flag: str
         ("--tools", "none.toml", "tools = 'none.toml': No such file"),
         pytest.param("--embeddings", "none.toml", "embeddings = 'none.toml': No such file", marks=pytest.mark.slow),
         pytest.param("--usage-stream", "file:///x", "usage_stream: redis://.* are known", marks=pytest.mark.slow),
+        pytest.param("--usage-stream-options", "a.toml", "usage_stream is not set", marks=pytest.mark.slow),
         pytest.param("--host", "0.0.0.0", "without keys only a loopback address", marks=pytest.mark.slow),
     ],
 )

@@ -41,7 +41,7 @@ from sessions.model.audit import INSTALLATION, Audited, AuditLog
 from sessions.model.errors import SessileError
 from sessions.model.types import Json, UnixMs
 from sessions.routing.models_file import NO_POOLS, ModelPools, read_models
-from sessions.toml_text import parse_toml
+from sessions.setting_files import parse_toml, reason
 from transport.auth.connection_shares import ShareLimits
 from transport.cli.settings import BadSetting, Settings
 
@@ -97,7 +97,7 @@ class ConfigFile(Generic[T]):
                 raise ValueError(f"{size} bytes: at most {self._bytes_max}")
             return self._parse(path.read_text())
         except (OSError, ValueError, msgspec.ValidationError, BadPrices) as error:  # TOML's errors are ValueErrors
-            raise BadSetting(f"{self._setting} = {str(path)!r}: {error}") from error
+            raise BadSetting(f"{self._setting} = {str(path)!r}: {reason(error)}") from error
 
     async def _take(self, value: T) -> None:
         self.value = value

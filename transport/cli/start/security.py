@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sessions.file_watcher import FileWatcher
 from sessions.model.errors import BadInput
+from sessions.setting_files import reason
 from transport.cli.settings import BadSetting, Settings
 from transport.http.tls import ServerTls, read_server_tls
 
@@ -26,7 +27,7 @@ def pem(settings: Settings, name: str) -> bytes:
     try:
         return Path(path).read_bytes() if path else b""
     except OSError as error:
-        raise BadSetting(f"{name} = {path!r}: {error}") from error
+        raise BadSetting(f"{name} = {path!r}: {reason(error)}") from error
 
 
 def peer_security(settings: Settings) -> PeerSecurity:
