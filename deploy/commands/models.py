@@ -16,7 +16,6 @@ from pathlib import Path
 
 from deploy import shipped_models
 from deploy.devices import find_devices
-from inference.llama.gguf import read_ahead
 from inference.models.library import ModelLibrary, PulledModel
 from inference.models.memory import check_fits, folder_footprint
 from inference.models.reference import EXAMPLE, HubModel, Kind, parse_reference
@@ -43,6 +42,8 @@ def prepared(options: object, settings: Settings) -> Settings:
         )
     settings = with_model(settings)
     if settings.engine != "vllm" and Path(settings.model).is_file():
+        from inference.llama.gguf import read_ahead  # with llama.cpp's room, which `models list` need not wait for
+
         read_ahead(Path(settings.model))
     if settings.engine != "remote" and Path(settings.model).exists():  # else the start is refused, with one sentence
         describe_device(settings)
